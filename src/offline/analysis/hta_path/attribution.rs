@@ -1,4 +1,4 @@
-//! Bounds: the resource that limits each edge of the path.
+//! Finds the bound of each edge of the path: the resource that limits the edge.
 
 use super::events::HtaEvents;
 use super::graph::{Edge, EdgeType};
@@ -6,22 +6,22 @@ use super::graph::{Edge, EdgeType};
 /// Resource that limits an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaBound {
-    /// Time of the host.
+    /// Time on the host.
     Cpu,
-    /// Time of kernels, copies and fills.
+    /// Duration of kernels, copies and fills.
     Compute,
-    /// Time of collectives.
+    /// Duration of collectives.
     Communication,
-    /// Gaps between operations of a stream.
+    /// Gaps between two operations of a stream.
     KernelGap,
-    /// Time from a launch to its work.
+    /// Time from a launch call to the start of its work.
     Launch,
     /// No resource, because the edge has no weight.
     None,
 }
 
 impl HtaBound {
-    /// Returns HTA's name of the class.
+    /// Returns HTA's name of the bound.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu_bound",
@@ -55,7 +55,7 @@ fn is_communication(name: &str) -> bool {
     ["nccl", "hip", "hccl"].iter().any(|start| name.starts_with(start)) || name.contains("ncclKernel")
 }
 
-/// Returns a kernel's name without template arguments, arguments and return type, as HTA shortens names.
+/// Returns a kernel's name without template arguments, parameters and return type, as HTA does.
 fn short_name(name: &str) -> String {
     let is_memory =
         ["Memcpy", "Memset", "hipMemcpy", "hipMemset", "dma"].iter().any(|start| name.starts_with(start));

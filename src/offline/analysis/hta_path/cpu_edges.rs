@@ -1,4 +1,4 @@
-//! Edges between events of the host: order and nesting on each thread, and calls that exclude each other.
+//! Adds edges between events of the host, for order and nesting on each thread, and for calls that exclude each other.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use super::events::{EventKind, HtaEvents, TrackId};
 use super::graph::{EdgeType, Graph, HtaRule};
 use super::window::Selection;
 
-/// Calls during which HTA assumes that the thread holds the lock of the runtime.
+/// Calls during which HTA assumes that the thread holds the lock of the CUDA runtime.
 const LOCKING_CALLS: [&str; 3] = ["cudaHostAlloc", "cudaLaunchKernel", "cudaMemcpyAsync"];
 /// Calls that may wait for the GPU.
 const BLOCKING_CALLS: [&str; 6] = [
@@ -19,7 +19,7 @@ const BLOCKING_CALLS: [&str; 6] = [
     "cudaMemcpyAsync",
 ];
 
-/// Adds the edges of the host.
+/// Adds all edges between events of the host.
 pub(super) fn add_cpu_edges(events: &HtaEvents, selection: &Selection, graph: &mut Graph) {
     add_lock_edges(events, graph);
     for thread in threads(events, selection) {
@@ -33,8 +33,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the runtime: the calls that began before an end wait for the end,
-/// and ends follow each other.
+/// Adds edges between calls that hold the lock of the CUDA runtime. Each end waits for all calls that began before it,
+/// and each end waits for the previous end.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -61,8 +61,8 @@ fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     }
 }
 
-/// Returns the rows by thread. The thread of backward operators, if there is one, is part of the thread of forward
-/// operators.
+/// Returns the rows of each thread. The thread of backward operators, if there is one, is merged into the thread of
+/// forward operators.
 fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     let forward = only_thread(events, selection, "forward");
     let backward = only_thread(events, selection, "autograd");
@@ -86,7 +86,8 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     threads.into_values().collect()
 }
 
-/// Returns the only thread that has an operator or annotation whose name contains `word`; thread 0 does not count.
+/// Returns the thread that has operators or annotations whose names contain `word`, if there is exactly one such
+/// thread. Thread 0 does not count.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -103,12 +104,12 @@ fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> 
     found.filter(|thread| **thread != TrackId::Number(0))
 }
 
-/// Slices of a thread as a tree. An end closes the slice that was opened last, even if the slices cross.
+/// Slices of a thread as a tree. An end closes the slice that was opened last, even if slices overlap without nesting.
 struct CallTree {
     rows: Vec<u32>,
     /// Slices that no other slice contains.
     roots: Vec<u32>,
-    /// By slice: the slices in it, and the slice that contains it.
+    /// For each slice, the slices in it. The next field has the slice that contains each slice.
     children: Vec<Vec<u32>>,
     parents: Vec<Option<u32>>,
 }
@@ -123,8 +124,8 @@ struct Edge {
 }
 
 impl Edge {
-    /// Compares two edges. Longer slices contain shorter ones, ends come before starts at the same time, and the
-    /// earlier of two equal slices contains the later.
+    /// Compares two edges. At equal times, ends come before starts. Longer slices contain shorter slices, and of two
+    /// equal slices the earlier one contains the later one.
     fn compare(&self, other: &Self) -> Ordering {
         if self.slice == other.slice {
             return other.is_start.cmp(&self.is_start);
@@ -139,7 +140,7 @@ impl Edge {
 }
 
 impl CallTree {
-    /// Builds the tree of rows in file order. All rows have a duration.
+    /// Builds the tree from rows in file order. All rows must have a duration.
     fn new(events: &HtaEvents, rows: Vec<u32>) -> Self {
         let mut edges = Vec::with_capacity(rows.len() * 2);
         for (slice, at) in (0..).zip(&rows) {
@@ -172,12 +173,12 @@ impl CallTree {
     }
 }
 
-/// Walks through a thread's slices in order, and connects each start and end with the previous one.
+/// Visits a thread's slices in order, and connects each start and end with the previous start or end.
 struct ThreadWalk<'a> {
     events: &'a HtaEvents,
     graph: &'a mut Graph,
     tree: &'a CallTree,
-    /// Last node, and the slice that contains its event.
+    /// Last node that was visited, and the slice that contains its event.
     last: Option<(u32, Option<u32>)>,
     /// Number of open events that have nodes.
     depth: u32,
@@ -185,7 +186,7 @@ struct ThreadWalk<'a> {
 
 impl ThreadWalk<'_> {
     fn run(mut self) {
-        // Slices to visit, the next one last; `true` for the end of a slice.
+        // Stack of slices to visit, with the next slice last. `true` means the end of the slice.
         let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
         while let Some((slice, is_end)) = next.pop() {
             let nodes = self.graph.of_row(self.tree.rows[slice as usize]);
@@ -221,7 +222,7 @@ impl ThreadWalk<'_> {
         self.depth -= 1;
     }
 
-    /// Connects the last node with `to`, unless the lock of the runtime connects them.
+    /// Connects the last visited node with `to`, unless an edge for the lock of the runtime connects them already.
     fn connect(&mut self, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let Some((from, parent)) = self.last else { return };
         let [begin, end] = [from, to].map(|node| self.graph.nodes[node as usize]);

@@ -1,29 +1,30 @@
-//! Events of a trace as Holistic Trace Analysis (HTA) reads them: a row per slice, in file order, with times in whole
-//! microseconds. The number of an event is its position in `traceEvents`, as in HTA, so that results can be compared.
+//! Reads the events of a trace as Holistic Trace Analysis (HTA) does: one row per slice, in file order, with times in
+//! whole microseconds. As in HTA, the id of an event is its position in `traceEvents`, so that the results of both
+//! tools can be compared.
 
 use std::collections::HashMap;
 
 use gpuflame_traces::import::json::document::Document;
 use gpuflame_traces::import::{CpuKind, Event, Id, RawEvent, Sink, Text, Wants, json_micros};
 
-/// Kind of an event.
+/// Kind of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
     /// Operator of a framework.
     Operator,
-    /// Range that the program marked, or a step of the profiler.
+    /// Range that the program marked, or a step that the profiler marked.
     Annotation,
-    /// Any other slice: a Python function, a range on a GPU, work of the profiler.
+    /// Any other slice: a Python function, a range on a GPU, or work of the profiler.
     Slice,
-    /// Call of the runtime or the driver.
+    /// Call of the CUDA runtime or the driver.
     Call,
     /// Kernel, copy or fill.
     Work,
-    /// Record about a wait.
+    /// Row about a wait for GPU work.
     Sync,
 }
 
-/// A process or thread, ordered as HTA orders its threads: numbers before text.
+/// Id of a process or thread. Ids are ordered as HTA orders threads: numbers before text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TrackId {
     Number(i64),
@@ -31,29 +32,29 @@ pub(super) enum TrackId {
     None,
 }
 
-/// An event. Times are in us.
+/// A trace event. Times are in us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventRow {
     /// Position in `traceEvents`.
     pub(super) number: u64,
     pub(super) kind: EventKind,
-    /// Name, in [`HtaEvents::name`].
+    /// Index of the name, for [`HtaEvents::name`].
     pub(super) name: u32,
     pub(super) start: i64,
     /// End of the event. It can be before the start, because starts are rounded up and ends are rounded down.
     pub(super) end: i64,
-    /// Process and thread, in [`HtaEvents::track`].
+    /// Index of the process and thread, for [`HtaEvents::track`].
     pub(super) track: u32,
     pub(super) device: Option<u32>,
     pub(super) stream: Option<u32>,
     pub(super) correlation: Option<u64>,
-    /// Stream whose work a wait waited for.
+    /// Stream whose work was waited for, if the event is a wait.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded the event that was waited for.
+    /// Correlation id of the call that recorded the CUDA event, if the trace event is a wait for a CUDA event.
     pub(super) record_correlation: Option<u64>,
 }
 
-/// Events of a trace, read for [`super::hta_path`].
+/// Trace events in the form that [`super::hta_path`] needs.
 #[derive(Debug, Default)]
 pub struct HtaEvents {
     pub(super) rows: Vec<EventRow>,
@@ -61,14 +62,15 @@ pub struct HtaEvents {
     name_numbers: HashMap<Vec<u8>, u32>,
     tracks: Vec<(TrackId, TrackId)>,
     track_numbers: HashMap<(TrackId, TrackId), u32>,
-    /// Number of elements of `traceEvents` so far. Formats other than JSON report no elements.
+    /// Number of elements of `traceEvents` that were read so far. For formats other than JSON, no elements are
+    /// reported.
     elements: u64,
-    /// Whether the current element became a row.
+    /// Whether the current element of `traceEvents` became a row.
     has_row: bool,
 }
 
 impl HtaEvents {
-    /// Whether the trace has no event with a duration.
+    /// Whether the trace contains no event with a duration.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -105,7 +107,7 @@ impl HtaEvents {
         number
     }
 
-    /// Adds a row. Times are in ns.
+    /// Adds a row. `times` are in ns.
     fn add(
         &mut self,
         kind: EventKind,
@@ -132,8 +134,8 @@ impl HtaEvents {
         self.rows.last_mut().expect("the row was pushed")
     }
 
-    /// Adds a slice of a category that the importer does not read, such as a range on a GPU. HTA finds windows by the
-    /// names of all events.
+    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA needs such slices
+    /// because it finds windows by the names of all events.
     fn add_unknown(&mut self, text: &[u8]) -> Option<()> {
         let document = Document::from_bytes(text);
         let event = document.root().ok()?;
@@ -201,7 +203,7 @@ impl Sink for HtaEvents {
     fn raw(&mut self, event: RawEvent<'_>) {
         let category = event.category.raw();
         if self.has_row {
-            // Some versions of PyTorch write the profiler's steps as operators.
+            // Some versions of PyTorch record the profiler's steps as operators.
             let row = self.rows.last_mut().expect("the element became a row");
             if row.kind == EventKind::Annotation && matches!(category, b"cpu_op" | b"Operator") {
                 row.kind = EventKind::Operator;
@@ -217,8 +219,8 @@ impl Sink for HtaEvents {
     }
 }
 
-/// Returns the stream among the arguments of an operator. Triton's operators have one, so HTA takes them for work of
-/// a GPU without a launch, and leaves them out.
+/// Returns the stream given in the arguments of an operator. Operators of Triton have this argument. HTA therefore
+/// treats them as GPU work without a launch, and omits them.
 fn stream_of(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"\"stream\"";
     if !text.windows(KEY.len()).any(|window| window == KEY) {
@@ -229,8 +231,8 @@ fn stream_of(text: &[u8]) -> Option<u32> {
     u32::try_from(stream).ok()
 }
 
-/// Converts times in ns as HTA does: the start is rounded up and the end down to microseconds. HTA computes with binary
-/// floating-point numbers of microseconds, which cannot represent nanoseconds of times since 1970.
+/// Converts times in ns to microseconds as HTA does: the start is rounded up and the end is rounded down. HTA
+/// calculates with floating-point microseconds, which cannot represent times since 1970 to the nanosecond.
 fn whole_micros(start: i64, end: i64) -> (i64, i64) {
     let micros = |nanos: i64| (nanos.div_euclid(1_000)) as f64 + nanos.rem_euclid(1_000) as f64 / 1_000.0;
     let begin = micros(start);
@@ -246,7 +248,8 @@ mod tests {
         assert_eq!(whole_micros(5_000, 9_000), (5, 9));
         assert_eq!(whole_micros(5_001, 8_999), (6, 8));
         assert_eq!(whole_micros(-1_500, 500), (-1, 0));
-        // Microseconds since 1970 have a precision of 0.25 us, so 0.1 us is lost and 0.2 us becomes 0.25 us.
+        // As floating-point numbers, microseconds since 1970 have a precision of 0.25 us. So 0.1 us is lost and 0.2 us
+        // becomes 0.25 us.
         assert_eq!(
             whole_micros(1_700_000_000_000_000_100, 1_700_000_000_000_003_300).0,
             1_700_000_000_000_000

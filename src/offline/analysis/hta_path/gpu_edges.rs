@@ -1,4 +1,5 @@
-//! Edges of GPU work: its time, its launch or its predecessor on the stream, and the waits for it.
+//! Adds the edges of GPU work: for its duration, from its launch or from the previous operation on the stream, and to
+//! the calls that wait for it.
 
 use std::collections::HashMap;
 
@@ -8,19 +9,19 @@ use super::queue::{launches, queue_lengths};
 use super::sync_edges::EventWaits;
 use super::window::Selection;
 
-/// Longest gap between two operations of a stream that HTA takes as a delay, in us.
+/// Minimum length of a gap between two operations of a stream, in us, at which HTA adds no edge between them.
 pub(super) const LONG_GAP_US: i64 = 1_500;
 
-/// GPU work that has no edge to earlier events.
+/// GPU work that no edge connects to earlier events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unconnected {
-    /// Gaps of at least 1,500 us without an edge, and their sum in us.
+    /// Gaps of at least 1,500 us that have no edge, as (number, total in us).
     pub long_gaps: (u64, i64),
-    /// Operations that no edge enters, so that no path leads to them.
+    /// Number of operations that no edge enters, so that no path leads to them.
     pub ops: u64,
 }
 
-/// Adds the edges of GPU work and of waits.
+/// Adds the edges of GPU work and of waits for GPU work.
 pub(super) fn add_gpu_edges(
     events: &HtaEvents,
     selection: &Selection,
@@ -36,7 +37,7 @@ pub(super) fn add_gpu_edges(
         row(at).correlation.is_some() && (row(at).stream.is_some() || is_wait())
     };
     let mut order: Vec<u32> = selection.window.iter().copied().filter(|at| is_gpu(*at)).collect();
-    // A wait counts from its end, because the work that it waits for may begin after it.
+    // Waits are sorted by their ends, because the work that a wait waits for may begin after the wait.
     order.sort_by_key(|at| if row(*at).kind == EventKind::Sync { row(*at).end } else { row(*at).start });
     let mut walk = GpuWalk {
         events,
@@ -59,7 +60,7 @@ pub(super) fn add_gpu_edges(
     walk.unconnected
 }
 
-/// Walks through the work and the waits in order of time.
+/// Visits the GPU work and the waits in order of time.
 struct GpuWalk<'a> {
     events: &'a HtaEvents,
     selection: &'a Selection,
@@ -67,11 +68,11 @@ struct GpuWalk<'a> {
     queue: HashMap<u32, i64>,
     waits: EventWaits,
     zero_launch_edges: bool,
-    /// End of the last work per stream, in the order in which the streams began.
+    /// End node of the last operation on each stream, in the order in which the streams began.
     last: Vec<u32>,
-    /// Positions in `last`.
+    /// For each stream, its position in `last`.
     streams: HashMap<Option<u32>, usize>,
-    /// Work that waits, and the work that it waits for.
+    /// For each operation that waits for an event, the operation that it waits for.
     sources: HashMap<u32, u32>,
     unconnected: Unconnected,
 }
@@ -81,7 +82,7 @@ impl GpuWalk<'_> {
         self.streams.get(&stream).map(|at| self.last[*at])
     }
 
-    /// Returns the end node of work, if the work is in the window.
+    /// Returns the end node of an operation, if the operation is in the window.
     fn end_of(&self, work: u32) -> Option<u32> {
         Some(self.graph.of_row(work)?.1)
     }
@@ -114,7 +115,7 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Adds edges from the ends of work to the end of the call that waited.
+    /// Adds edges from the ends of operations to the end of the call that waited for them.
     fn wait_for(&mut self, ends: &[u32], call: Option<u32>) {
         let Some((_, end)) = call.and_then(|call| self.graph.of_row(call)) else { return };
         for from in ends {
@@ -140,8 +141,8 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Connects work with its launch, if the stream was empty then, or else with the previous work of the stream.
-    /// Returns whether an edge was added.
+    /// Connects an operation with its launch if the stream was empty at the launch. Otherwise connects it with the
+    /// previous operation of the stream. Returns whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

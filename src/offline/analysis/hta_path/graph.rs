@@ -1,25 +1,26 @@
-//! The graph: two nodes per event, and edges of five types. A second edge between the same nodes replaces the first.
-//! Nodes and edges keep the order in which they were added, because it decides between paths of equal length.
+//! The graph: two nodes per event, and edges of five types. A new edge between two nodes replaces an existing edge
+//! between them. Nodes and edges keep the order in which they were added, because this order decides between paths of
+//! equal length.
 
 use std::collections::HashMap;
 
 /// Type of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EdgeType {
-    /// Time of an operator, a call or GPU work.
+    /// Duration of an operator, a call or GPU work.
     Operator,
-    /// Order of operators of a thread, and of calls that exclude each other. Its weight is 0.
+    /// Order of operators of a thread, or of calls that exclude each other. The weight is 0.
     Dependency,
-    /// From the start of a launch call to the start of its work.
+    /// Time from the start of a launch call to the start of its GPU work.
     LaunchDelay,
-    /// From the end of work to the start of the next work of the stream.
+    /// Time from the end of an operation to the start of the next operation of the stream.
     KernelDelay,
-    /// A wait for work. Its weight is 0.
+    /// A wait for GPU work. The weight is 0.
     Sync,
 }
 
 impl EdgeType {
-    /// All types, in the order of the table.
+    /// All types, in the order of the output table.
     pub const ALL: [Self; 5] =
         [Self::Operator, Self::Dependency, Self::LaunchDelay, Self::KernelDelay, Self::Sync];
 
@@ -35,16 +36,17 @@ impl EdgeType {
     }
 }
 
-/// Rule of HTA by which the weight of an edge is not the time between its nodes, or includes the time of another edge.
+/// Rule of HTA that makes the weight of an edge differ from the time between its nodes, or include the duration of
+/// another edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaRule {
-    /// Time between operators of a thread weighs nothing.
+    /// The time between operators of a thread has weight 0.
     CpuGap,
-    /// Time in a call that waits for the GPU weighs nothing.
+    /// The time in a call that waits for the GPU has weight 0.
     BlockingExit,
-    /// Work is not connected to the previous work of its stream if the gap is at least 1,500 us.
+    /// An operation is not connected to the previous operation of its stream if the gap is at least 1,500 us.
     LongGap,
-    /// The launch delay begins at the start of the call, so it includes the time of the call.
+    /// The launch delay begins at the start of the call, so it includes the duration of the call.
     CallStart,
 }
 
@@ -63,7 +65,7 @@ impl HtaRule {
     }
 }
 
-/// Start or end of an event.
+/// Start or end of a trace event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
     /// Row of the event.
@@ -87,7 +89,7 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    /// Returns the weight for the length of paths. HTA takes negative weights as 0 there.
+    /// Returns the weight that counts for the length of paths. HTA treats negative weights as 0 there.
     pub(super) fn length(&self) -> i64 {
         self.weight.max(0)
     }
@@ -98,18 +100,18 @@ impl Edge {
 pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
     pub(super) edges: Vec<Edge>,
-    /// Start and end node of a row.
+    /// Start node and end node of each row.
     of_row: HashMap<u32, (u32, u32)>,
     by_nodes: HashMap<(u32, u32), u32>,
-    /// Nodes that have edges, in the order in which edges were added.
+    /// Nodes that have edges, in the order in which their first edges were added.
     pub(super) order: Vec<u32>,
-    /// Edges that leave and that enter a node.
+    /// Edges that leave each node. The next field has the edges that enter each node.
     pub(super) leaving: Vec<Vec<u32>>,
     pub(super) entering: Vec<Vec<u32>>,
 }
 
 impl Graph {
-    /// Creates a graph without edges. `nodes` are sorted by time.
+    /// Creates a graph without edges. `nodes` must be sorted by time.
     pub(super) fn new(nodes: Vec<Node>) -> Self {
         let mut of_row: HashMap<u32, (u32, u32)> = HashMap::new();
         for (at, node) in (0..).zip(&nodes) {
@@ -129,7 +131,7 @@ impl Graph {
         self.nodes[node as usize].time
     }
 
-    /// Adds an edge whose weight is the time between the nodes, or 0 for types without a weight and with
+    /// Adds an edge whose weight is the time between its nodes. The weight is 0 for types that have none, and for
     /// [`HtaRule::BlockingExit`].
     pub(super) fn connect(&mut self, from: u32, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let is_free =
@@ -138,8 +140,8 @@ impl Graph {
         self.add(Edge { from, to, kind, weight, rule, attributed: None });
     }
 
-    /// Adds an edge, or replaces the edge between its nodes. An edge without attribution keeps that of the replaced
-    /// edge.
+    /// Adds an edge, or replaces the existing edge between its nodes. If the new edge has no attribution, it takes over
+    /// the attribution of the replaced edge.
     pub(super) fn add(&mut self, edge: Edge) {
         if let Some(&at) = self.by_nodes.get(&(edge.from, edge.to)) {
             let replaced = &mut self.edges[at as usize];
@@ -153,7 +155,7 @@ impl Graph {
             if is_new(&self.leaving) && is_new(&self.entering) {
                 self.order.push(node);
             }
-            // Registered below; a node without edges so far must not be listed twice.
+            // The edge is registered below. A node that had no edges so far must not be listed twice.
             if node == edge.from {
                 self.leaving[node as usize].push(at);
             } else {
@@ -164,7 +166,7 @@ impl Graph {
         self.edges.push(edge);
     }
 
-    /// Attributes the edge between two nodes to an event.
+    /// Attributes the edge between two nodes to the event in `row`.
     pub(super) fn attribute(&mut self, from: u32, to: u32, row: Option<u32>) {
         if let (Some(&at), Some(_)) = (self.by_nodes.get(&(from, to)), row) {
             self.edges[at as usize].attributed = row;

@@ -1,8 +1,8 @@
-//! The longest path. Between paths of equal length, the order in which edges were added decides, as in HTA.
+//! Finds the longest path. As in HTA, if several paths have equal length, the order in which edges were added decides.
 
 use super::graph::Graph;
 
-/// The nodes and edges of a path.
+/// Nodes and edges of a path.
 #[derive(Debug, Default)]
 pub(super) struct Path {
     pub(super) nodes: Vec<u32>,
@@ -15,7 +15,7 @@ pub(super) struct Path {
 /// Returns a node of a cycle, if there is one.
 pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     let order = sorted_nodes(graph)?;
-    // By node: length of the longest path that ends there, and its last edge.
+    // For each node, the length of the longest path that ends there, and the last edge of this path.
     let mut best: Vec<(i64, Option<u32>)> = vec![(0, None); graph.nodes.len()];
     for &node in &order {
         let mut longest: Option<(i64, Option<u32>)> = None;
@@ -46,8 +46,8 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     Ok(path)
 }
 
-/// Returns the nodes so that every edge leads to a later node: first the nodes that no edge enters, then those that
-/// only the previous ones enter, and so on.
+/// Sorts the nodes so that every edge leads to a later node: first the nodes that no edge enters, then the nodes with
+/// edges only from the first ones, and so on.
 fn sorted_nodes(graph: &Graph) -> Result<Vec<u32>, u32> {
     let mut missing: Vec<usize> = graph.entering.iter().map(Vec::len).collect();
     let mut sorted: Vec<u32> =

@@ -1,5 +1,6 @@
 //! The critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that both tools' paths can be
-//! compared edge by edge. The rules differ from those of the critical path proper in four points, see [`HtaRule`].
+//! compared edge by edge. These rules differ from the rules of gpuflame's own critical path in four points, see
+//! [`HtaRule`].
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes
@@ -35,11 +36,12 @@ use window::{Selection, select};
 /// Settings of [`hta_path`].
 #[derive(Clone, Debug)]
 pub struct HtaPathOptions {
-    /// Part of the names of the events that give the window. Empty: the whole trace.
+    /// Substring of the names of the events that define the window. If empty, the window is the whole trace.
     pub annotation: String,
     /// First and last instance of the annotation, counted from 0 in file order.
     pub instances: (usize, usize),
-    /// Whether all work has an edge from its launch, with the weight 0 if the launch did not delay it.
+    /// Whether every GPU operation gets an edge from its launch, with weight 0 if the launch did not delay the
+    /// operation.
     pub zero_launch_edges: bool,
 }
 
@@ -63,18 +65,19 @@ pub struct HtaEdge {
     pub to: HtaNode,
     /// Type of the edge.
     pub kind: EdgeType,
-    /// Weight in us; negative if the edge leads back in time. Negative weights count as 0 in the length of paths.
+    /// Weight in us, which is negative if the edge leads back in time. In the length of a path, negative weights count
+    /// as 0.
     pub weight_us: i64,
     /// Position of the event to which the weight is attributed.
     pub attributed: Option<u64>,
-    /// Rule that makes the weight differ from the time between the nodes, or that includes the time of the call.
+    /// Rule that makes the weight differ from the time between the nodes, or that adds the duration of the call to it.
     pub rule: Option<HtaRule>,
     /// Whether the edge is on the critical path.
     pub is_critical: bool,
 }
 
 impl HtaEdge {
-    /// Returns the time between the nodes that the weight does not contain, in us.
+    /// Returns the part of the time between the nodes that the weight does not include, in us.
     pub fn uncounted_us(&self) -> i64 {
         self.to.time_us - self.from.time_us - self.weight_us
     }
@@ -83,28 +86,28 @@ impl HtaEdge {
 /// The graph and its critical path.
 #[derive(Clone, Debug)]
 pub struct HtaPath {
-    /// Length of the window in us.
+    /// Duration of the window in us.
     pub window_us: i64,
     /// Number of nodes.
     pub nodes: u64,
-    /// All edges, ordered by the times of their nodes.
+    /// All edges, sorted by the times of their nodes.
     pub edges: Vec<HtaEdge>,
     /// Nodes of the critical path.
     pub critical_nodes: Vec<HtaNode>,
     /// Number of events on the critical path.
     pub critical_events: u64,
-    /// Sum of the weights of the critical path in us, by the resource that limits them, with the number of edges.
+    /// For each resource, the number of the critical path's edges that it limits, and the total of their weights in us.
     pub bounds: BTreeMap<HtaBound, (u64, i64)>,
-    /// Work without an edge to earlier events.
+    /// GPU work without an edge from earlier events.
     pub unconnected: Unconnected,
-    /// Names of the events with nodes, by position in `traceEvents`.
+    /// Names of the events that have nodes, keyed by their position in `traceEvents`.
     pub names: BTreeMap<u64, String>,
 }
 
-/// Computes the critical path of a window.
+/// Computes the critical path of a window by HTA's rules.
 ///
-/// # Errors `Format` if the window does not exist or has no edges, and if HTA refuses the graph: it has a cycle, or
-/// work waits for work of its own stream.
+/// # Errors `Format` if the window does not exist or has no edges. Also if HTA would refuse the graph, because it has a
+/// cycle or because work waits for work of its own stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));
@@ -119,7 +122,7 @@ pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath>
     Ok(to_path(events, &selection, &graph, &path, unconnected))
 }
 
-/// Refuses graphs in which work waits for work of its own stream, as HTA does.
+/// Returns an error if work waits for work of its own stream. HTA refuses such graphs too.
 fn check_waits(events: &HtaEvents, graph: &Graph) -> Result<()> {
     for edge in graph.edges.iter().filter(|edge| edge.kind == EdgeType::Sync) {
         let row = |node: u32| &events.rows[graph.nodes[node as usize].row as usize];

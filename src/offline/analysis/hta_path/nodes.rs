@@ -1,10 +1,10 @@
-//! Nodes: the start and the end per operator, call and operation of a GPU in the window.
+//! Creates the nodes: one for the start and one for the end of each operator, call and GPU operation in the window.
 
 use super::events::{EventKind, HtaEvents};
 use super::graph::Node;
 use super::window::Selection;
 
-/// Returns the nodes, ordered by time and then by event. The start of an event is before its end.
+/// Returns the nodes, sorted by time and then by event. The start node of an event comes before its end node.
 pub(super) fn create_nodes(events: &HtaEvents, selection: &Selection) -> Vec<Node> {
     let mut nodes = Vec::new();
     for &at in &selection.window {

@@ -1,11 +1,11 @@
-//! Queue lengths: how much work a stream had that was launched and had not begun.
+//! Computes queue lengths: the number of operations of a stream that were launched but had not begun.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::events::{EventKind, HtaEvents};
 use super::window::Selection;
 
-/// Calls whose launches enter the queue. Streams are joined to events by these launches, too.
+/// Names of calls whose launches enter the queue. Streams are also matched to CUDA events by these launches.
 const LAUNCH_CALLS: [&str; 12] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -21,7 +21,7 @@ const LAUNCH_CALLS: [&str; 12] = [
     "hipMemcpyWithStream",
 ];
 
-/// Returns the launches by certain calls, each as the call and its work, in file order.
+/// Returns the launches by these calls, each as (call, launched operation), in file order.
 pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u32)> {
     let is_launch = |at: u32| {
         let row = &events.rows[at as usize];
@@ -31,9 +31,9 @@ pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u
     calls.filter_map(|call| Some((call, selection.partner(call)?))).collect()
 }
 
-/// Returns the length of the queue after each launch and each start of work, by row. Streams of several GPUs with the
-/// same number share a queue, as in HTA. A launch comes before a start in the same microsecond; HTA does not define
-/// the order.
+/// Returns the length of the queue after each launch and after each start of an operation, keyed by row. As in HTA,
+/// streams of several GPUs with the same id share a queue. A launch comes before a start in the same microsecond; HTA
+/// does not define their order.
 pub(super) fn queue_lengths(
     events: &HtaEvents,
     selection: &Selection,

@@ -1,25 +1,25 @@
-//! Waits: which work a record about a wait waits for.
+//! Finds the work that each row about a wait waits for.
 
 use std::collections::HashMap;
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use super::window::Selection;
 
-/// Source of a wait for an event, and the work that waits.
+/// For waits for CUDA events: the work that is waited for, and the work that waits.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
-    /// Last work before the record of an event, by the correlation id of the recording call.
+    /// Last operation before each record of a CUDA event, keyed by the correlation id of the recording call.
     recorded: HashMap<u64, u32>,
-    /// First work after a call that makes a stream wait, by the row of the call.
+    /// First operation after each call that makes a stream wait, keyed by the row of the call.
     waiting: HashMap<u32, u32>,
 }
 
-/// Launches by stream and something else, each as the start of the call and the work, in order of time.
+/// Launches for each pair of `K` and stream, given as (start of the call, launched operation), in order of time.
 type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
-    /// Finds the work around records of events and waits for events, in the whole trace. `launches` are calls and
-    /// their work.
+    /// Finds the operations before records of CUDA events and after waits for CUDA events, in the whole trace.
+    /// `launches` contains calls and the operations that they launched.
     pub(super) fn new(events: &HtaEvents, selection: &Selection, launches: &[(u32, u32)]) -> Self {
         let row = |at: u32| &events.rows[at as usize];
         let mut launches = launches.to_vec();
@@ -34,18 +34,19 @@ impl EventWaits {
         Self { recorded, waiting: find_waiting(events, selection, &by_thread) }
     }
 
-    /// Returns the work that a wait waits for.
+    /// Returns the operation that a wait waits for.
     pub(super) fn source(&self, wait: &EventRow) -> Option<u32> {
         self.recorded.get(&wait.record_correlation?).copied()
     }
 
-    /// Returns the work that waits because of a call.
+    /// Returns the operation that waits because of a call.
     pub(super) fn target(&self, call: u32) -> Option<u32> {
         self.waiting.get(&call).copied()
     }
 }
 
-/// Returns the last launch before each record of an event, on the stream that the waits for the event name.
+/// Returns the last operation launched before each record of a CUDA event. The stream is the one that the waits for the
+/// event name.
 fn find_recorded(
     events: &HtaEvents,
     selection: &Selection,
@@ -70,7 +71,8 @@ fn find_recorded(
     recorded
 }
 
-/// Returns the first launch after each call that makes a stream wait for an event, on the same thread and stream.
+/// Returns the first operation launched after each call that makes a stream wait for a CUDA event, on the same thread
+/// and stream.
 fn find_waiting(events: &HtaEvents, selection: &Selection, launches: &LaunchesBy<u32>) -> HashMap<u32, u32> {
     let mut waiting = HashMap::new();
     for at in selection.all.iter().copied() {

@@ -1,33 +1,33 @@
-//! Selection of events: the whole trace without its last step, and the window of an annotation in it.
+//! Selects events: those of the whole trace without its last step, and those in the window that an annotation gives.
 
 use std::collections::{HashMap, HashSet};
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Rows that HTA keeps, in the whole trace and in the window. Rows are numbers in [`HtaEvents::rows`], in file
+/// Rows that HTA keeps, in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in file
 /// order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
-    /// Rows of the whole trace.
+    /// Rows of the whole trace that HTA keeps.
     pub(super) all: Vec<u32>,
-    /// Rows of the window.
+    /// Rows in the window.
     pub(super) window: Vec<u32>,
     /// Start and end of the window in us.
     pub(super) span: (i64, i64),
-    /// The call of GPU work or of a wait, and the GPU work or the wait of a call.
+    /// For GPU work or a wait, the row of its call. For a call, the row of its GPU work or wait.
     partners: HashMap<u32, u32>,
 }
 
 impl Selection {
-    /// Returns the call of GPU work or of a wait, or the GPU work or the wait of a call. If several events share a
-    /// correlation id, HTA keeps the last one of each side.
+    /// Returns the call of GPU work or of a wait, or the GPU work or wait that belongs to a call. If several events
+    /// share a correlation id, HTA keeps the last call and the last GPU operation or wait.
     pub(super) fn partner(&self, row: u32) -> Option<u32> {
         self.partners.get(&row).copied()
     }
 }
 
-/// Whether HTA looks for the call of this event.
+/// Whether HTA looks for the call that issued this event.
 fn is_launched(events: &HtaEvents, row: &EventRow) -> bool {
     let is_wait_of_host = || matches!(events.name(row.name), "Event Sync" | "Context Sync");
     row.correlation.is_some() && row.stream.is_some() || row.kind == EventKind::Sync && is_wait_of_host()
@@ -36,7 +36,7 @@ fn is_launched(events: &HtaEvents, row: &EventRow) -> bool {
 /// Selects the rows of the whole trace and of the window.
 ///
 /// # Errors
-/// `Format` if no event has the annotation, or if there are fewer instances.
+/// `Format` if no event has the annotation, or if it has fewer instances than requested.
 pub(super) fn select(events: &HtaEvents, annotation: &str, instances: (usize, usize)) -> Result<Selection> {
     let partners = find_partners(events);
     let (all, is_filtered) = without_last_step(events);
@@ -77,7 +77,7 @@ fn find_partners(events: &HtaEvents) -> HashMap<u32, u32> {
     partners
 }
 
-/// Returns the rows without those of the profiler's last step, and whether there are several steps.
+/// Returns the rows that do not belong to the profiler's last step, and whether there are several steps.
 fn without_last_step(events: &HtaEvents) -> (Vec<u32>, bool) {
     let is_step = |name: &str| {
         name.strip_prefix("ProfilerStep#").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -98,7 +98,7 @@ fn without_last_step(events: &HtaEvents) -> (Vec<u32>, bool) {
     (all.filter(is_kept).collect(), true)
 }
 
-/// Returns the span of the instances of an annotation. An empty annotation is the whole trace.
+/// Returns the time span of the instances of an annotation. An empty annotation means the whole trace.
 fn window_span(
     events: &HtaEvents,
     all: &[u32],
@@ -113,7 +113,7 @@ fn window_span(
         .filter(|row| annotation.is_empty() || events.name(row.name).contains(annotation))
         .collect();
     if is_filtered {
-        // HTA lists GPU work before the host's events once it has removed a step.
+        // After removing a step, HTA lists GPU work before the host's events.
         named.sort_by_key(|row| !is_launched(events, row));
     }
     if named.is_empty() {

@@ -1,8 +1,9 @@
-//! The work that contexts ran on their blocking streams. It rules out contexts of waits whose context is not recorded.
+//! Collects the work on the blocking streams of each CUDA context. This work rules out contexts for waits whose context
+//! is not recorded.
 //!
-//! A default stream that waits for an event waits for all work that was submitted to the blocking streams of its context before. All work
-//! that is submitted to these streams later waits for the default stream. So if later work began before earlier work ended,
-//! no default stream of this context waited in between.
+//! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
+//! its CUDA context. Work that is submitted later to these streams waits for the default stream. So if later work began
+//! before earlier work ended, no default stream of this context waited between the two.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -15,23 +16,24 @@ use gpuflame_explain::join::Origin;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Activity, Detail, GpuContextId, GraphId, IdMap, StreamId};
 
-/// Traces may round the start and the duration of a row to microseconds, each by up to 1 us.
+/// Maximum rounding error in ns, because traces may round the start and the duration of a row by up to 1 us each.
 const ROUNDING_NS: u64 = 2_000;
 
-/// Work of the blocking streams, by context.
+/// Work on blocking streams, for each CUDA context.
 pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
 
-/// Work of the blocking streams of a context.
+/// Work on the blocking streams of one CUDA context.
 #[derive(Default)]
 struct ContextWork {
-    /// Ends of calls, sorted; for each, the latest end of work that was submitted until then.
+    /// Pairs sorted by their first value: the end of a call, and the latest end of all work submitted until then.
     earlier: Vec<(u64, u64)>,
-    /// Starts of calls, sorted; for each, the earliest start of work that was submitted from then on.
+    /// Pairs sorted by their first value: the start of a call, and the earliest start of all work submitted at this
+    /// time or later.
     later: Vec<(u64, u64)>,
 }
 
 impl BlockingWork {
-    /// `blocking` has the kinds of streams. Work of streams of unknown kind is left out.
+    /// Collects the work. `blocking` states which streams are blocking. Work on streams of unknown kind is omitted.
     pub(super) fn new(
         rows: &JoinedRows,
         blocking: &IdMap<(GpuContextId, StreamId), bool>,
@@ -49,7 +51,7 @@ impl BlockingWork {
                 let call_end = call.0.saturating_add(call.1.into());
                 of_context.earlier.push((call_end, activity.end.0));
             }
-            // A kernel may begin before the kernel before it ends if its launch is programmatic.
+            // A programmatically launched kernel may begin before the previous kernel ends.
             let may_overlap = matches!(activity.detail, Detail::Kernel(_))
                 && rows.is_programmatic(activity.correlation).unwrap_or_else(|| {
                     gpuflame_export::compose::call(profile, launched.context).contains("LaunchKernelEx")
@@ -62,7 +64,7 @@ impl BlockingWork {
         Self(contexts)
     }
 
-    /// Whether the default stream of a context did certainly not wait during a call with this start and end.
+    /// Whether the default stream of a CUDA context certainly did not wait during a call with this start and end.
     pub(super) fn rules_out(&self, context: GpuContextId, call: (u64, u64)) -> bool {
         self.0.get(&context).is_some_and(|work| work.rules_out(call))
     }
@@ -94,7 +96,7 @@ impl ContextWork {
     }
 }
 
-/// Whether an activity has times and is in the order of its stream, which nodes of graphs are not.
+/// Whether an activity has times and runs in stream order. Graph nodes do not run in stream order.
 fn is_in_order(activity: &Activity) -> bool {
     activity.duration().is_some() && activity.graph == GraphId(0) && !activity.device_launched
 }

@@ -1,4 +1,4 @@
-//! The rows that instructions are made of.
+//! Collects the rows that instructions are created from.
 
 use super::topology::GraphRows;
 use gpuflame_explain::events::JoinedRows;
@@ -6,24 +6,26 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
 use gpuflame_traces::import::LinkReport;
 
-/// CUPTI's numbers of kinds of streams: created without a flag, created with `cudaStreamNonBlocking`, and a context's own.
+/// CUPTI's codes for kinds of streams: created without a flag, created with `cudaStreamNonBlocking`, and the default
+/// stream of a CUDA context.
 const STREAM_DEFAULT: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 2;
 const STREAM_NULL: u32 = 3;
 
-/// A [`Sink`] that stores the rows of instructions.
+/// A [`Sink`] that stores the rows needed for instructions.
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Start and end of the work that was launched outside all windows. It is not listed.
+    /// Start and end of the GPU work that was launched outside all windows. This work is not listed.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
-    /// Whether streams and the default stream of their context wait for each other.
+    /// Whether a stream and the default stream of its CUDA context wait for each other.
     pub(super) blocking: IdMap<(GpuContextId, StreamId), bool>,
 }
 
 impl InstructionRows {
-    /// Adds the facts of another tool's trace that are not in its rows: its correlation ids and the kinds of streams.
+    /// Adds facts from another tool's trace that its rows do not contain: the original correlation ids and the kinds of
+    /// streams.
     pub fn add_trace_facts(&mut self, linked: &mut LinkReport) {
         self.joined.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         for stream in &linked.streams {

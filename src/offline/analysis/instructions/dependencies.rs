@@ -1,7 +1,8 @@
-//! Finds the dependencies of instructions, as far as the data contains them.
+//! Finds the dependencies between instructions that the data contains.
 //!
-//! The order of calls of one thread is not listed: it follows from the order of the instructions. Implicit waits of default
-//! streams are not listed either, because the data does not tell which streams take part in them.
+//! The order of calls of one thread is not listed as a dependency, because it follows from the order of the
+//! instructions. Implicit waits of default streams are not listed either, because the data does not show which streams
+//! take part in them.
 
 use std::collections::BTreeMap;
 
@@ -17,34 +18,35 @@ use super::order::{GraphLaunch, Source, is_for_event, record_of, stream_key};
 use super::places::Places;
 use super::topology::GraphRows;
 
-/// An instruction that has to be done first, and why.
+/// An instruction that has to be done first, and the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct After {
-    /// Number of the instruction.
+    /// Index of the instruction that has to be done first.
     pub number: u32,
-    /// Why it has to be done first.
+    /// Reason why this instruction has to be done first.
     pub reason: AfterReason,
 }
 
-/// Reason of a dependency.
+/// Reason for a dependency between two instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
-    /// The instruction before it on its stream, or the last instruction of the stream that the host waits for.
+    /// The previous instruction of the stream. For a wait of the host for a stream: the last instruction of this
+    /// stream.
     Stream,
-    /// The record of the event that is waited for.
+    /// The record of the CUDA event that is waited for.
     Event,
-    /// The last instruction of a stream of the context that the host waits for.
+    /// The last instruction of a stream, if the host waits for the whole CUDA context of this stream.
     Context,
-    /// The launch of the graph to which a node belongs.
+    /// The launch of the graph that the node belongs to.
     Graph,
-    /// A node of the same graph launch that the graph's edges name.
+    /// A node of the same graph launch, according to the graph's edges.
     GraphEdge,
     /// The previous launch of the same graph. A graph never runs twice at the same time.
     SameGraph,
 }
 
 impl AfterReason {
-    /// Word for tables.
+    /// Returns the reason as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Stream => "stream",
@@ -57,50 +59,51 @@ impl AfterReason {
     }
 }
 
-/// Streams of a context that have instructions.
+/// Streams of a CUDA context that have instructions.
 #[derive(Default)]
 struct ContextStreams {
-    /// Streams by number of their last instruction. A graph launch may be the last one of several streams.
+    /// Number of streams whose last instruction this is, keyed by instruction. A graph launch may be the last
+    /// instruction of several streams.
     by_last: BTreeMap<u32, u32>,
-    /// Last wait for the whole context, by thread.
+    /// Last wait for the whole CUDA context, for each thread.
     synchronized: IdMap<Option<ThreadId>, u32>,
 }
 
-/// The last record of an event.
+/// Last record of a CUDA event.
 #[derive(Clone, Copy)]
 struct LastRecord {
     number: u32,
     context: GpuContextId,
 }
 
-/// Returns the contexts of the calls that launched work and may also have waited, by correlation id.
+/// Returns the launch contexts of the calls that launched work and may also have waited, keyed by correlation id.
 pub(super) fn waiting_launches(rows: &JoinedRows) -> IdMap<CorrelationId, ContextId> {
     let waiting: IdMap<CorrelationId, ()> = rows.syncs().iter().map(|sync| (sync.correlation, ())).collect();
     let launches = rows.calls().iter().filter(|call| waiting.contains_key(&call.id));
     launches.map(|call| (call.id, call.launched.context)).collect()
 }
 
-/// Receives the sources of the instructions in order, and finds their dependencies.
+/// Receives the sources of the instructions in order, and finds the dependencies of each instruction.
 pub(super) struct Finder<'a> {
     rows: &'a JoinedRows,
     host_nodes: &'a [HostNode],
     graphs: &'a mut [GraphLaunch],
     places: &'a Places,
     thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
-    /// Contexts of calls that launched work, by correlation id: such a call may also have waited.
+    /// Launch contexts of calls that launched work, keyed by correlation id. Such a call may also have waited.
     launches: &'a IdMap<CorrelationId, ContextId>,
     after: Vec<After>,
     ends: Vec<u32>,
-    /// Last launch by graph.
+    /// Last launch of each graph.
     last_launches: IdMap<GraphId, u32>,
-    /// Last instruction by stream.
+    /// Last instruction of each stream.
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// Last record of each event, for data whose records of events have no numbers. `None`: several contexts use the
-    /// number.
+    /// Last record of each CUDA event, for data in which event records have no ids. `None` if several CUDA contexts use
+    /// the event's id.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the record of its event, and the order of the instructions is that of the run.
+    /// Whether any wait names the record of its CUDA event, and the instructions have the order of the run.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,
@@ -109,9 +112,9 @@ pub(super) struct Finder<'a> {
 /// Dependencies of all instructions.
 pub(super) struct Dependencies {
     pub(super) after: Vec<After>,
-    /// By number: where the instruction's dependencies end in `after`.
+    /// For each instruction, the position in `after` at which its dependencies end.
     pub(super) ends: Vec<u32>,
-    /// Nodes of graphs whose edges are all known, by number.
+    /// Indexes of graph nodes whose edges are all known.
     pub(super) known_nodes: IdMap<u32, ()>,
 }
 
@@ -146,7 +149,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Lets each wait for an event be for the last record of the event before it, whatever record it was for in the run.
+    /// Makes each wait for a CUDA event wait for the last record of this event before it, even if it waited for another
+    /// record in the run.
     pub(super) fn ignore_named_records(&mut self) {
         self.names_records = false;
         self.ignores_records = true;
@@ -173,7 +177,8 @@ impl<'a> Finder<'a> {
             }
             Source::Graph(at) => self.graph(number, at),
             Source::Pending(..) => {}
-            // The stream's state at the time of a record is unknown if the time is.
+            // The time of this record is unknown, and therefore also which instruction of the stream was last before
+            // it.
             Source::Record(at) => self.note_record(number, self.rows.event_records()[at as usize]),
             Source::Host(call, sync) => self.host(number, call, sync),
             Source::Sync(at) => {
@@ -190,7 +195,7 @@ impl<'a> Finder<'a> {
         let activity = &self.rows.activity_at(at).activity;
         match graph {
             Some(graph) => self.node(number, graph, (activity.graph, activity.graph_node)),
-            // The nodes of a graph are not in the order of a stream.
+            // Graph nodes do not run in stream order.
             None if activity.graph.0 != 0 && activity.detail != Detail::Graph => {}
             None => {
                 self.in_order(number, stream_key(activity));
@@ -233,7 +238,7 @@ impl<'a> Finder<'a> {
         self.after_same_graph(number, self.graphs[at as usize].graph);
     }
 
-    /// Makes the instruction the last one of its stream.
+    /// Makes the instruction the last one of its stream, and adds its dependency on the previous one.
     fn in_order(&mut self, number: u32, stream: StreamKey) {
         let streams = self.contexts.entry(stream.1).or_default();
         if let Some(before) = self.last.insert(stream, number) {
@@ -281,7 +286,7 @@ impl<'a> Finder<'a> {
             };
             self.places.find_stream(context?, stream)
         });
-        // A call that did not wait, such as a query of unfinished work, depends on nothing.
+        // A call that did not wait, for example a query that found unfinished work, has no dependencies.
         if sync.result != 0 {
             return;
         }
@@ -304,7 +309,7 @@ impl<'a> Finder<'a> {
             SyncKind::CONTEXT => {
                 let thread = (self.thread_of)(caller);
                 let streams = self.contexts.entry(sync.context).or_default();
-                // Earlier instructions are known to be done by the thread's previous wait.
+                // Instructions before the thread's previous wait for the context are known to be done.
                 let since = streams.synchronized.insert(thread, number).unwrap_or(0);
                 let last = streams.by_last.range(since..).map(|(last, _)| *last);
                 self.after.extend(last.map(|number| After { number, reason: AfterReason::Context }));

@@ -9,8 +9,9 @@
 //!      3       2  kernel b, stream 8         2 (stream)
 //! ```
 //!
-//! An instruction comes after all instructions that it waits for, so a reader can replay the list from top to bottom.
-//! Facts that the data does not contain are absent, such as the edges of a graph that another tool did not record.
+//! An instruction comes after all instructions that it waits for, so the list can be replayed from top to bottom. Facts
+//! that the data does not contain are missing from the list, for example edges of a graph that another tool did not
+//! record.
 
 mod blocking_work;
 mod collect;
@@ -50,17 +51,17 @@ pub enum InstructionKind {
     Copy,
     /// A fill.
     Fill,
-    /// A stream or a node of a graph calls a function on the host.
+    /// A stream or a graph node calls a function on the host.
     HostFunction,
     /// A launch of a graph.
     Graph,
-    /// A launch whose work is not in the data.
+    /// A launch whose work was not recorded.
     Launch,
-    /// An event is recorded on a stream.
+    /// A CUDA event is recorded on a stream.
     Record,
-    /// A stream waits for an event.
+    /// A stream waits for a CUDA event.
     Wait,
-    /// The host waits.
+    /// The host waits for GPU work.
     Synchronize,
 }
 
@@ -78,7 +79,7 @@ impl InstructionKind {
         Self::Synchronize,
     ];
 
-    /// Word for tables.
+    /// Returns the kind as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
@@ -94,25 +95,25 @@ impl InstructionKind {
     }
 }
 
-/// Call of the host that issued an instruction.
+/// Call on the host that issued an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuingCall {
     /// Start of the call.
     pub time: Nanos,
     /// Duration in ns; `None` if only the start was recorded.
     pub duration: Option<u64>,
-    /// Stack and thread; [`ContextId::NONE`] if they are unknown.
+    /// Launch context (stack and API call); [`ContextId::NONE`] if it is unknown.
     pub context: ContextId,
 }
 
-/// Fields that only some kinds of instruction have.
+/// Fields that exist only for some kinds of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionDetail<'a> {
-    /// GPU work with a row of its own.
+    /// GPU work that has a row.
     Work {
-        /// The work.
+        /// Row of the GPU work.
         activity: Activity,
-        /// Number of the graph launch, if the work is a graph's node and its launch is known.
+        /// Index of the graph launch, if the work is a graph node and its launch is known.
         launch: Option<u32>,
         /// Reason why the launch is unknown.
         missing: Option<Missing>,
@@ -121,32 +122,32 @@ pub enum InstructionDetail<'a> {
     HostFunction {
         /// The call of the function.
         run: &'a HostNode,
-        /// Number of the graph launch, if a node called the function.
+        /// Index of the graph launch, if a graph node called the function.
         launch: Option<u32>,
     },
-    /// Launch of a graph whose nodes are instructions of their own.
+    /// Launch of a graph whose nodes are separate instructions.
     Graph {
-        /// Graph; `None` if the data does not name it.
+        /// Id of the graph; `None` if the data does not contain it.
         graph: Option<GraphId>,
-        /// Number of nodes that ran; `None` if no node is in the data.
+        /// Number of nodes that ran; `None` if no node was recorded.
         nodes: Option<u32>,
         /// Streams that ran the nodes.
         streams: Option<&'a BTreeSet<StreamKey>>,
     },
-    /// A launch without work in the data.
+    /// A launch whose work was not recorded.
     Launch,
-    /// An event was recorded, or a stream waits for one.
+    /// A CUDA event was recorded, or a stream waits for a CUDA event.
     Event {
-        /// The event, by the tracer's number.
+        /// Id of the CUDA event, as the tracer gives it.
         event: Option<EventId>,
     },
     /// The host waits.
     Synchronize {
-        /// Object that the host waits for; `None` if unknown.
+        /// Kind of object that the host waits for; `None` if it is unknown.
         waits_for: Option<SyncKind>,
-        /// The event, by the tracer's number.
+        /// Id of the CUDA event, as the tracer gives it.
         event: Option<EventId>,
-        /// Return code of the call; 0 means that the awaited work is done.
+        /// Return code of the call; 0 means that the awaited work was done.
         result: u32,
     },
 }
@@ -154,43 +155,43 @@ pub enum InstructionDetail<'a> {
 /// An instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
-    /// Number in order of issue, from 0.
+    /// Index of the instruction in issue order, from 0.
     pub number: u32,
     /// Kind of the instruction.
     pub kind: InstructionKind,
-    /// The call that issued it; `None` if it is unknown.
+    /// Call that issued the instruction; `None` if it is unknown.
     pub call: Option<IssuingCall>,
-    /// Correlation id of the rows.
+    /// Correlation id in the instruction's rows.
     pub correlation: CorrelationId,
-    /// GPU, if it is known.
+    /// Index of the GPU, if it is known.
     pub device: Option<DeviceId>,
-    /// GPU context, if it is known.
+    /// CUDA context, if it is known.
     pub context: Option<GpuContextId>,
-    /// Stream, if it is known and there is only one.
+    /// Id of the stream, if it is known and there is only one stream.
     pub stream: Option<StreamId>,
     /// Start and end of the GPU work.
     pub ran: Option<(Nanos, Nanos)>,
-    /// Whether a kernel may begin before the kernel before it on its stream ends (programmatic dependent launch); `None` if
-    /// that is not recorded.
+    /// Whether a kernel may begin before the previous kernel on its stream ends (programmatic dependent launch); `None`
+    /// if this is not recorded.
     pub programmatic: Option<bool>,
-    /// Other fields.
+    /// Fields that depend on the kind of the instruction.
     pub detail: InstructionDetail<'a>,
-    /// Instructions that have to be done before this one begins.
+    /// Instructions that have to be done before this instruction begins.
     pub after: &'a [After],
 }
 
-/// Order of instructions.
+/// Order in which instructions are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InstructionOrder {
-    /// By the host's call.
+    /// By the time of the host's call.
     #[default]
     Issue,
-    /// By the start of GPU work; instructions without GPU work by the host's call.
+    /// By the start of the GPU work. Instructions without GPU work are sorted by the time of the host's call.
     Start,
 }
 
 impl Instruction<'_> {
-    /// Whether the instruction uses this GPU and this stream; `None` stands for any.
+    /// Whether the instruction uses this GPU and this stream. `None` matches any GPU or stream.
     pub fn uses(&self, device: Option<u32>, stream: Option<u32>) -> bool {
         if let InstructionDetail::Graph { streams: Some(streams), .. } = self.detail {
             return streams.iter().any(|key| {
@@ -201,7 +202,7 @@ impl Instruction<'_> {
             && stream.is_none_or(|stream| self.stream.is_some_and(|own| own.0 == stream))
     }
 
-    /// Time by which the instruction is ordered; `None` if neither its call nor its work has a time.
+    /// Returns the time by which the instruction is sorted; `None` if neither its call nor its work has a time.
     pub fn time(&self, order: InstructionOrder) -> Option<Nanos> {
         let (called, began) = (self.call.map(|call| call.time), self.ran.map(|(start, _)| start));
         match order {
@@ -217,26 +218,26 @@ pub struct InstructionList {
     rows: JoinedRows,
     graph_rows: GraphRows,
     outside: Option<(u64, u64)>,
-    /// Rows of the instructions, by number.
+    /// Rows that each instruction was created from, by instruction index.
     sources: Vec<Source>,
-    /// Kinds of the instructions, by number.
+    /// Kinds of the instructions, by instruction index.
     kinds: Vec<InstructionKind>,
     graphs: Vec<GraphLaunch>,
-    /// Contexts of the calls that launched work and may also have waited, by correlation id.
+    /// Launch contexts of the calls that launched work and may also have waited, keyed by correlation id.
     launches: IdMap<CorrelationId, ContextId>,
-    /// Dependencies, by the number of the dependent instruction.
+    /// Dependencies of all instructions, sorted by the index of the dependent instruction.
     after: Vec<After>,
-    /// By number: where the instruction's dependencies end in `after`.
+    /// For each instruction, the position in `after` at which its dependencies end.
     after_ends: Vec<u32>,
-    /// Nodes of graphs whose edges are all known, by number.
+    /// Indexes of graph nodes whose edges are all known.
     known_nodes: IdMap<u32, ()>,
     places: Places,
-    /// Whether streams and the default stream of their context wait for each other.
+    /// Whether a stream and the default stream of its CUDA context wait for each other.
     blocking: IdMap<(GpuContextId, StreamId), bool>,
 }
 
 impl InstructionList {
-    /// Orders the rows of a run, and finds the dependencies. `profile` names the calls.
+    /// Orders the rows of a run, and finds the dependencies. `profile` is needed for the names of the calls.
     pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
         let InstructionRows { joined: mut rows, outside, mut graph_rows, blocking } = rows;
         rows.sort_with_shared_calls();
@@ -279,7 +280,7 @@ impl InstructionList {
         list
     }
 
-    /// Kind of an instruction, which [`get`](Self::get) returns with everything else.
+    /// Returns the kind of an instruction, as [`get`](Self::get) includes it.
     fn find_kind(&self, source: Source) -> InstructionKind {
         let of_sync = |sync: u32| match self.rows.syncs()[sync as usize].kind {
             SyncKind::STREAM_WAIT => InstructionKind::Wait,
@@ -300,7 +301,7 @@ impl InstructionList {
         }
     }
 
-    /// The work of an instruction; `None` if it is not GPU work with a row of its own.
+    /// Returns the GPU work of an instruction; `None` if the instruction is not GPU work that has a row.
     pub fn activity(&self, number: u32) -> Option<Activity> {
         match self.sources[number as usize] {
             Source::Work(work, _) => Some(self.rows.activity_at(work).activity),
@@ -308,12 +309,12 @@ impl InstructionList {
         }
     }
 
-    /// Kind of the instruction with this number, as [`get`](Self::get) returns it.
+    /// Returns the kind of the instruction with this index, as [`get`](Self::get) includes it.
     pub fn kind(&self, number: u32) -> InstructionKind {
         self.kinds[number as usize]
     }
 
-    /// Number of instructions.
+    /// Returns the number of instructions.
     pub fn len(&self) -> usize {
         self.sources.len()
     }
@@ -323,13 +324,14 @@ impl InstructionList {
         self.sources.is_empty()
     }
 
-    /// Whether all nodes that this node of a graph waits for are known and among its dependencies.
+    /// Whether all nodes that this graph node waits for are known and are among its dependencies.
     pub fn knows_edges(&self, number: u32) -> bool {
         self.known_nodes.contains_key(&number)
     }
 
-    /// Finds the dependencies that the instructions would have in another order of issue, by number. Waits for events are for
-    /// the last record before them. `thread_of` returns the thread of a call.
+    /// Finds the dependencies that the instructions would have if they were issued in another order, which `order`
+    /// gives by index. Each wait for a CUDA event waits for the last record of the event before it. `thread_of` returns
+    /// the thread of a launch context.
     pub(super) fn dependencies_in(
         &self,
         order: &[u32],
@@ -360,23 +362,23 @@ impl InstructionList {
         by_number
     }
 
-    /// Number of waits on default streams of which the context is not clear.
+    /// Returns the number of waits on default streams whose CUDA context is ambiguous.
     pub fn unclear_waits(&self) -> u64 {
         self.places.unclear_waits
     }
 
-    /// Whether a stream and the default stream of its context wait for each other; `None` if that is not recorded.
+    /// Whether a stream and the default stream of its CUDA context wait for each other; `None` if this is not recorded.
     pub fn is_blocking(&self, context: GpuContextId, stream: StreamId) -> Option<bool> {
         self.blocking.get(&(context, stream)).copied()
     }
 
-    /// Joined rows of the run.
+    /// Returns the joined rows of the run.
     pub fn rows(&self) -> &JoinedRows {
         &self.rows
     }
 
-    /// Start and end of the window, as [`reconstruct_states`](super::reconstruct_states) has it; `None` without GPU work
-    /// that has times.
+    /// Returns the start and end of the window that [`reconstruct_states`](super::reconstruct_states) uses; `None` if
+    /// there is no GPU work with times.
     pub fn window(&self, profile: &Profile) -> Option<(u64, u64)> {
         let timed = self.rows.activities().map(|event| event.activity);
         let spans = timed.filter(|activity| activity.duration().is_some()).map(|a| (a.start.0, a.end.0));
@@ -387,7 +389,7 @@ impl InstructionList {
     /// Calls `each` with every instruction. Stops at the first error.
     ///
     /// # Errors
-    /// Errors of `each`.
+    /// The errors of `each`.
     pub fn each<E>(
         &self,
         order: InstructionOrder,
@@ -400,7 +402,7 @@ impl InstructionList {
         numbers.iter().try_for_each(|number| each(&self.get(*number)))
     }
 
-    /// Returns the instruction with this number, which must be less than [`len`](Self::len).
+    /// Returns the instruction with this index, which must be less than [`len`](Self::len).
     pub fn get(&self, number: u32) -> Instruction<'_> {
         let at = number as usize;
         let from = if at == 0 { 0 } else { self.after_ends[at - 1] };

@@ -1,5 +1,5 @@
-//! Finds the nodes of a graph launch that a node waits for. Nodes without an instruction, such as empty ones, do no work: a
-//! node that waits for them waits for all that they wait for.
+//! Finds the nodes of a graph launch that a node waits for. Some nodes, for example empty ones, do no work and have no
+//! instruction. A node that waits for such a node waits for everything that the empty node waits for.
 
 use std::collections::BTreeSet;
 
@@ -11,16 +11,17 @@ use super::topology::{GraphRows, GraphTopology};
 
 pub(super) struct NodeEdges<'a> {
     topology: &'a GraphTopology,
-    /// Numbers of the instructions, by graph launch and node.
+    /// Indexes of the instructions, keyed by graph launch and node.
     numbers: IdMap<(u32, GraphNodeId), u32>,
-    /// Launch of the nodes whose edges are all known, by number.
+    /// Graph launch of each node whose edges are all known, keyed by instruction index.
     known: IdMap<u32, u32>,
-    /// Launches in which a node began before one that it waits for. The edges of such a launch may be wrong.
+    /// Launches in which a node began before another node that it has to wait for. The edges of such a launch may be
+    /// wrong.
     contradicted: BTreeSet<u32>,
 }
 
 impl<'a> NodeEdges<'a> {
-    /// Prepares to find the edges of the nodes among `sources`, which are in the order of their numbers.
+    /// Creates a finder for the edges of the nodes among `sources`, which must be in the order of the instructions.
     pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, sources: &[Source]) -> Self {
         let GraphRows { topology, host_nodes } = graph_rows;
         let node_of = |source: &Source| match *source {
@@ -33,7 +34,7 @@ impl<'a> NodeEdges<'a> {
         Self { topology, numbers: numbers.collect(), known: IdMap::default(), contradicted: BTreeSet::new() }
     }
 
-    /// Calls `each` with the numbers of the nodes that the node with this number waits for.
+    /// Calls `each` with the instruction index of each node that this node waits for.
     pub(super) fn find(
         &mut self,
         number: u32,
@@ -65,7 +66,7 @@ impl<'a> NodeEdges<'a> {
         }
     }
 
-    /// Returns the nodes whose edges are all known, by number.
+    /// Returns the instruction indexes of the nodes whose edges are all known.
     pub(super) fn finish(self) -> IdMap<u32, ()> {
         let known = self.known.into_iter().filter(|(_, launch)| !self.contradicted.contains(launch));
         known.map(|(number, _)| (number, ())).collect()

@@ -1,8 +1,9 @@
-//! The order of instructions: by the time of the host's call.
+//! Orders instructions by the times of the host calls that issued them.
 //!
-//! A call takes effect at some moment between its start and its end. Usually the start decides. It does not if another
-//! thread's call on the same stream began during this call and its work ran first: then this call took effect later.
-//! Work without a known launch was issued before the first call whose work ran later on its stream.
+//! A call takes effect at some time between its start and its end. Usually the start is used. There is one exception:
+//! during this call, another thread's call on the same stream may begin whose work runs first. In this case, this call
+//! took effect after the other call. Work without a known launch is assumed to be issued before the first call whose
+//! work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -15,51 +16,52 @@ use gpuflame_model::record::{
 
 use super::super::states::StreamKey;
 
-/// Row or rows that make an instruction, by position in the joined rows.
+/// Row or rows that an instruction is created from, given by position in the joined rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Launch of a graph whose nodes are known, by position in the list of graph launches.
+    /// Launch of a graph whose nodes are known. The value is its position in the list of graph launches.
     Graph(u32),
-    /// An activity, and its graph launch if it is a node.
+    /// An activity, and the graph launch that it belongs to if it is a graph node.
     Work(u32, Option<u32>),
-    /// A host function that a node of a graph ran, and its graph launch.
+    /// A host function that a graph node ran, and the graph launch that the node belongs to.
     HostNode(u32, u32),
-    /// A host function that a stream ran, and its call, by position in the joined rows.
+    /// A host function that a stream ran, and the call that submitted it, given by its position in the joined rows.
     StreamFunction(u32, u32),
     /// A launch without an activity, and whether it launches a graph.
     Pending(u32, bool),
-    /// An event record without its call.
+    /// An event record whose call is not recorded.
     Record(u32),
-    /// A call that waited or used an event, and its wait record.
+    /// A call that waited or used a CUDA event, and its wait row if there is one.
     Host(u32, Option<u32>),
-    /// A wait record without its call.
+    /// A wait row whose call is not recorded.
     Sync(u32),
 }
 
-/// An instruction and its place.
+/// An instruction with the keys by which it is sorted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
     /// Time at which the instruction was issued.
     pub(super) key: u64,
-    /// Whether the call is known. Work without it comes first.
+    /// Whether the call is known. At equal times, work without a known call comes first.
     pub(super) is_called: bool,
-    /// Order of instructions with the same key: correlation id of the source, or start of work without a call.
+    /// Order of instructions with equal keys: correlation id of the source, or start of the work if the call is
+    /// unknown.
     pub(super) second: u64,
     pub(super) start: u64,
-    /// End of a graph's node. A node without length comes before those that begin when it ends.
+    /// End of a graph node. A node of zero duration sorts before nodes that begin when it ends.
     end: u64,
     pub(super) source: Source,
 }
 
 impl Item {
-    /// Order of issue. A graph launch comes before its nodes.
+    /// Returns the key that sorts instructions in issue order. A graph launch comes before its nodes.
     pub(super) fn sort_key(&self) -> impl Ord + use<> {
         let is_launch = matches!(self.source, Source::Graph(_));
         (self.key, self.is_called, self.second, !is_launch, (self.start, self.end), self.source)
     }
 }
 
-/// A graph launch whose nodes are in the data.
+/// Launch of a graph whose nodes were recorded.
 #[derive(Clone, Debug)]
 pub(super) struct GraphLaunch {
     pub(super) launched: Launched,
@@ -70,7 +72,7 @@ pub(super) struct GraphLaunch {
     pub(super) ran: Option<(u64, u64)>,
     /// Streams that ran the nodes.
     pub(super) streams: BTreeSet<StreamKey>,
-    /// Number of the instruction, once it is known.
+    /// Index of the instruction, after it has been assigned.
     pub(super) number: Option<u32>,
     key: u64,
 }
@@ -86,7 +88,7 @@ impl GraphLaunch {
     }
 }
 
-/// Position of the event record that has this correlation id.
+/// Returns the position of the event record that has this correlation id.
 pub(super) fn record_of(rows: &JoinedRows, id: CorrelationId) -> Option<u32> {
     let records = rows.event_records();
     let at = records.partition_point(|record| record.correlation.0 < id.0);
@@ -97,7 +99,7 @@ pub(super) fn stream_key(activity: &Activity) -> StreamKey {
     (activity.device, activity.context, activity.stream)
 }
 
-/// Returns all instructions with their places, and the graph launches.
+/// Returns all instructions with their sort keys, and all graph launches.
 pub(super) fn place(
     rows: &JoinedRows,
     host_nodes: &[HostNode],
@@ -120,7 +122,8 @@ struct Placing<'a> {
     profile: &'a Profile,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
-    /// Launches of graphs that ran only host functions, and calls that submitted host functions to streams.
+    /// Correlation ids of launches of graphs that ran only host functions, and of calls that submitted host functions
+    /// to streams.
     only_host: IdMap<CorrelationId, ()>,
 }
 
@@ -130,7 +133,8 @@ impl Placing<'_> {
         self.items.push(Item { key, is_called: true, second, start, end, source });
     }
 
-    /// Places work. Activities are sorted by start, so each stream is seen in the order in which it ran.
+    /// Adds GPU work. Activities are sorted by start, so the work of each stream is visited in the order in which it
+    /// ran.
     fn work(&mut self) {
         let mut latest = LatestOfStream::default();
         let mut launches: IdMap<(u64, CorrelationId), u32> = IdMap::default();
@@ -175,7 +179,7 @@ impl Placing<'_> {
         self.place_unlaunched();
     }
 
-    /// Places the host functions that nodes of graphs and streams ran. Those without a known launch are left out.
+    /// Adds the host functions that graph nodes and streams ran. Functions without a known launch are omitted.
     fn host_nodes(&mut self, runs: &[HostNode]) {
         let rows = self.rows;
         if runs.is_empty() {
@@ -222,13 +226,13 @@ impl Placing<'_> {
         }
     }
 
-    /// Whether an activity is a node of a graph that its call launched.
+    /// Whether an activity is a node of the graph that its call launched.
     fn is_node(&self, event: &JoinedActivity, launched: Launched) -> bool {
         event.activity.detail != Detail::Graph
             && (event.activity.graph != GraphId(0) || self.profile.launches_graph(launched.context))
     }
 
-    /// Adds a graph launch, unless it is known.
+    /// Adds a graph launch, unless it was added before.
     fn add_launch(
         &mut self,
         at: u32,
@@ -242,7 +246,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Places work without a known launch. All items so far are work, by start.
+    /// Sets the keys of work without a known launch. All items so far must be work, sorted by start.
     fn place_unlaunched(&mut self) {
         let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
         for item in self.items.iter_mut().rev() {
@@ -269,7 +273,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Places calls that waited or used an event. Returns the wait records that belong to them.
+    /// Adds the calls that waited or used a CUDA event. Returns the wait rows that belong to these calls.
     fn host_calls(&mut self) -> IdMap<u32, ()> {
         let mut of_call: IdMap<CorrelationId, u32> = IdMap::default();
         for (at, sync) in (0..).zip(self.rows.syncs()) {
@@ -280,7 +284,8 @@ impl Placing<'_> {
         for (at, call) in (0..).zip(self.rows.host_calls()) {
             let sync = of_call.remove(&call.id);
             used.extend(sync.map(|sync| (sync, ())));
-            // The record that is waited for took effect before the wait did, although the wait's call began first.
+            // If the awaited record was called during the wait's call, the record took effect first although the wait's
+            // call began first.
             let sync_id = sync.and_then(|sync| self.rows.syncs()[sync as usize].sync);
             let record = sync_id.and_then(|id| recorded.get(&id)).copied().unwrap_or(0);
             let end = call.time.0.saturating_add(call.duration);
@@ -298,7 +303,7 @@ impl Placing<'_> {
         used
     }
 
-    /// Times of the calls that recorded events.
+    /// Returns the times of the calls that recorded CUDA events, by the id of the record.
     fn record_times(&self) -> IdMap<SyncId, u64> {
         let rows = self.rows;
         let times = rows.host_calls().iter().filter_map(|call| {
@@ -315,7 +320,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Places event records whose call is unknown: before the first wait for them.
+    /// Adds event records whose call is unknown. Each is placed just before the first wait for it.
     fn records(&mut self) {
         let called: IdMap<CorrelationId, ()> =
             self.rows.host_calls().iter().map(|call| (call.id, ())).collect();
@@ -336,7 +341,8 @@ impl Placing<'_> {
     }
 }
 
-/// Kind of a call of the C library that waits for other threads, in the order in which calls without length take effect.
+/// Kind of a C library call that waits for other threads. Calls of zero duration at the same time take effect in the
+/// order of these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ThreadWait {
     /// All threads continue when the last one has arrived.
@@ -345,12 +351,12 @@ pub(in super::super) enum ThreadWait {
     Unlock,
     /// A lock is taken.
     Lock,
-    /// A thread waits for the end of another one.
+    /// A thread waits until another thread has ended.
     Join,
 }
 
 impl ThreadWait {
-    /// Returns the kind of a call by the name of its function.
+    /// Returns the kind of a call according to the name of its function.
     pub(in super::super) fn of_call(profile: &Profile, context: ContextId) -> Option<Self> {
         match gpuflame_export::compose::call(profile, context) {
             "pthread_barrier_wait" => Some(Self::Barrier),
@@ -362,12 +368,12 @@ impl ThreadWait {
     }
 }
 
-/// By stream: the latest key of the work that ran so far, and its call.
+/// For each stream, the largest key of the work that ran so far, and the call that launched this work.
 #[derive(Default)]
 struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
 
 impl LatestOfStream {
-    /// Returns the key of work that runs after all earlier work of the stream.
+    /// Returns the key of the next work on a stream, so that it sorts after all earlier work of the stream if possible.
     fn place(&mut self, stream: StreamKey, id: CorrelationId, launched: Launched) -> u64 {
         let (begin, end) = (launched.time.0, launched.time.0.saturating_add(launched.duration.into()));
         let latest = self.0.get(&stream).filter(|(_, other)| *other != id);
@@ -387,7 +393,7 @@ impl LatestOfStream {
     }
 }
 
-/// Whether the host or a stream waits for an event.
+/// Whether the host or a stream waits for a CUDA event.
 pub(super) fn is_for_event(kind: SyncKind) -> bool {
     kind == SyncKind::EVENT || kind == SyncKind::STREAM_WAIT
 }

@@ -1,4 +1,4 @@
-//! Contexts and devices of streams, for rows that do not name them.
+//! Finds the CUDA contexts and devices of streams, for rows that do not name them.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +13,10 @@ use super::super::states::StreamKey;
 use super::blocking_work::BlockingWork;
 use super::order::{GraphLaunch, Source, stream_key};
 
-/// Number that CUPTI gives to the legacy default stream of a context.
+/// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// A wait on a stream whose number several contexts use.
+/// A wait on a stream whose id occurs in several CUDA contexts.
 struct Wait {
     id: CorrelationId,
     stream: StreamId,
@@ -24,18 +24,19 @@ struct Wait {
     call: (u64, u64),
 }
 
-/// Contexts and streams of the run, for rows that name a stream without its device.
+/// CUDA contexts and streams of the run, for rows that give a stream without its device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Device by context, for contexts in which work ran. `None` for a context whose work ran on several devices, which happens if
-    /// the data does not give the contexts.
+    /// Device of each CUDA context in which work ran. `None` if work of the context ran on several devices, which
+    /// happens if the data does not distinguish contexts.
     devices: IdMap<GpuContextId, Option<DeviceId>>,
     streams: IdMap<(GpuContextId, StreamId), ()>,
-    /// Context by the stream's number. `None` if several contexts use the number.
+    /// CUDA context of each stream id. `None` if the id occurs in several contexts.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
-    /// By correlation id: contexts of waits on streams whose number several contexts use. `None` if the context is not clear.
+    /// CUDA contexts of the waits on streams whose id occurs in several contexts, keyed by correlation id. `None` if
+    /// the context is ambiguous.
     of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
-    /// Number of such waits whose context is not clear.
+    /// Number of waits whose context is ambiguous.
     pub(super) unclear_waits: u64,
 }
 
@@ -63,15 +64,16 @@ impl Places {
         }
     }
 
-    /// Returns the device of a context, if it is known.
+    /// Returns the device of a CUDA context, if it is known.
     pub(super) fn device_of(&self, context: GpuContextId) -> Option<DeviceId> {
         self.devices.get(&context).copied().flatten()
     }
 
-    /// Finds the contexts of waits on streams whose number several contexts use, such as default streams: the row may have the
-    /// context of the event. A thread works in one context until it changes its device, so the context is that of the work
-    /// that the thread submitted before and after the wait. If these differ, or if later work rules out this context, the context
-    /// is the only one that is not ruled out. If several are left, the context is not clear.
+    /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
+    /// The row of such a wait may have the context of the event instead. A thread works in one context until it changes
+    /// its device. So the context is the one of the work that the thread submitted before and after the wait. If these
+    /// two differ, or if later work rules out this context, the only context that is not ruled out is used. If several
+    /// contexts are possible, the wait is ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -86,7 +88,7 @@ impl Places {
         let mut all: BTreeSet<GpuContextId> = self.streams.keys().map(|(context, _)| *context).collect();
         all.extend(rows.syncs().iter().map(|sync| sync.context));
         for (Wait { id, stream, call }, of_thread) in waits {
-            // The times of different devices are not compared.
+            // Only work within a context is compared, because the times of different devices may not be comparable.
             let is_possible = |context: &GpuContextId| {
                 stream != DEFAULT_STREAM
                     || self.device_of(*context).is_none()
@@ -101,8 +103,8 @@ impl Places {
         self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
     }
 
-    /// Returns the waits on streams whose number several contexts use, and the context of the work that the thread submitted
-    /// before and after each wait, unless these differ.
+    /// Returns the waits on streams whose id occurs in several CUDA contexts. With each wait, returns the context of
+    /// the work that the thread submitted before and after it, or `None` if these two contexts differ.
     fn contexts_by_thread(
         &self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -110,7 +112,7 @@ impl Places {
     ) -> Vec<(Wait, Option<GpuContextId>)> {
         let thread_of = |context| profile.context(context).map(|context| context.thread);
         let mut found = Vec::new();
-        // By thread: the context of its last work, and the waits after it.
+        // For each thread, the CUDA context of its last work, and the waits after this work.
         let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<Wait>)> = IdMap::default();
         for source in sources {
             let (launched, context) = match *source {
@@ -155,8 +157,9 @@ impl Places {
         found
     }
 
-    /// Returns the context of the stream that waits, unless it is not clear. The row may have the context of the event, which
-    /// another GPU may have recorded. The stream is then the only one with its number.
+    /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may have the context of
+    /// the event instead, which may have been recorded on another GPU. In that case, the stream must be the only one
+    /// with its id.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {
@@ -168,8 +171,8 @@ impl Places {
         }
     }
 
-    /// Returns the key of a stream. The streams of a context in which no work ran have no device; those of a context with
-    /// several devices have no key.
+    /// Returns the key of a stream. The key has no device if no work ran in the CUDA context. Returns `None` if work of
+    /// the context ran on several devices.
     pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
         const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
         let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;

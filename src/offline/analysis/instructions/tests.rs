@@ -1,4 +1,4 @@
-//! Small runs whose instructions and dependencies are known by hand.
+//! Small runs whose instructions and dependencies can be checked by hand.
 
 use super::*;
 use gpuflame_explain::join::Sink;
@@ -19,7 +19,7 @@ fn node(graph: u32, activity: Activity) -> Activity {
     Activity { graph: GraphId(graph), ..activity }
 }
 
-/// A call at `time` that records an event on a stream.
+/// Adds a call at `time` that records a CUDA event on a stream.
 fn record(rows: &mut InstructionRows, id: u32, time: u64, stream: u32, event: u32, sync: Option<u64>) {
     rows.host(&Row::EventCall(EventCall {
         time: Nanos(time),
@@ -75,10 +75,10 @@ fn listed(rows: InstructionRows) -> Vec<Listed> {
 #[test]
 fn a_call_during_which_another_thread_filled_the_stream_took_effect_later() {
     let mut rows = InstructionRows::default();
-    // The call of 1 began first, but the work of 2 ran first.
+    // The call that launched kernel 1 began first, but kernel 2 ran first.
     rows.activity(&testing::kernel(1, 300, 400), call(10, 40));
     rows.activity(&testing::kernel(2, 200, 300), call(20, 25));
-    // A call that ended before another one began is not moved, whatever the times of the GPU.
+    // If one call ended before the next call began, their order stays, whatever the times on the GPU are.
     rows.activity(&on_stream(8, testing::kernel(3, 300, 400)), call(50, 55));
     rows.activity(&on_stream(8, testing::kernel(4, 200, 300)), call(60, 65));
     let expected = [
@@ -109,7 +109,7 @@ fn a_wait_depends_on_its_record_and_on_its_stream() {
     record(&mut rows, 4, 40, 7, 4, Some(78));
     let wait = sync(SyncKind::STREAM_WAIT, 5, 50, Some(8));
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), sync: Some(SyncId(77)), ..wait }));
-    // A file that names records has no record of this event.
+    // Waits in this file name their records, but this wait names none.
     let wait = sync(SyncKind::EVENT, 6, 60, None);
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), ..wait }));
     let expected = [
@@ -136,8 +136,8 @@ fn without_numbers_of_records_the_last_record_of_the_event_counts() {
         rows.host(&Row::Sync(SyncRecord { event: Some(EventId(event)), ..wait }));
     }
     let after = listed(rows).into_iter().map(|(_, id, after)| (id, after)).collect::<Vec<_>>();
-    // The record with id 9 has no call and so no place in time; it is of another context, whose events may have the same
-    // numbers. It comes last, so that the wait with id 7 does not know of it.
+    // The record with id 9 has no call and therefore no known time. It belongs to another CUDA context, whose events
+    // may have the same ids. It is listed last, so the wait with id 7 does not find it.
     let expected = [
         (1, vec![]),
         (3, vec![(0, "stream")]),
@@ -162,7 +162,7 @@ fn a_wait_for_a_context_depends_on_the_last_instruction_of_each_stream_since_the
     }
     rows.host(&Row::Sync(sync(SyncKind::CONTEXT, 3, 300, None)));
     rows.host(&Row::Sync(sync(SyncKind::CONTEXT, 6, 600, None)));
-    // A query of unfinished work does not wait.
+    // A query that finds unfinished work does not wait.
     rows.host(&Row::Sync(SyncRecord { result: 600, ..sync(SyncKind::STREAM, 7, 700, Some(7)) }));
     rows.host(&Row::Sync(sync(SyncKind::STREAM, 8, 800, Some(7))));
     let expected = [
@@ -230,7 +230,8 @@ fn graph_kernel(id: u32, node_id: u64, start: u64, end: u64) -> Activity {
     Activity { graph_node: GraphNodeId(node_id), ..node(5, testing::kernel(id, start, end)) }
 }
 
-/// Numbers of the nodes that an instruction waits for by the edges of its graph, and whether all are known.
+/// Indexes of the nodes that each instruction waits for according to its graph's edges, and whether all such nodes are
+/// known.
 fn edges(list: &InstructionList) -> Vec<(Vec<u32>, bool)> {
     let of = |number| {
         let after = list.get(number).after.iter().filter(|after| after.reason == AfterReason::GraphEdge);
@@ -245,7 +246,7 @@ fn a_node_waits_for_the_nodes_of_its_own_launch_and_past_empty_ones_in_files_tha
     for node in 1..=4 {
         rows.host(&Row::GraphNode { graph: GraphId(5), node: GraphNodeId(node), context: NONE });
     }
-    // Node 3 is empty.
+    // Node 3 is an empty node, which does no work.
     [edge(5, 1, 3), edge(5, 3, 4), edge(5, 2, 4)].iter().for_each(|row| rows.host(row));
     for (id, at) in [(1, 100), (2, 200)] {
         rows.activity(&graph_kernel(id, 1, at, at + 10), call(at - 90, at - 80));
@@ -310,7 +311,7 @@ fn a_host_function_of_a_graph_is_an_instruction_of_its_launch_and_stream() {
         .iter()
         .for_each(|row| rows.host(row));
     rows.activity(&graph_kernel(1, 1, 100, 110), call(10, 20));
-    // A graph that ran only a host function, and work after it.
+    // A graph that ran only a host function, and a kernel after it.
     let launched = Launched { time: Nanos(30), duration: 5, context: NONE };
     rows.pending(CorrelationId(2), launched);
     rows.activity(&testing::kernel(3, 350, 360), call(40, 45));

@@ -1,16 +1,17 @@
-//! The edges between the nodes of graphs, as far as rows contain them.
+//! Stores the edges between graph nodes that the rows contain.
 //!
-//! A trace lists the edges of the graphs that were launched. A recording lists the edges of a graph at their creation, and
-//! which nodes were copied: a copy of a graph, such as an instantiation, has the edges that the graph had at that moment.
+//! A trace lists the edges of the graphs that were launched. A recording lists each edge of a graph when it is created,
+//! and which nodes were copied. A copy of a graph, for example an instantiation, has the edges that the graph had when
+//! it was copied.
 
 use gpuflame_model::record::{GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Row};
 
-/// Rows about graphs that are not joined with anything.
+/// Rows about graphs that do not need to be joined with other rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphRows {
     /// Edges of the graphs.
     pub(super) topology: GraphTopology,
-    /// Host functions that nodes ran.
+    /// Host functions that graph nodes ran.
     pub(super) host_nodes: Vec<HostNode>,
 }
 
@@ -31,16 +32,16 @@ impl GraphRows {
 /// Edges of graphs. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphTopology {
-    /// Predecessors of the nodes that have any, or that were created or copied.
+    /// Predecessors of each node that has predecessors or that was created or copied.
     nodes: IdMap<NodeKey, Predecessors>,
-    /// Graphs of which at least one edge is known.
+    /// Graphs for which at least one edge is known.
     graphs: IdMap<GraphId, ()>,
-    /// Graphs by node, for nodes that were created or copied. Their numbers are unique in the file.
+    /// Graph of each node that was created or copied. The ids of such nodes are unique in the file.
     graph_of: IdMap<GraphNodeId, GraphId>,
-    /// Graphs to which nodes were added that are not copies. Copies in them are of child graphs, whose first nodes wait for what
-    /// their parent waits for, which has no edge.
+    /// Graphs that contain created nodes, not only copies. Copied nodes in such a graph belong to child graphs. The
+    /// first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this.
     created_in: IdMap<GraphId, ()>,
-    /// Copies by the copying graph and the original.
+    /// Copies of nodes, keyed by the graph that contains the copy and the original node.
     copies: IdMap<NodeKey, GraphNodeId>,
 }
 
@@ -50,10 +51,10 @@ type NodeKey = (GraphId, GraphNodeId);
 #[derive(Clone, Debug, Default)]
 struct Predecessors {
     own: Vec<GraphNodeId>,
-    /// Predecessors of the original when the node was copied, by their numbers in the graph of the original.
+    /// Predecessors that the original had when the node was copied, by their ids in the original's graph.
     of_original: Vec<GraphNodeId>,
     is_copy: bool,
-    /// Whether the node also waits for something that is not recorded.
+    /// Whether the node also waits for an unrecorded node.
     has_unknown: bool,
 }
 
@@ -88,7 +89,7 @@ impl GraphTopology {
         let known = source.filter(|source| self.nodes.contains_key(&(*source, original)));
         let (of_original, has_unknown) = match known {
             Some(source) => (self.predecessors(source, original), self.has_unknown(source, original)),
-            // The original is older than the recording.
+            // The original was created before the recording began.
             None => (Vec::new(), true),
         };
         let copy = self.nodes.entry((graph, node)).or_default();
@@ -102,14 +103,14 @@ impl GraphTopology {
         self.graphs.is_empty()
     }
 
-    /// Whether the file lists the nodes of the node's graph, including those that do no work.
+    /// Whether the file lists all nodes of the graph that contains `node`, including nodes that do no work.
     pub(super) fn lists(&self, node: GraphNodeId) -> bool {
         self.graph_of.contains_key(&node)
     }
 
     /// Whether all predecessors of a node are known.
     pub(super) fn knows(&self, graph: GraphId, node: GraphNodeId) -> bool {
-        // Files that list the nodes of graphs list all edges; other files only those of some graphs.
+        // Files that list the nodes of graphs list all edges. Other files list only the edges of some graphs.
         let (graph, is_listed) = match self.graph_of.get(&node) {
             Some(graph) => (*graph, !self.is_empty()),
             None => (graph, self.graph_of.is_empty() && self.graphs.contains_key(&graph)),
@@ -178,7 +179,7 @@ mod tests {
             created(1, 10),
             created(1, 11),
             edge(1, 10, 11),
-            // Copies may come in any order.
+            // The rows of copies may come in any order.
             copied(2, 21, 11),
             copied(2, 20, 10),
             copied(3, 30, 20),
