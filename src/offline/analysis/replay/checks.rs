@@ -1,4 +1,4 @@
-//! Checks of a replay that every run has to pass.
+//! Checks that the replay of every run has to pass.
 
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
 
@@ -14,19 +14,19 @@ pub struct ReplayCheck {
     pub moments: u64,
     /// Number of moments whose replayed time differs from the recorded one.
     pub different: u64,
-    /// Largest such difference in ns.
+    /// Maximum difference between a replayed and a recorded time, in ns.
     pub largest_ns: u64,
     /// Whether a replay in another topological order gives the same times.
     pub any_order: bool,
-    /// Number of pieces of work that begin before the work before them on the stream has ended, without a programmatic
+    /// Number of operations that begin before the previous operation on the stream has ended, without a programmatic
     /// launch or a graph.
     pub overlaps: u64,
-    /// Whether busy and idle time of every stream add up to the window.
+    /// Whether busy time and idle time of every stream add up to the duration of the window.
     pub adds_up: bool,
 }
 
 impl ReplayCheck {
-    /// Whether everything holds.
+    /// Whether all checks pass.
     pub fn holds(&self) -> bool {
         self.different == 0 && self.any_order && self.overlaps == 0 && self.adds_up
     }
@@ -49,7 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Times in an order that follows the edges only: of the moments that can come next, always the one with the last position.
+    /// Returns the times from a replay in another topological order: of the moments that can come next, it always takes
+    /// the one with the highest position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();
@@ -75,7 +76,7 @@ impl Replay<'_> {
         times
     }
 
-    /// Work by stream in the order of issue: whether it may overlap the work before it, start and end.
+    /// Returns the work on each stream in issue order, as (whether it may overlap the previous operation, start, end).
     fn streams(&self, schedule: &Schedule) -> BTreeMap<StreamKey, Vec<(bool, u64, u64)>> {
         let programmatic: HashSet<u32> = self
             .edges()

@@ -7,21 +7,21 @@ use super::{Edit, Replay};
 /// Edges of an edited run, sorted by `to`.
 #[derive(Debug)]
 pub(super) enum EditedEdges {
-    /// The edges of the run, with these lags.
+    /// The edges of the recorded run, with these lags instead of their own.
     Lags(Vec<u64>),
-    /// Other edges.
+    /// Edges that differ from the edges of the recorded run.
     Own(Vec<Edge>),
 }
 
-/// Edges whose lags are changed.
+/// Edges whose lags can be changed.
 pub(super) enum LagsMut<'a> {
     Edges(&'a mut [Edge]),
-    /// Edges, and the lags that they have instead of their own.
+    /// Edges, and the lags that replace their own lags.
     Lags(&'a [Edge], &'a mut [u64]),
 }
 
 impl LagsMut<'_> {
-    /// Calls `change` with each edge. It may change the lag.
+    /// Calls `change` with each edge. `change` may change only the lag.
     pub(super) fn each(&mut self, mut change: impl FnMut(&mut Edge)) {
         match self {
             Self::Edges(edges) => edges.iter_mut().for_each(change),
@@ -37,14 +37,14 @@ impl LagsMut<'_> {
 }
 
 impl Edit {
-    /// Whether the edit only changes lags: it adds no edge, and leaves out none.
+    /// Whether the edit only changes lags, so that it neither adds nor removes edges.
     fn changes_only_lags(&self) -> bool {
         matches!(self, Self::Scale { .. } | Self::LaunchNanos(_) | Self::ScaleHost { .. })
     }
 }
 
 impl Replay<'_> {
-    /// The edges after all edits, with the order of the calls in the run.
+    /// Returns the edges after all edits, if calls keep the order of the recorded run.
     pub(super) fn edit_in_order(&self, edits: &[Edit]) -> EditedEdges {
         if !edits.iter().all(Edit::changes_only_lags) {
             return EditedEdges::Own(self.edited_edges(self.edges().iter().collect(), edits, None));

@@ -1,4 +1,4 @@
-//! Edits of a run: changes of work, calls and streams.
+//! Edits of a run: changes to GPU work, calls and streams.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,84 +9,87 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Longest host code between two launches that a graph replaces, and longest launch in such a graph, in ns. Launching from Python
-/// takes up to a few hundred microseconds. In longer times the program does something that a graph does not save: it loads
-/// data or modules. The findings about lost time call such a time a pause.
+/// Maximum duration in ns of host code between two launches that one graph replaces, and maximum duration of a launch
+/// call in such a graph. Launching from Python takes up to a few hundred microseconds. In longer times the program does
+/// something that a graph does not save, for example loading data or modules. The findings about lost time call such a
+/// time a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
-/// Selected instructions, or calls, by number.
+/// Set of selected instructions or calls, given by index.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection(Vec<bool>);
 
 impl Selection {
-    /// Selects the numbers below `count` for which `is_selected` returns true.
+    /// Selects the indexes below `count` for which `is_selected` returns true.
     pub fn new(count: usize, is_selected: impl FnMut(u32) -> bool) -> Self {
         Self((0..count as u32).map(is_selected).collect())
     }
 
-    /// Whether a number is selected.
+    /// Whether an index is selected.
     pub fn has(&self, number: u32) -> bool {
         self.0.get(number as usize).copied().unwrap_or(false)
     }
 
-    /// Number of selected instructions or calls.
+    /// Returns the number of selected instructions or calls.
     pub fn count(&self) -> usize {
         self.0.iter().filter(|is_selected| **is_selected).count()
     }
 }
 
-/// A change of the run.
+/// A change to the run, whose effect is predicted.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
-    /// Selected work takes its time, times a factor.
+    /// The durations of the selected work are multiplied by a factor.
     Scale {
-        /// Instructions.
+        /// Selected instructions.
         work: Selection,
-        /// Factor.
+        /// Factor for the durations.
         factor: f64,
     },
-    /// Selected work is left out, and so is a call if all its work is selected.
+    /// The selected work is removed. A call is removed too if all its work is selected.
     Remove {
-        /// Instructions.
+        /// Selected instructions.
         work: Selection,
     },
-    /// Each call that launches and does not wait takes this time, in ns.
+    /// Each call that launches work and does not wait takes this time, in ns.
     LaunchNanos(u64),
-    /// Launches that follow each other on a thread without a wait between them become one launch of a graph. The bounds are
-    /// moments in ns since 1970 at which no graph is open, such as the starts of steps.
+    /// Consecutive launches of a thread without a wait between them become one graph launch. Bounds are times in ns
+    /// since 1970 that a graph must not cross, for example the starts of steps.
     Graphs {
-        /// Bounds, sorted.
+        /// Bounds in ns since 1970, sorted.
         bounds: Vec<u64>,
     },
-    /// Work moves to further streams: work with another number than that before it on its stream does not wait for it. Both
-    /// meet again at the next event record, event wait or host's wait.
+    /// Each stream is divided into lanes, which run like separate streams. Work does not wait for previous work of its
+    /// stream that is in another lane. The lanes meet again at the next event record, event wait or wait of the host.
     Streams {
-        /// By instruction: the number; 0 stays on the stream.
+        /// Lane of each instruction, by index; lane 0 is the stream itself.
         lanes: Vec<u8>,
     },
-    /// Streams wait neither for events that follow selected work, nor by the rule of default streams for such work.
+    /// Streams no longer wait for events recorded after selected work, nor for such work by the rule of default
+    /// streams.
     NoEvents {
-        /// Instructions.
+        /// Selected instructions.
         work: Selection,
     },
-    /// Selected calls do not wait. Calls that do nothing else are left out.
+    /// The selected calls no longer wait. Calls that do nothing but wait are removed.
     NoWaits {
-        /// Calls.
+        /// Selected calls.
         calls: Selection,
     },
-    /// Selected calls, and time before calls, take their time, times a factor. Waits are not host time.
+    /// The durations of the selected calls, and of given times before calls, are multiplied by a factor. Waits are not
+    /// host time and keep their durations.
     ScaleHost {
-        /// Calls.
+        /// Selected calls.
         calls: Selection,
-        /// Time in ns before a call, since the thread's previous call, that changes, by position of the call.
+        /// For each call, by position, the part in ns of the time since the thread's previous call that changes.
         before: IdMap<u32, u64>,
-        /// Factor.
+        /// Factor for the durations.
         factor: f64,
     },
 }
 
 impl Edit {
-    /// Changes the factor of an edit that has one.
+    /// Changes the factor of an edit that has a factor.
     pub fn set_factor(&mut self, new: f64) {
         if let Self::Scale { factor, .. } | Self::ScaleHost { factor, .. } = self {
             *factor = new;
@@ -94,13 +97,14 @@ impl Edit {
     }
 }
 
-/// `nanos` times a factor, rounded to the nearest.
+/// Returns `nanos` times a factor, rounded to the nearest integer.
 pub(super) fn scaled(nanos: u64, factor: f64) -> u64 {
     (nanos as f64 * factor).round() as u64
 }
 
 impl Replay<'_> {
-    /// The edges after all edits. `after`: the dependencies of the instructions if their order is not that of the run.
+    /// Returns the edges after all edits. `after` contains the dependencies of the instructions if their order differs
+    /// from the run.
     pub(super) fn edited_edges(
         &self,
         mut edges: Vec<Edge>,
@@ -134,7 +138,8 @@ impl Replay<'_> {
     }
 
     pub(super) fn scale(&self, edges: &mut LagsMut<'_>, work: &Selection, factor: f64) {
-        // Durations of the changed kernels that let others begin, and of those that wait for others while they run.
+        // Old and new durations of changed kernels that let other kernels begin, or that wait for other kernels while
+        // they run.
         let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         edges.each(|edge| {
             let instruction = self.instruction_of(edge.to);
@@ -152,8 +157,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Calls that launch, with the number of instructions on the GPU that each has issued, and the number among them that
-    /// are selected.
+    /// Returns the calls that launch work. For each call, returns the number of instructions on the GPU that it issued,
+    /// and how many of these are selected.
     fn launching_calls(&self, work: Option<&Selection>) -> IdMap<u32, (u32, u32)> {
         let mut calls: IdMap<u32, (u32, u32)> = IdMap::default();
         for edge in self.edges().iter().filter(|edge| edge.kind == EdgeKind::Launch) {
@@ -174,7 +179,7 @@ impl Replay<'_> {
         let calls = self.launching_calls(Some(work));
         let is_left_out = |call: u32| calls.get(&call).is_some_and(|(all, selected)| all == selected);
         edges.retain(|edge| !(is_wait(edge.kind) && is_left_out(self.call_of(edge.to))));
-        // Work that is never submitted waits for no other stream.
+        // Removed work is never submitted, so it does not wait for other streams.
         edges.retain(|edge| edge.kind != EdgeKind::DefaultStream || !work.has(self.instruction_of(edge.to)));
         for edge in edges.iter_mut() {
             let to = self.graph().moments[edge.to as usize];
@@ -200,7 +205,8 @@ impl Replay<'_> {
         self.set_call_times(edges, &|call, _| is_changed(&call).then_some(nanos));
     }
 
-    /// Gives calls other durations. Work whose launch is counted from the end of its call begins as long after it as before.
+    /// Changes the durations of calls. If the lag of a launch is measured from the end of its call, its work keeps its
+    /// distance from this end.
     fn set_call_times(&self, edges: &mut LagsMut<'_>, duration: &dyn Fn(u32, u64) -> Option<u64>) {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
@@ -240,7 +246,7 @@ impl Replay<'_> {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
-            // The edge of a call that waits has the time of the call without its wait.
+            // For a call that waits, this edge has the duration of the call without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
             if is_between && let Some(nanos) = before.get(&to.call) {
@@ -266,8 +272,9 @@ impl Replay<'_> {
         });
     }
 
-    /// Groups of calls that could be one graph: calls of a thread that launch or that record or wait for an event on a
-    /// stream, without another call, a wait of the host, a bound, or long host code between them.
+    /// Returns groups of calls that could become one graph. A group consists of calls of a thread that launch work, or
+    /// that record or wait for an event on a stream. Between them there must be no other call, no wait of the host, no
+    /// bound, and no long host code.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
@@ -309,7 +316,7 @@ impl Replay<'_> {
     }
 
     fn join_launches(&self, edges: &mut [Edge], bounds: &[u64]) {
-        // By call: the first call of its group.
+        // For each call, the first call of its group.
         let mut first_of: BTreeMap<u32, u32> = BTreeMap::new();
         for group in self.capturable(bounds) {
             first_of.extend(group.iter().map(|call| (*call, group[0])));
@@ -354,7 +361,7 @@ impl Replay<'_> {
                             (edge.from, edge.kind, edge.lag) =
                                 (places.ends[before as usize], EdgeKind::Stream, gap);
                         }
-                        // Nothing before it is on its stream: the launch alone decides.
+                        // No earlier work is in its lane, so the launch alone decides.
                         None => edge.from = u32::MAX,
                     }
                 }
@@ -374,11 +381,11 @@ impl Replay<'_> {
     }
 }
 
-/// Places of work on streams.
+/// Finds the neighbours of work in its lane.
 struct Places<'a> {
     list: &'a InstructionList,
     lanes: &'a [u8],
-    /// By instruction: the moment at which it is done.
+    /// Moment at which each instruction is done, by index.
     ends: Vec<u32>,
 }
 
@@ -399,7 +406,7 @@ impl<'a> Places<'a> {
         self.lanes.get(instruction as usize).copied().unwrap_or(0)
     }
 
-    /// Whether the instruction holds all lanes of its stream.
+    /// Whether all lanes of the stream meet at the instruction.
     fn is_marker(&self, instruction: u32) -> bool {
         let kind = self.list.kind(instruction);
         matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::Synchronize)
@@ -414,7 +421,7 @@ impl<'a> Places<'a> {
         after.map(|after| after.number)
     }
 
-    /// The instruction before this one on its new stream.
+    /// Returns the previous instruction in the new lane.
     fn before(&self, instruction: u32) -> Option<u32> {
         let mut at = self.chain(instruction)?;
         while !self.belong(at, instruction) {
@@ -423,10 +430,10 @@ impl<'a> Places<'a> {
         (self.ends[at as usize] != u32::MAX).then_some(at)
     }
 
-    /// By lane, the last work up to an instruction, as far back as the last marker.
+    /// Returns for each lane the last work up to an instruction, searching back to the last marker at which lanes meet.
     fn last_of_lanes(&self, instruction: u32) -> Vec<u32> {
         let (mut seen, mut found, mut at) = (HashSet::new(), Vec::new(), Some(instruction));
-        // The search ends when every lane was seen.
+        // The search also ends when every lane was found.
         while let Some(one) = at.filter(|one| !self.is_marker(*one)) {
             if seen.insert(self.lane(one)) && self.ends[one as usize] != u32::MAX {
                 found.push(one);

@@ -1,4 +1,4 @@
-//! The share of starts that follow from recorded moments and typical lags.
+//! Computes the share of starts that recorded moments and typical lags explain.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,28 @@ use super::super::critical_path::{Causes, Unexplained};
 use super::{Replay, is_start};
 use gpuflame_model::record::DeviceId;
 
-/// A start is explained if it is at most this far, in ns, from the computed one.
+/// Maximum difference in ns between the recorded and the computed start for a start to count as explained.
 pub(super) const TOLERANCE_NS: u64 = 2_000;
 
-/// Starts of GPU work, compared with starts that are computed from the recorded times of their dependencies.
+/// Recorded starts of GPU work, compared with starts computed from the recorded times of their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainedStarts {
-    /// Number of starts; those of nodes and of graph launches count each.
+    /// Number of compared starts. Starts of graph launches and starts of their nodes both count.
     pub count: u64,
-    /// Number of starts within 2 us of the computed one.
+    /// Number of starts within 2 us of the computed start.
     pub explained: u64,
-    /// Number of starts that are earlier than computed by more than 2 us.
+    /// Number of starts that are more than 2 us earlier than computed.
     pub early: u64,
     /// Number of starts without any recorded dependency.
     pub unknown: u64,
-    /// Starts that are later than computed by more than 2 us: their number, and by how many ns in all, by cause.
+    /// Starts that are more than 2 us later than computed: for each cause, their number and the total delay in ns.
     pub late: BTreeMap<Unexplained, (u64, u64)>,
-    /// Streams with work.
+    /// Number of streams with work.
     pub streams: usize,
 }
 
 impl ExplainedStarts {
-    /// Share of the starts that are explained, in percent; `None` without starts.
+    /// Returns the share of explained starts in percent; `None` if there are no starts.
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| 100.0 * self.explained as f64 / self.count as f64)
     }
@@ -49,7 +49,7 @@ impl ExplainedStarts {
             let instruction = replay.list.get(moment.instruction);
             streams.extend(instruction.stream.map(|stream| (instruction.device, stream)));
             let computed = (first..at).filter_map(|at| edges.get(at)).map(|edge| {
-                // The lag of the edge that decided is the recorded one, unless it is a typical one.
+                // Durations have no typical lag, so the recorded lag is used for them.
                 let lag = replay.lags.typical(graph, replay.list, &edge).unwrap_or(edge.lag);
                 (graph.time(edge.from).saturating_add(lag), edge.kind)
             });
@@ -74,7 +74,7 @@ impl ExplainedStarts {
 }
 
 impl Replay<'_> {
-    /// Compares each start with the one that follows from the recorded times of its dependencies.
+    /// Compares each recorded start with the start computed from the recorded times of its dependencies.
     pub fn explained_starts(&self) -> ExplainedStarts {
         ExplainedStarts::of(self)
     }

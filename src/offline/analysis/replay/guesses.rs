@@ -1,34 +1,34 @@
-//! Whether a prediction depends on times of kernels that no launch of the run shows.
+//! Finds out whether a prediction depends on kernel times that no launch of the run shows.
 //!
-//! A programmatic launch whose trigger or tail is unknown lies between two bounds:
+//! A programmatic launch whose trigger or tail is unknown has a time between two bounds:
 //!
 //! ```text
 //! latest     it begins as long after the kernel before it as in the run, or at its end
 //! earliest   it begins with the kernel before it, and ends with it at the earliest
 //! ```
 //!
-//! Moments come later if a lag is longer, and never earlier. So if the calls and the end of the run have the same times
-//! with both bounds, they have these times with all triggers and tails between them.
+//! If a lag is longer, moments come later or stay the same, but never come earlier. So if the host calls and the end of
+//! the run have the same times for both bounds, they have these times for all triggers and tails between the bounds.
 
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::instructions::InstructionKind;
 use super::{Edit, EditedRun, Replay, Schedule, Selection};
 
-/// Values of the times that no launch shows.
+/// Assumption about the times that no launch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// Every launch begins and ends as late as possible.
     Latest,
-    /// Every launch begins as early as possible. It took its time in the run for itself, and not because it waited.
+    /// Every launch begins as early as possible. Its duration in the run was its own, and includes no waiting.
     EarliestWithoutWait,
-    /// Every launch begins as early as possible. It took its time in the run because it waited.
+    /// Every launch begins as early as possible. Its duration in the run includes waiting.
     EarliestWithWait,
 }
 
 impl Replay<'_> {
-    /// Number of programmatic launches whose times follow a rule because no launch shows them; 0 if these times do not
-    /// change the prediction.
+    /// Returns the number of programmatic launches whose times are guessed by a rule, because no launch shows them.
+    /// Returns 0 if these times do not change the prediction.
     pub(super) fn guesses_that_matter(&self, edits: &[Edit], edited: &EditedRun) -> u64 {
         let mut guessed = self.graph().kernels.guessed.clone();
         guessed.extend(self.guessed_by(edits));
@@ -53,7 +53,7 @@ impl Replay<'_> {
         if matters { count } else { 0 }
     }
 
-    /// Gives an edge from one kernel to a guessed launch of another one the lag of a bound.
+    /// Sets the lag of an edge from a kernel to a guessed launch of another kernel, according to the bound.
     fn set_bound(&self, edge: &mut Edge, guessed: &Selection, begins: &[u32], bound: Bound) {
         let moments = self.moments();
         let (from, to) = (moments[edge.from as usize], moments[edge.to as usize]);
@@ -88,7 +88,7 @@ impl Replay<'_> {
         }
     }
 
-    /// Whether the calls and the end of the run have the same times in both schedules.
+    /// Whether the host calls and the end of the run have the same times in both schedules.
     fn is_same_for_host(&self, one: &Schedule, other: &Schedule) -> bool {
         let times = one.times().iter().zip(other.times());
         let mut calls = self.moments().iter().zip(times).filter(|(moment, _)| moment.call != NO_CALL);

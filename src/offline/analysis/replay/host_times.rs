@@ -1,4 +1,4 @@
-//! Times of the host that are no begin or end of a call, such as the begin of a step, in a replay.
+//! Finds the replayed times of host events that are not the begin or end of a call, for example the begin of a step.
 //!
 //! ```text
 //! recorded   | call |--- 30 us ---^--- 70 us ---| next call |     ^ the step begins
@@ -10,29 +10,29 @@ use super::super::critical_path::graph::EdgeKind;
 use super::Schedule;
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// A moment of the run, by position, and its recorded time.
+/// A moment of the run, given by its position, with its recorded time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Anchor {
     moment: usize,
     time: u64,
 }
 
-/// A time of the host.
+/// A time on the host, together with the moments around it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTime {
     time: u64,
-    /// Last moment before it.
+    /// Last moment before this time.
     before: Option<Anchor>,
-    /// First moment after it.
+    /// First moment after this time.
     after: Option<Anchor>,
-    /// End of the recorded run, if the time follows this end and not a call.
+    /// End of the recorded run, if this time is after the end and after all calls.
     run_end: Option<u64>,
 }
 
 impl HostTime {
-    /// Finds the calls between which times lie, in ns since 1970. A time is one of its thread; without a thread, or if the
-    /// thread has no calls, it is one of all threads. A time without a thread that comes after all moments is that of the
-    /// end of the run.
+    /// Finds the calls before and after each of `times`, which are in ns since 1970. With a thread, only calls of this
+    /// thread count. Without a thread, or if the thread has no calls, calls of all threads count. A time without a
+    /// thread that comes after all moments keeps its distance from the end of the run.
     pub fn find(path: &CriticalPath, times: &[(u64, Option<ThreadId>)]) -> Vec<Self> {
         let calls = path.calls();
         let mut of_thread: IdMap<ThreadId, Vec<Anchor>> =
@@ -61,15 +61,15 @@ impl HostTime {
         times.iter().map(find).collect()
     }
 
-    /// The recorded time, in ns since 1970.
+    /// Returns the recorded time, in ns since 1970.
     pub fn recorded(&self) -> u64 {
         self.time
     }
 
-    /// The time in a schedule, in ns since 1970; `None` if the run has no calls.
+    /// Returns the time in a schedule, in ns since 1970; `None` if the run has no calls.
     ///
-    /// It keeps its distance from the moment before it. If the stretch between the moments around it is shorter than in the
-    /// run, the distance is shorter by the same factor.
+    /// The time keeps its distance from the moment before it. If the moments before and after it are closer together
+    /// than in the run, this distance is reduced by the same factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));
@@ -94,7 +94,7 @@ impl HostTime {
     }
 }
 
-/// The end of the call of another thread for which the call at `after` waited, if it ended before `time`.
+/// Returns the end of the other thread's call that the call at `after` waited for, if it ended before `time`.
 fn hand_off(path: &CriticalPath, after: Anchor, time: u64) -> Option<Anchor> {
     let edge = path.deciding_edge(after.moment).filter(|edge| edge.kind == EdgeKind::HandOff)?;
     let moment = edge.from as usize;

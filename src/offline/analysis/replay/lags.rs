@@ -1,5 +1,5 @@
-//! Typical lags of a run: from a launch to the begin of its work, between work that waits for other work, and from the
-//! end of work to the return of the call that waited for it.
+//! Finds the typical lags of a run: from a launch call to the begin of its work, between operations that wait for each
+//! other, and from the end of work to the return of the call that waited for it.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,12 @@ use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
-/// A lag with fewer samples is taken from all lags of the same kind of edge.
+/// Minimum number of samples for a typical lag. A kind of lag with fewer samples uses the lag over all samples of its
+/// kind of edge.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment from which the way of a launch to the GPU is counted: the one from which it varies less in the run.
+/// Moment of a launch call from which the lag of the launch is measured. The moment is used from which the lag varies
+/// less in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
     /// Begin of the call.
@@ -22,38 +24,38 @@ pub enum LaunchAnchor {
     End,
 }
 
-/// A kernel, or kind and size of a copy or fill.
+/// Identifies similar work: the kernel, or the kind and size of a copy or fill.
 type WorkKey = (Work, u64);
 
-/// Kind of a lag.
+/// Kind of a lag. Lags of the same kind share one typical value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LagKey {
     kind: EdgeKind,
-    /// Kind of the submitted work, and the function that submits it; only for launches.
+    /// Kind of the submitted work and index of the function that submits it; only for launches.
     submitted: Option<(Submitted, u32)>,
-    /// Whether a copy began during its call, which did not wait for it, as copies from pageable memory do.
+    /// Whether a copy began during its call although the call did not wait for it. Copies from pageable memory do so.
     during_call: bool,
     from: MomentKind,
 }
 
-/// Kind of the lag from the end of work to the begin of the next on its stream.
+/// Kind of the lag from the end of an operation to the begin of the next operation on its stream.
 const GAP: LagKey =
     LagKey { kind: EdgeKind::Stream, submitted: None, during_call: false, from: MomentKind::End };
 
-/// A typical lag, for tables.
+/// A typical lag as a row for tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LagRow {
     /// Kind of the edge.
     pub kind: EdgeKind,
-    /// Function that submits; only for launches.
+    /// Function that submits the work; only for launches.
     pub function: Option<String>,
     /// Kind of the submitted work: `kernel`, `memory` or `graph`; only for launches.
     pub submitted: Option<&'static str>,
-    /// Moment from which a launch is counted; only for launches.
+    /// Moment from which the lag is measured; only for launches.
     pub anchor: Option<LaunchAnchor>,
-    /// Median in ns. Work may begin before the end of its call.
+    /// Median lag in ns. It can be negative, because work may begin before the end of its call.
     pub nanos: i64,
-    /// Number of moments that the edge decided.
+    /// Number of moments whose time was decided by an edge of this kind.
     pub samples: usize,
 }
 
@@ -65,44 +67,45 @@ struct Lag {
     samples: usize,
 }
 
-/// Typical lags: medians over the moments that an edge of the kind decided.
+/// Typical lags. Each is the median lag over all moments whose time was decided by an edge of the same kind.
 #[derive(Clone, Debug, Default)]
 pub struct Lags {
     typical: IdMap<LagKey, Lag>,
-    /// Lags of launches by launched work, if it has enough samples. Copies of another size can take another way: on a
-    /// B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of 5.46 MB 2 us after it.
+    /// Lags of launches for specific work, if this work has enough samples. Copies of different sizes can behave
+    /// differently: on a B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of 5.46 MB begin 2
+    /// us after it.
     by_work: IdMap<(LagKey, WorkKey), Lag>,
-    /// Lags over all functions and kinds of work, for keys without samples.
+    /// Lags over all functions and kinds of work, used for keys without samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
-    /// Function of each call, as an index into `names`. The index is the position of the call in the graph.
+    /// Function of each call, as an index into `names`. Positions are those of the calls in the graph.
     functions: Vec<u32>,
     names: Vec<String>,
-    /// The same lags, by place, for edges other than launches.
+    /// The typical lags of edges other than launches, by place (see [`place_of`]).
     of_places: Vec<Option<Lag>>,
-    /// By instruction that the run launches: position in `of_groups`, or [`NO_GROUP`].
+    /// Position in `of_groups` for each instruction that the run launches, or [`NO_GROUP`].
     group_of: Vec<u32>,
-    /// The same lags of launches, by group. The launches of a group have the same key and the same work.
+    /// The typical lag of each group of launches. All launches of a group have the same key and the same work.
     of_groups: Vec<Option<Lag>>,
 }
 
-/// Stands for no group.
+/// Value of `group_of` that means "no group".
 const NO_GROUP: u32 = u32::MAX;
 
 /// Number of kinds of moments.
 const MOMENT_KINDS: usize = MomentKind::CallEnd as usize + 1;
 
-/// Number of places.
+/// Number of places, one for each kind of edge and kind of moment.
 const PLACES: usize = (EdgeKind::CollectiveTie as usize + 1) * MOMENT_KINDS;
 
-/// Place of the lag of an edge that is not a launch.
+/// Returns the place of a typical lag in `of_places`, for an edge that is not a launch.
 fn place_of(kind: EdgeKind, from: MomentKind) -> usize {
     kind as usize * MOMENT_KINDS + from as usize
 }
 
-/// Launches with the same key and the same work.
+/// Key of a group of launches that have the same lag key and the same work.
 type GroupKey = (LagKey, Option<WorkKey>);
 
-/// Lags of one kind, counted from the begin and from the end of the call.
+/// Lags of one kind, measured from the begin of the call and from the end of the call.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     from_begin: Vec<i64>,
@@ -110,7 +113,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Adds a lag; of launches, also the duration of the call.
+    /// Adds a lag. For launches, `call` is the duration of the call.
     fn add(&mut self, lag: u64, call: Option<u64>) {
         self.from_begin.push(lag as i64);
         self.from_end.extend(call.map(|call| (lag as i64).saturating_sub(call as i64)));
@@ -139,7 +142,7 @@ impl Samples {
 }
 
 impl Lags {
-    /// Finds the lags that were typical before a moment in ns since 1970.
+    /// Finds the lags that are typical for moments up to `until`, in ns since 1970.
     pub(super) fn fit(path: &CriticalPath, list: &InstructionList, profile: &Profile, until: u64) -> Self {
         let (graph, edges) = path.graph();
         let functions = Functions::new(&graph.calls, profile);
@@ -172,7 +175,8 @@ impl Lags {
             }
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
-            // A late begin may have a cause that is not recorded; a late return is that of the thread.
+            // A late begin may have an unrecorded cause, so it is no sample. A late return is caused by the thread
+            // itself.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
             if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
                 of_key.add(lag, call);
@@ -199,7 +203,8 @@ impl Lags {
         lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
         for (key, mut of_key) in samples {
             let own = of_key.median();
-            // Few copies tell more about copies that begin during their call than kernels, which begin after it.
+            // Copies that begin during their call keep their own lag even with few samples, because the lags of
+            // kernels, which begin after their call, do not fit them.
             let lag = if own.samples < MIN_SAMPLES && !key.during_call {
                 Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
             } else {
@@ -234,7 +239,7 @@ impl Lags {
         self.typical.get(key).or_else(|| self.by_kind.get(&key.kind)).copied()
     }
 
-    /// By call: the position of its function in the names of all functions.
+    /// Returns the function of each call as an index into the names, and the names of all functions.
     pub(super) fn functions(&self) -> (&[u32], &[String]) {
         (&self.functions, &self.names)
     }
@@ -246,7 +251,7 @@ impl Lags {
         }
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
         let instruction = to.instruction as usize;
-        // An edit may have moved the launch to another call.
+        // The group is valid only for launches of the run, because an edit may have moved a launch to another call.
         let is_of_run = from.kind == MomentKind::CallBegin && graph.call_of[instruction] == from.call;
         let group = self.group_of.get(instruction).filter(|group| is_of_run && **group != NO_GROUP);
         match group {
@@ -258,7 +263,8 @@ impl Lags {
         }
     }
 
-    /// The typical lag of an edge in ns; `None` if its lag is a duration, or if there are no samples.
+    /// Returns the typical lag of an edge in ns. Returns `None` if the lag of the edge is a duration, or if there are
+    /// no samples.
     pub(super) fn typical(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<u64> {
         let lag = self.of(graph, list, edge)?;
         let call = match lag.anchor {
@@ -268,23 +274,24 @@ impl Lags {
         Some(call.saturating_add(lag.nanos).max(0) as u64)
     }
 
-    /// Whether the lag of a launch is counted from the end of its call.
+    /// Whether the lag of a launch is measured from the end of its call.
     pub(super) fn is_from_end(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> bool {
         let lag = self.of(graph, list, edge);
         lag.is_some_and(|lag| lag.anchor == LaunchAnchor::End)
     }
 
-    /// Typical lag from the end of work to the begin of the next on its stream, in ns; 0 without samples.
+    /// Returns the typical lag from the end of an operation to the begin of the next operation on its stream, in ns; 0
+    /// without samples.
     pub(super) fn gap(&self) -> u64 {
         self.typical.get(&GAP).map_or(0, |lag| lag.nanos.max(0) as u64)
     }
 
-    /// Whether work of the run began right after other work of its stream.
+    /// Whether any operation of the run began right after another operation of its stream.
     pub(super) fn knows_gap(&self) -> bool {
         self.typical.contains_key(&GAP)
     }
 
-    /// All lags, for tables.
+    /// Returns all typical lags as rows for tables.
     pub fn rows(&self) -> Vec<LagRow> {
         let row = |(key, lag): (&LagKey, &Lag)| LagRow {
             kind: key.kind,
@@ -299,10 +306,11 @@ impl Lags {
         rows.into_iter().map(row).collect()
     }
 
-    /// Returns the kind of the lag of an edge; `None` if the lag is a duration of work, of a call or of the host.
+    /// Returns the kind of an edge's lag. Returns `None` if the lag is the duration of GPU work, of a call or of time
+    /// between calls.
     fn key(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<LagKey> {
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
-        // A stream reaches records and waits without delay.
+        // A stream reaches event records and event waits without delay.
         let is_marker =
             || to.kind == MomentKind::Reached && list.kind(to.instruction) != InstructionKind::Graph;
         let has_lag = match edge.kind {
@@ -313,9 +321,9 @@ impl Lags {
             | EdgeKind::ThreadWait
             | EdgeKind::Programmatic => false,
             EdgeKind::Wait | EdgeKind::InferredWait => true,
-            // The end of a programmatic launch, or the last node of a graph.
+            // Edges to the end of a programmatic launch or to the end of a graph.
             _ if matches!(to.kind, MomentKind::End | MomentKind::GraphEnd) => false,
-            // A node that overlaps the one before it.
+            // An edge from the begin of a node, which the next node overlaps, has no lag of this kind.
             EdgeKind::GraphNode => from.kind == MomentKind::End,
             _ => !is_marker(),
         };
@@ -331,18 +339,18 @@ impl Lags {
     }
 }
 
-/// Duration of the call from which an edge comes.
+/// Returns the duration of the call at which an edge begins.
 fn call_duration(graph: &Graph, edge: &Edge) -> Option<u64> {
     let call = graph.calls.get(graph.moments[edge.from as usize].call as usize)?;
     Some(call.end - call.begin)
 }
 
-/// The work of an instruction: the kernel, or kind and size of a copy or fill.
+/// Returns the work of an instruction: the kernel, or the kind and size of a copy or fill.
 fn work(list: &InstructionList, instruction: u32) -> Option<WorkKey> {
     list.activity(instruction).map(|activity| (activity.work(), activity.bytes()))
 }
 
-/// Median distance from the median.
+/// Returns the median distance of the values from their median.
 fn deviation(values: &[i64]) -> i64 {
     let mut values = values.to_vec();
     let middle = median(&mut values);

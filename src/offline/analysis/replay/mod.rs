@@ -1,4 +1,4 @@
-//! Replay of a run: the times at which its calls and its GPU work happen follow from the dependency graph alone.
+//! Replays a run: computes the times of its calls and its GPU work from the dependency graph alone.
 //!
 //! ```text
 //! recorded   launch |- 5 us -| gemm 40 us |- 1 us -| relu 10 us |
@@ -6,11 +6,11 @@
 //! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
 //! ```
 //!
-//! A moment comes as late as the latest of the moments that it depends on, each with its lag. Two kinds of lags exist:
-//! the edge that decided a moment keeps the time that was recorded, so that a replay without edits returns the recorded
-//! times; all other edges have typical lags of the run ([`Lags`]).
+//! The time of a moment is the latest time that its edges allow: for each edge, the time of the earlier moment plus the
+//! lag. There are two kinds of lags. The edge that decided a moment keeps the recorded lag, so a replay without edits
+//! returns the recorded times. All other edges have lags that are typical for the run ([`Lags`]).
 //!
-//! Nothing is executed, and work that overlaps is assumed not to slow each other down.
+//! Nothing is executed. The replay assumes that operations that overlap do not slow each other down.
 
 mod checks;
 mod edited_edges;
@@ -50,23 +50,24 @@ pub struct Replay<'a> {
     path: &'a CriticalPath,
     list: &'a InstructionList,
     lags: Lags,
-    /// Lags of the edges of the path, by position.
+    /// Lags of the path's edges, by position.
     edge_lags: Vec<u64>,
-    /// By position of a call: shortest duration of a call of this function that did not wait. Only of calls that waited.
+    /// For each call that waited, the shortest duration of a call of the same function that did not wait, keyed by
+    /// position of the call.
     unwaited: IdMap<u32, u64>,
     /// Kernels that let another kernel begin before their end, or that wait for another kernel while they run.
     overlapping: Selection,
-    /// Whether the edges of any order of the calls are known.
+    /// Whether the edges can be derived for any order of the calls.
     knows_order: OnceLock<bool>,
 }
 
 impl<'a> Replay<'a> {
-    /// Prepares the run for replays. The typical lags are those of the whole run.
+    /// Prepares the run for replays. Typical lags are computed from the whole run.
     pub fn new(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile) -> Self {
         Self::fitted(path, list, profile, u64::MAX)
     }
 
-    /// Prepares the run for replays with lags that were typical before a moment in ns since 1970.
+    /// Prepares the run for replays. Typical lags are computed from moments up to `until`, in ns since 1970.
     pub fn fitted(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile, until: u64) -> Self {
         let lags = Lags::fit(path, list, profile, until);
         let edge_lags = keep_recorded(path, list, &lags);
@@ -89,7 +90,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Durations that calls would have without their waits: the shortest of a call of the same function that did not wait.
+    /// Finds the durations that calls would have without their waits: the shortest duration of a call of the same
+    /// function that did not wait.
     fn find_unwaited(&self) -> IdMap<u32, u64> {
         let calls = &self.graph().calls;
         let mut waited = vec![false; calls.len()];
@@ -115,38 +117,40 @@ impl<'a> Replay<'a> {
         self.path.graph().0
     }
 
-    /// The edges, sorted by `to`.
+    /// Returns the edges, sorted by `to`.
     fn edges(&self) -> EdgesView<'_> {
         EdgesView::with_lags(self.path.graph().1, &self.edge_lags)
     }
 
-    /// Typical lags.
+    /// Returns the typical lags.
     pub fn lags(&self) -> &Lags {
         &self.lags
     }
 
-    /// Moments of the run, by recorded time. A [`Schedule`] has a time for each.
+    /// Returns the moments of the run, by recorded time. A [`Schedule`] has a time for each moment.
     pub fn moments(&self) -> &'a [Moment] {
         &self.graph().moments
     }
 
-    /// The critical path of the recorded run.
+    /// Returns the critical path of the recorded run.
     pub fn path(&self) -> &'a CriticalPath {
         self.path
     }
 
-    /// Number of the function of a call, by the position of the call. Calls of one function have the same number.
+    /// Returns the index of the function that a call belongs to. `call` is the position of the call. Calls of the same
+    /// function have the same index.
     pub fn function(&self, call: u32) -> Option<u32> {
         self.lags.functions().0.get(call as usize).copied()
     }
 
-    /// Replays the run as it was recorded. All times are the recorded ones, which [`check`](Self::check) shows.
+    /// Replays the run as it was recorded. All replayed times equal the recorded times, which [`check`](Self::check)
+    /// verifies.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
 
-    /// Replays the run with typical lags in place of recorded ones. Moments for which `is_fixed` returns true keep their
-    /// recorded time. Durations of work and calls, and the times between calls are kept.
+    /// Replays the run with typical lags instead of recorded lags. Moments for which `is_fixed` returns true keep their
+    /// recorded times. The durations of GPU work and calls, and the times between calls, stay the same.
     pub fn model(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
         let graph = self.graph();
         let lag = |edge: Edge| {
@@ -161,17 +165,18 @@ impl<'a> Replay<'a> {
         Schedule::of(graph, EdgesView::with_lags(self.path.graph().1, &lags), is_fixed)
     }
 
-    /// Replays the run, with moments fixed for which `is_fixed` returns true.
+    /// Replays the run. Moments for which `is_fixed` returns true keep their recorded times.
     pub fn partial(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
         Schedule::of(self.graph(), self.edges(), is_fixed)
     }
 
-    /// Replays the run with edits, all at once.
+    /// Replays the run after applying all `edits` together.
     pub fn edited(&self, edits: &[Edit]) -> Schedule {
         self.edit(edits).schedule
     }
 
-    /// Calls `each` with the parts of the critical path of an edited run, by time. Parts name the calls of the recorded run.
+    /// Calls `each` with the parts of the critical path of an edited run, in order of time. The parts refer to calls of
+    /// the recorded run.
     pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
         let graph = TimedGraph::with_times(self.graph(), schedule.times());
@@ -180,7 +185,7 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Lags of the edges: the edge that decides each moment has the recorded lag, and the others have typical lags.
+/// Returns the lags of the edges: recorded lags for the edges that decided a moment, typical lags for all other edges.
 fn keep_recorded(path: &CriticalPath, list: &InstructionList, lags: &Lags) -> Vec<u64> {
     let (graph, edges) = path.graph();
     let mut all = Vec::with_capacity(edges.len());

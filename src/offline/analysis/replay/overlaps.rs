@@ -1,4 +1,4 @@
-//! Changes of kernels that overlap because of programmatic launches.
+//! Adapts the edges between kernels that overlap because of programmatic launches to the edits of a replay.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,16 @@ use super::super::instructions::{After, AfterReason, InstructionKind};
 use super::edited_edges::LagsMut;
 use super::{Edit, Replay, Selection};
 
-/// A programmatic launch whose kernel follows another kernel if the work between them is left out.
+/// A programmatically launched kernel that directly follows another kernel after the work between the two is removed.
 struct Relinked {
     before: u32,
     after: u32,
 }
 
 impl Replay<'_> {
-    /// Adapts the edges between overlapping kernels to new durations, each with the old one: a kernel lets the next one begin
-    /// at its end at the latest. What a kernel does before it waits for the kernel before it keeps its time.
+    /// Adapts the edges between overlapping kernels to new kernel durations. `changed` has the old and new duration of
+    /// each changed kernel. A kernel lets the next kernel begin no later than at its own end. The time that a kernel
+    /// runs before it waits for the previous kernel stays the same.
     pub(super) fn change_overlaps(&self, edges: &mut LagsMut<'_>, changed: &BTreeMap<u32, (u64, u64)>) {
         edges.each(|edge| {
             let (from, to) =
@@ -37,8 +38,8 @@ impl Replay<'_> {
         });
     }
 
-    /// Finds the programmatic launches that follow another kernel without the selected work. `after`: the dependencies of the
-    /// instructions if their order is not that of the run.
+    /// Finds the programmatic launches that directly follow another kernel when the selected work is removed. `after`
+    /// contains the dependencies of the instructions if their order differs from the run.
     fn relinked(&self, work: &Selection, after: Option<&[Vec<After>]>) -> Vec<Relinked> {
         let before = |number: u32| {
             let of_run = || self.list.get(number).after;
@@ -73,7 +74,8 @@ impl Replay<'_> {
         self.graph().kernels.times(&self.list.get(number))
     }
 
-    /// Numbers of the programmatic launches whose times after the edits follow a rule, in addition to those of the run.
+    /// Returns the indexes of the programmatic launches whose times are not measured, but guessed by a rule, only
+    /// because of the edits. The run has others in addition.
     pub(super) fn guessed_by(&self, edits: &[Edit]) -> Vec<u32> {
         let is_guessed = |pair: &Relinked| match self.times(pair.before).trigger {
             Some(Trigger::AtEnd) => false,
@@ -93,7 +95,8 @@ impl Replay<'_> {
         edits.iter().flat_map(of_edit).collect()
     }
 
-    /// Lets programmatic launches begin at the triggers of the kernels that are before them without the selected work.
+    /// Lets programmatic launches begin at the triggers of the kernels that precede them when the selected work is
+    /// removed.
     pub(super) fn relink_overlaps(
         &self,
         edges: &mut Vec<Edge>,

@@ -1,4 +1,4 @@
-//! The rules that a prediction follows if records are missing.
+//! Rules on which a prediction relies if rows are missing.
 
 use std::collections::BTreeMap;
 
@@ -9,44 +9,47 @@ use super::{Edit, EditedRun, Replay};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// A rule that replaces a missing record.
+/// Rule that replaces missing rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reliance {
     /// Waits of the host and of streams are not recorded.
     NoWaits,
-    /// The edges of graphs are not recorded: a node comes after the node that ended last before it.
+    /// The edges of graphs are not recorded. Rule: a node depends on the node that ended last before it began.
     GraphEdges,
-    /// When a kernel lets a programmatic launch begin is not recorded, and no launch shows it: after the same time as in the
-    /// run, or at its end.
+    /// It is not recorded when a kernel lets a programmatic launch begin, and no launch shows it. Rule: after the same
+    /// time as in the run, or at the end of the kernel.
     Programmatic,
-    /// The kinds of streams are not recorded: default streams wait for other streams of their context, and these for them.
+    /// The kinds of streams are not recorded. Rule: default streams wait for other streams of their CUDA context, and
+    /// other streams wait for default streams.
     DefaultStream,
-    /// A thread waited for another thread: after the same time as in the run.
+    /// A thread waited for another thread. Rule: it waits for the same time as in the run.
     HandOff,
-    /// Several threads take locks: in the order of the run.
+    /// Several threads take locks. Rule: they take them in the order of the run.
     LockOrder,
-    /// Which context's default stream waits is not recorded: that of the event.
+    /// It is not recorded which CUDA context's default stream waits. Rule: the context of the event.
     UnknownStream,
-    /// No order of the calls was found from which the same order follows.
+    /// No order of the calls was found that its own edges reproduce.
     CallOrder,
-    /// A call waited for the work that ended last before it returned.
+    /// It is not recorded what a call waited for. Rule: the work that ended last before the call returned.
     UnknownWait,
-    /// Work waited for work that ended just before it began.
+    /// It is not recorded what an operation waited for. Rule: the work that ended just before it began.
     UnknownOrder,
-    /// No work of a stream began right after other work: the time between them is taken as 0.
+    /// In the run, no operation of a stream began right after another one. Rule: the time between two operations is 0.
     UnknownGap,
-    /// Host functions in streams have no rows.
+    /// Host functions in streams are not recorded.
     HostFunctions,
-    /// Whether launches with attributes are programmatic is not recorded: they are if they overlapped in the run.
+    /// It is not recorded whether launches with attributes are programmatic. Rule: they are if their kernels overlapped
+    /// in the run.
     Attributes,
-    /// Work has no launch in the data: it begins at the recorded time at the earliest, or right after other work.
+    /// The launch of some work is not recorded. Rule: it begins at the recorded time or later, or right after other
+    /// work.
     NoLaunch,
-    /// Work has no times.
+    /// The times of some work are not recorded.
     NoTimes,
 }
 
 impl Reliance {
-    /// Word for tables.
+    /// Returns the rule as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::NoWaits => "no_wait_records",
@@ -68,7 +71,7 @@ impl Reliance {
     }
 }
 
-/// Facts that follow from the name of a call's function.
+/// Facts that follow from the name of the function that a call belongs to.
 #[derive(Clone, Copy, Default)]
 struct CallFacts {
     is_of_threads: bool,
@@ -88,7 +91,7 @@ impl CallFacts {
 }
 
 impl Replay<'_> {
-    /// Rules that the replay follows after the edits because records are missing, with the number of uses.
+    /// Returns the rules on which the replay relies after the edits because rows are missing, with the number of uses.
     pub fn reliances(
         &self,
         profile: &Profile,
@@ -154,8 +157,8 @@ impl Replay<'_> {
         found
     }
 
-    /// Number of pieces of work that begin right after other work of their stream, and did not in the run, if no work of the
-    /// run shows how long after it they begin.
+    /// Returns the number of operations that begin right after another operation of their stream only after the edits.
+    /// Returns 0 if the recorded run shows how long such operations wait.
     fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
         if self.lags.knows_gap() {
             return 0;
@@ -172,12 +175,12 @@ impl Replay<'_> {
         self.view(&edited.edges).iter().filter(follows).count() as u64
     }
 
-    /// Number of edges of graphs that may be programmatic, although no launch shows it.
+    /// Returns the number of graph edges that may be programmatic, although no launch shows that they are.
     pub fn unclear_graph_edges(&self) -> u64 {
         self.graph().kernels.unclear_edges
     }
 
-    /// Whether the kinds of both streams of an edge are recorded.
+    /// Whether the kinds of both streams that an edge connects are recorded.
     fn knows_streams(&self, edge: &Edge) -> bool {
         [edge.from, edge.to].into_iter().all(|moment| {
             let instruction = self.list.get(self.graph().moments[moment as usize].instruction);

@@ -1,9 +1,9 @@
-//! The order of calls of several threads after a change.
+//! Finds the order of the calls of several threads after a change.
 //!
-//! The dependencies of work depend on the order in which the threads submit it: an event is the last record before the wait, and
-//! the default stream waits for what was submitted before. So the edges that follow from this order are found again after a
-//! change, until the order of the calls in the schedule is the one from which its edges follow. Each round settles at least the
-//! earliest call that had another place.
+//! The dependencies of GPU work depend on the order in which threads submit it. For example, a wait for an event waits
+//! for the last record before it, and the default stream waits for work submitted before. So after a change, the edges
+//! that depend on this order are derived again, in rounds. The rounds end when the schedule has the same order of calls
+//! as the order from which its edges were derived. Each round fixes the position of at least one more call.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,21 @@ use gpuflame_model::record::{ContextId, EventId, IdMap, StreamId, SyncKind, Thre
 
 /// Maximum number of rounds. Random programs of 3 threads need up to 10.
 const MAX_ROUNDS: usize = 100;
-/// Number that CUPTI gives to the legacy default stream of a context.
+/// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// A run after edits: its edges, and the schedule that follows from them.
+/// A run after edits: its edges, and the resulting schedule.
 #[derive(Debug)]
 pub struct EditedRun {
     /// Times of the moments.
     pub schedule: Schedule,
     pub(super) edges: EditedEdges,
-    /// Whether the order of the calls is the one from which the edges follow.
+    /// Whether the schedule has the order of calls from which its edges were derived.
     pub(super) is_settled: bool,
 }
 
 impl Replay<'_> {
-    /// Replays the run with edits, all at once, and finds the order of the calls.
+    /// Replays the run after applying all `edits` together, and finds the order of the calls.
     pub fn edit(&self, edits: &[Edit]) -> EditedRun {
         let mut edges = self.edit_in_order(edits);
         let mut schedule = Schedule::of(self.graph(), self.view(&edges), &|_, _| false);
@@ -59,8 +59,8 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges of any order of the calls are known: several threads work, and the data has the kinds of all streams,
-    /// the records of all events, and the calls that wait for other threads.
+    /// Whether the edges can be derived for any order of the calls. This requires several threads, and data that
+    /// includes the kinds of all streams, the records of all events, and the calls that wait for other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }
@@ -83,7 +83,8 @@ impl Replay<'_> {
         graph.knows_threads && has_threads() && (0..self.list.len() as u32).all(is_known)
     }
 
-    /// Numbers of the instructions by the begin of their calls in a schedule, or in the run.
+    /// Returns the indexes of the instructions, sorted by the begins of their calls in `schedule`, or in the run if it
+    /// is `None`.
     fn issue_order(&self, schedule: Option<&Schedule>) -> Vec<u32> {
         let graph = self.graph();
         let mut order: Vec<u32> = (0..self.list.len() as u32).collect();
@@ -97,19 +98,19 @@ impl Replay<'_> {
     }
 }
 
-/// Dependencies in another order.
+/// Dependencies of the instructions in another issue order.
 struct Rederived<'a> {
     replay: &'a Replay<'a>,
     order: &'a [u32],
     after: Vec<Vec<After>>,
 }
 
-/// Moments of an instruction: at which it begins, and at which it is done.
+/// Moments at which an instruction begins and at which it is done.
 type Span = (MomentId, MomentId);
 
 const NOWHERE: Span = (u32::MAX, u32::MAX);
 
-/// Whether edges of this kind follow from the order of calls.
+/// Whether edges of this kind depend on the order of calls.
 fn follows_order(kind: EdgeKind) -> bool {
     use EdgeKind::*;
     matches!(kind, Stream | Event | DefaultStream | SameGraph | Wait | Programmatic)
@@ -127,7 +128,7 @@ impl<'a> Rederived<'a> {
         Self { replay, order, after }
     }
 
-    /// The edges of the run in this order.
+    /// Returns the edges that the run has in this order.
     fn edges(&self) -> Vec<Edge> {
         let replay = self.replay;
         let mut known: BTreeMap<(u32, u32, EdgeKind), u64> = BTreeMap::new();
@@ -149,7 +150,7 @@ impl<'a> Rederived<'a> {
         edges
     }
 
-    /// Whether an edge is within one launch of a graph, or leads from a copy to the return of its own call.
+    /// Whether an edge is within one graph launch, or leads from a copy to the return of the call that issued it.
     fn is_within(&self, edge: &Edge) -> bool {
         let moments = &self.replay.graph().moments;
         let (from, to) = (moments[edge.from as usize], moments[edge.to as usize]);
@@ -161,12 +162,12 @@ impl<'a> Rederived<'a> {
     }
 }
 
-/// Finds the edges that follow from the order of the calls.
+/// Finds the edges that depend on the order of the calls.
 struct OrderedEdges<'a> {
     rederived: &'a Rederived<'a>,
-    /// By instruction.
+    /// Moments of each instruction, by index.
     spans: Vec<Span>,
-    /// Moment at which the last work is done, by stream.
+    /// Moment at which the last work of each stream is done.
     last_work: BTreeMap<StreamKey, MomentId>,
     edges: Vec<Edge>,
 }
@@ -235,7 +236,7 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// Adds the edges from the work before it on its stream, past records of events.
+    /// Adds the edges from the previous instruction of the stream, skipping event records.
     fn add_stream_edge(&mut self, instruction: &Instruction<'_>, mut before: u32) {
         let replay = self.rederived.replay;
         while replay.list.kind(before) == InstructionKind::Record {
@@ -278,7 +279,7 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// The ends of the work for which an instruction waits by the rule of default streams.
+    /// Returns the ends of the work that an instruction waits for by the rule of default streams.
     fn default_stream_ends(&self, instruction: &Instruction<'_>) -> Vec<MomentId> {
         let list = self.rederived.replay.list;
         let Some(key) = key_of(instruction) else { return Vec::new() };

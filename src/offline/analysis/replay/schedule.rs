@@ -1,4 +1,4 @@
-//! The times of a replay.
+//! Times of all moments in a replay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -7,20 +7,21 @@ use super::super::critical_path::graph::{Edge, Graph, MomentKind};
 use super::super::critical_path::{EdgesView, Moment};
 use super::super::instructions::InstructionList;
 
-/// When each moment of the run happens in a replay.
+/// Time of each moment of the run in a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     times: Vec<u64>,
     /// Start and end of the run.
     window: (u64, u64),
-    /// Places of the moments in an order in which every edge leads to a later place, by position; none if positions are one.
+    /// Places of the moments, by position: every edge leads to a moment with a later place. `None` if positions can
+    /// serve as places.
     places: Option<Vec<u32>>,
 }
 
-/// A piece of work in a replay.
+/// A GPU operation in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedWork {
-    /// Number of the instruction.
+    /// Index of the instruction.
     pub instruction: u32,
     /// Start in ns since 1970.
     pub start: u64,
@@ -29,8 +30,8 @@ pub struct ReplayedWork {
 }
 
 impl Schedule {
-    /// Computes the time of each moment. `edges` are sorted by `to` and lead to later positions. A moment without edges, and
-    /// one for which `is_fixed` returns true, keeps its recorded time.
+    /// Computes the time of each moment. `edges` must be sorted by `to` and must lead to later positions. A moment
+    /// keeps its recorded time if no edge leads to it, or if `is_fixed` returns true for it.
     pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
         let mut times = vec![0_u64; graph.moments.len()];
         let mut at = 0;
@@ -56,7 +57,8 @@ impl Schedule {
         Self { times, window, places }
     }
 
-    /// Like `of`, with edges that may lead to earlier positions. Returns `None` if they form a circle.
+    /// Computes the times like `of`, but `edges` may lead to earlier positions. Returns `None` if the edges form a
+    /// cycle.
     pub(super) fn in_any_order(graph: &Graph, edges: &[Edge]) -> Option<Self> {
         let mut by_from = edges.to_vec();
         by_from.sort_unstable_by_key(|edge| edge.from);
@@ -84,7 +86,7 @@ impl Schedule {
         (next as usize == count).then(|| Self::from_times(times, Some(places)))
     }
 
-    /// Computes the times again with other edges. Returns `None` if they form a circle.
+    /// Computes the times again with other edges. Returns `None` if these edges form a cycle.
     pub(super) fn with_edges(&self, graph: &Graph, edges: &[Edge]) -> Option<Self> {
         match self.places {
             None => Some(Self::of(graph, edges.into(), &|_, _| false)),
@@ -92,22 +94,22 @@ impl Schedule {
         }
     }
 
-    /// Time of a moment, by position, in ns since 1970.
+    /// Returns the time in ns since 1970 of the moment at this position.
     pub fn time(&self, moment: usize) -> u64 {
         self.times[moment]
     }
 
-    /// All times, by position of the moment.
+    /// Returns all times in ns since 1970, by position of the moment.
     pub fn times(&self) -> &[u64] {
         &self.times
     }
 
-    /// Start and end of the run, in ns since 1970.
+    /// Returns the start and end of the run, in ns since 1970.
     pub fn window(&self) -> (u64, u64) {
         self.window
     }
 
-    /// Pieces of work, in the order in which they began in the recorded run.
+    /// Returns the GPU operations, in the order in which they began in the recorded run.
     pub fn works(&self, moments: &[Moment], list: &InstructionList) -> Vec<ReplayedWork> {
         let mut ends = vec![None; list.len()];
         for (at, moment) in moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End) {
@@ -121,7 +123,7 @@ impl Schedule {
         begins.filter_map(work).collect()
     }
 
-    /// Place of a moment in an order in which every edge leads to a later place.
+    /// Returns the place of a moment, in an order in which every edge leads to a later place.
     pub(super) fn place(&self, moment: u32) -> u32 {
         self.places.as_ref().map_or(moment, |places| places[moment as usize])
     }

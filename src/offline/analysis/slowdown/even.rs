@@ -1,10 +1,10 @@
-//! The ideal durations of a job: operations that should take equally long take their average.
+//! Computes the ideal durations of a job: operations that should take equally long get their average duration.
 
 use super::model::{Average, JobModel};
 
 impl JobModel {
-    /// Returns the durations with every set of equal operations at its mean (computation) or median (communication),
-    /// over all workers and steps.
+    /// Returns the ideal durations. Every set of equal operations gets its mean (computation) or its median
+    /// (communication) over all workers and steps.
     pub(super) fn even_durations(&self) -> Vec<f64> {
         let lanes = self.lanes();
         let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);
@@ -26,12 +26,12 @@ impl JobModel {
     }
 }
 
-/// Returns the mean; 0 without values.
+/// Returns the mean, or 0 if there are no values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the median, for an even number of values the mean of the middle two; 0 without values.
+/// Returns the median, or 0 if there are no values. For an even number of values, this is the mean of the middle two.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let half = values.len() / 2;

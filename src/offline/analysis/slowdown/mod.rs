@@ -1,9 +1,10 @@
-//! The slowdown of a training step by stragglers, from a simulation of the job: the step is simulated with the
-//! durations as measured, then with even durations, and the ratio of the two step times is the slowdown.
+//! Computes how much stragglers slow down a training step, by simulating the job twice: with the measured durations,
+//! and with even durations. The ratio of the two step times is the slowdown.
 //!
-//! Formulas and ideal values are those of "Understanding Stragglers in Large Model Training Using What-if Analysis"
-//! (OSDI 2025). `docs/stragglers.md` states each rule. A [`JobModel`] is a job as the simulation sees it;
-//! [`pipeline`] builds one from the operations of a pipeline, [`ranks`] from the collectives of several ranks.
+//! Formulas and ideal values are taken from "Understanding Stragglers in Large Model Training Using What-if Analysis"
+//! (OSDI 2025). `docs/stragglers.md` states each rule. A [`JobModel`] describes a job for the simulation. [`pipeline`]
+//! builds a model from the operations of a pipeline, and [`ranks`] builds a model from the collectives of several
+//! ranks.
 
 mod even;
 mod model;

@@ -1,68 +1,68 @@
-//! A job as the simulation sees it: operations, the operations that each one follows, and groups of operations that
-//! end together.
+//! Model of a job for the simulation: operations, the operations that each operation follows, and groups of operations
+//! that end together.
 
 use std::collections::VecDeque;
 
-/// A job whose steps and replicas all run the same operations. Replicas are data-parallel ranks.
+/// A job in which all steps and all replicas run the same operations. A replica is a data-parallel rank.
 ///
-/// Times are stored per operation and lane, at `op * lanes + lane`. A lane is one replica in one step, at
-/// `step * replicas + replica`.
+/// Times are stored for each operation and lane, at index `op * lanes + lane`. A lane is one replica in one step, with
+/// index `step * replicas + replica`.
 #[derive(Clone, Debug, Default)]
 pub struct JobModel {
     /// Operations of one replica.
     pub(super) ops: Vec<Op>,
-    /// Sets of operations that end only after every member has started.
+    /// Groups of operations. The members of a group end only after every member has started.
     pub(super) groups: Vec<Group>,
-    /// Kinds of operations, by which savings are reported.
+    /// Names of the kinds of operations, for which savings are reported.
     pub(super) kinds: Vec<String>,
     /// Number of replicas.
     pub(super) replicas: usize,
     /// Number of stages of the pipeline; 1 without a pipeline.
     pub(super) stages: usize,
-    /// Numbers of the steps.
+    /// Ids of the steps.
     pub(super) steps: Vec<i64>,
-    /// Global ranks of the workers, at `replica * stages + stage`.
+    /// Global rank of each worker, at index `replica * stages + stage`.
     pub(super) workers: Vec<u32>,
-    /// Durations in ns, of an operation alone: without the time that it waits for its group.
+    /// Durations of operations in ns, without the time that an operation waits for its group.
     pub(super) durations: Vec<f64>,
     /// Measured step times in ns.
     pub(super) measured: Vec<f64>,
-    /// Order in which each operation follows those that it needs.
+    /// Order of the operations in which each operation follows all operations that it depends on.
     pub(super) order: Vec<usize>,
 }
 
-/// An operation of every replica in every step.
+/// An operation that every replica runs in every step.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Op {
-    /// Index of its kind.
+    /// Index of the operation's kind in [`JobModel::kinds`].
     pub(super) kind: usize,
-    /// Operations with the same number get the same ideal duration.
+    /// Index of a set of operations that all get the same ideal duration.
     pub(super) even_with: usize,
-    /// Average that gives the ideal duration.
+    /// Kind of average from which the ideal duration is computed.
     pub(super) average: Average,
-    /// Stage of the pipeline.
+    /// Index of the pipeline stage.
     pub(super) stage: usize,
-    /// Operations that end before this one starts.
+    /// Operations that must end before this operation starts.
     pub(super) after: Vec<usize>,
-    /// Index of its group, if it has one.
+    /// Index of the operation's group, if it belongs to a group.
     pub(super) group: Option<usize>,
 }
 
-/// Average of durations that replaces them in the ideal job.
+/// Kind of average that replaces the measured durations in the ideal job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Average {
-    /// For computation, whose total stays the same.
+    /// Mean: for computation, whose total duration stays the same.
     #[default]
     Mean,
-    /// For communication, in which a few outliers are far longer than the rest.
+    /// Median: for communication, in which a few outliers are much longer than the rest.
     Median,
 }
 
-/// Operations that end together: a collective, or both sides of a message.
+/// Operations that end together: the members of a collective, or the send and receive of a message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) members: Vec<usize>,
-    /// Whether the group waits for its counterparts on the other replicas.
+    /// Whether the group also waits for the same group on the other replicas.
     pub(super) spans_replicas: bool,
 }
 
@@ -77,7 +77,7 @@ impl ModelError {
 }
 
 impl JobModel {
-    /// Adds a group of operations.
+    /// Adds a group that consists of the operations `members`.
     pub(super) fn add_group(&mut self, members: Vec<usize>, spans_replicas: bool) {
         members.iter().for_each(|&member| self.ops[member].group = Some(self.groups.len()));
         self.groups.push(Group { members, spans_replicas });
@@ -87,20 +87,22 @@ impl JobModel {
         self.steps.len() * self.replicas
     }
 
-    /// Returns the number of replicas, of stages and of steps.
+    /// Returns the numbers of replicas, stages and steps.
     pub fn size(&self) -> (usize, usize, usize) {
         (self.replicas, self.stages, self.steps.len())
     }
 
-    /// Returns the workers' global ranks: all stages of the first replica, then of the next one.
+    /// Returns the workers' global ranks: all stages of the first replica, then all stages of the next replica, and so
+    /// on.
     pub fn worker_ranks(&self) -> &[u32] {
         &self.workers
     }
 
-    /// Finds an order of the operations in which each one follows those that it needs, by Kahn's algorithm.
+    /// Finds an order of the operations in which each operation follows all operations that it depends on. Uses Kahn's
+    /// algorithm.
     ///
     /// # Errors
-    /// If operations wait for each other.
+    /// If operations wait for each other in a cycle.
     pub(super) fn find_order(&mut self) -> Result<(), ModelError> {
         let mut next = vec![Vec::new(); self.ops.len()];
         let mut missing: Vec<usize> = self.ops.iter().map(|op| op.after.len()).collect();

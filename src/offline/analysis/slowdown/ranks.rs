@@ -1,7 +1,8 @@
-//! Builds a model from ranks whose GPU work is known: work between collectives, and collectives in which all ranks meet.
+//! Builds a model from ranks whose GPU work is known: work between collectives, and collectives in which all ranks
+//! meet.
 //!
-//! A step lasts from the end of the last collective of the step before, which all ranks leave together, to the end of its
-//! own last collective. So each rank's times are taken from its own clock only.
+//! A step lasts from the end of the previous step's last collective to the end of its own last collective. All ranks
+//! leave a collective together, so all durations of a rank can be measured on its own clock.
 
 use super::model::{Average, JobModel, ModelError, Op};
 use crate::analysis::rank_clocks::{ClocksRefused, GroupCollectives, RankClocks, align_groups, align_ranks};
@@ -9,20 +10,20 @@ use crate::analysis::rank_clocks::{ClocksRefused, GroupCollectives, RankClocks, 
 /// GPU work of a rank.
 #[derive(Clone, Debug, Default)]
 pub struct RankTimeline {
-    /// Number of the rank.
+    /// Id of the rank.
     pub rank: u32,
     /// Number of steps of the program; 0 if unknown.
     pub steps: u64,
-    /// Collectives, by start.
+    /// Collectives, sorted by start.
     pub collectives: Vec<TimedCollective>,
-    /// Times of work other than collectives as (start, end) in ns, by start, without overlaps.
+    /// Times of GPU work other than collectives as (start, end) in ns, sorted by start, without overlaps.
     pub work: Vec<(i64, i64)>,
     /// Time in ns since 1970 to which the times are relative, if it is known.
     pub clock_base: Option<i64>,
 }
 
 impl RankTimeline {
-    /// Adds `shift` to all times.
+    /// Adds `shift` (in ns) to all times.
     pub fn shift_times(&mut self, shift: i64) {
         self.collectives.iter_mut().for_each(|collective| collective.shift_times(shift));
         for (start, end) in &mut self.work {
@@ -31,37 +32,37 @@ impl RankTimeline {
     }
 }
 
-/// A collective of a rank, with times in ns on the rank's clock.
+/// A collective as one rank runs it, with times in ns on the rank's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedCollective {
     /// Name of the kernel.
     pub name: String,
-    /// Start.
+    /// Time at which the collective starts.
     pub start: i64,
-    /// End.
+    /// Time at which the collective ends.
     pub end: i64,
 }
 
 impl TimedCollective {
-    /// Adds `shift` to both times.
+    /// Adds `shift` (in ns) to the start and the end.
     pub fn shift_times(&mut self, shift: i64) {
         (self.start, self.end) = (self.start.saturating_add(shift), self.end.saturating_add(shift));
     }
 }
 
-/// Facts about ranks that were found while their model was built.
+/// Facts about ranks that are found while their model is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankFacts {
-    /// Differences of the clocks.
+    /// Clocks of the ranks, relative to the first rank.
     pub clocks: RankClocks,
-    /// Why the whole time counts as one step; `None` if steps are known.
+    /// Reason why the whole run counts as one step; `None` if steps are known.
     pub one_step_because: Option<String>,
 }
 
-/// Builds the model of ranks.
+/// Builds the model of a job from its ranks.
 ///
 /// # Errors
-/// If the ranks do not run the same collectives, or these do not end together.
+/// If the ranks do not run the same collectives, or if these collectives do not end together.
 pub fn ranks_model(ranks: &[RankTimeline]) -> Result<(JobModel, RankFacts), ModelError> {
     if ranks.len() == 1 {
         return Err(ModelError::new("there is one rank; stragglers are found by comparing ranks"));
@@ -75,7 +76,7 @@ pub fn ranks_model(ranks: &[RankTimeline]) -> Result<(JobModel, RankFacts), Mode
 /// Aligns the clocks of ranks by their collectives.
 ///
 /// # Errors
-/// If the ranks do not run the same collectives, or these do not end together.
+/// If the ranks do not run the same collectives, or if these collectives do not end together.
 pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError> {
     let [first, others @ ..] = ranks else { return Err(ModelError::new("there is no rank")) };
     for other in others {
@@ -86,20 +87,20 @@ pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError>
     align_ranks(&spans).map_err(|refused| explain(refused, ranks))
 }
 
-/// Ranks that run the same collectives, by the name that the traces give.
+/// Ranks that run the same collectives, as named in the traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
     /// Name of the group.
     pub name: String,
-    /// Index of each rank, and the positions of the group's collectives among the rank's.
+    /// For each rank of the group, its index and the positions of the group's collectives in the rank's list.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
 /// Aligns the clocks of ranks by the collectives of their process groups.
 ///
 /// # Errors
-/// If the ranks of a group do not run the same collectives, if these do not end together, or if groups do not connect
-/// all ranks.
+/// If the ranks of a group do not run the same collectives, if these collectives do not end together, or if the groups
+/// do not connect all ranks.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],
@@ -168,7 +169,7 @@ fn explain(refused: ClocksRefused, ranks: &[RankTimeline]) -> ModelError {
     })
 }
 
-/// Collectives of a step: the one before, and the first and last one, by their numbers.
+/// Collectives of a step, given as indexes: the last one before the step, and the first and last one of the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StepCollectives {
     before: usize,
@@ -176,7 +177,7 @@ struct StepCollectives {
     last: usize,
 }
 
-/// Divides the collectives into steps. The first step has no collective before it, so it is left out.
+/// Divides the collectives into steps. The first step is omitted, because no collective precedes it.
 fn find_steps(ranks: &[RankTimeline]) -> (Vec<StepCollectives>, Option<String>) {
     let names: Vec<&str> = ranks[0].collectives.iter().map(|one| one.name.as_str()).collect();
     let steps = ranks[0].steps;
@@ -205,7 +206,7 @@ fn repeats(names: &[&str], length: usize) -> bool {
     names.iter().zip(&names[length..]).all(|(one, next)| one == next)
 }
 
-/// All ranks in all steps.
+/// All ranks in all steps, which are the lanes of the model.
 struct Lanes<'a> {
     ranks: &'a [RankTimeline],
     steps: &'a [StepCollectives],
@@ -235,7 +236,7 @@ impl Lanes<'_> {
         Ok(model)
     }
 
-    /// Adds the work and the idle time before a collective, and the collective.
+    /// Adds a collective, and the work and idle time before it.
     fn add_collective(&self, model: &mut JobModel, position: usize) -> Result<(), ModelError> {
         let before = self.collective_before(position);
         let (mut work, mut idle, mut transfer) = (Vec::new(), Vec::new(), Vec::new());
@@ -275,8 +276,8 @@ impl Lanes<'_> {
         Ok(())
     }
 
-    /// Returns the last collective of the step that has ended on all ranks and in all steps when the one at `position`
-    /// begins. Collectives on several streams may overlap.
+    /// Returns the last collective of the step that has ended, on all ranks and in all steps, before the collective at
+    /// `position` begins. Collectives on different streams may overlap, so this need not be the previous collective.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {
@@ -287,7 +288,7 @@ impl Lanes<'_> {
         })
     }
 
-    /// Returns the time of a step in ns: the mean over the ranks.
+    /// Returns the duration of a step in ns, as the mean over the ranks.
     fn measured(&self, step: &StepCollectives) -> f64 {
         let time = |rank: &RankTimeline| {
             let ends = rank.collectives[step.first..=step.last].iter().map(|one| one.end);
@@ -297,7 +298,7 @@ impl Lanes<'_> {
     }
 }
 
-/// Returns the time in ns between `from` and `to` in which work ran.
+/// Returns the time in ns between `from` and `to` in which any work ran.
 fn busy_within(work: &[(i64, i64)], from: i64, to: i64) -> i64 {
     let first = work.partition_point(|span| span.1 <= from);
     let inside = work[first..].iter().take_while(|span| span.0 < to);

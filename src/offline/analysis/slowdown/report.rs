@@ -1,69 +1,70 @@
-//! The slowdown of a job, and the shares that stages, workers and kinds of operations have in it.
+//! Computes the slowdown of a job, and how much stages, workers and kinds of operations contribute to it.
 
 use std::cmp::Reverse;
 
 use super::even::mean;
 use super::model::{JobModel, Op};
 
-/// Minimum slowdown that is decomposed. Below it, the parts are smaller than the error of the simulation.
+/// Minimum slowdown that is divided into parts. For smaller slowdowns, the parts are smaller than the error of the
+/// simulation.
 pub const MIN_DECOMPOSED: f64 = 1.03;
-/// Share of the workers that count as the worst ones, in percent, rounded up to whole workers.
+/// Percentage of the workers that count as the worst workers, rounded up to whole workers.
 const WORST_WORKERS_PERCENT: usize = 3;
 
-/// Slowdown of a job, and its parts.
+/// Slowdown of a job, and the contributions of its parts.
 #[derive(Clone, Debug, Default)]
 pub struct SlowdownReport {
-    /// Step times: measured, simulated and ideal.
+    /// Measured, simulated and ideal duration of each step.
     pub steps: Vec<StepTime>,
-    /// Mean simulated step time, in ns.
+    /// Mean simulated step duration, in ns.
     pub simulated: f64,
-    /// Mean simulated step time with even durations, in ns.
+    /// Mean simulated step duration with even durations of operations, in ns.
     pub ideal: f64,
-    /// Mean difference between a simulated and a measured step time, in percent of the measured one.
+    /// Mean difference between simulated and measured step durations, in percent of the measured duration.
     pub error_percent: f64,
-    /// Share of the slowdown that evening out the last stage removes. `None` if there is one stage, or the slowdown is
-    /// too small.
+    /// Share of the slowdown that is removed if the last stage gets even durations. `None` if there is only one stage,
+    /// or if the slowdown is too small.
     pub last_stage: Option<Share>,
-    /// Share of the slowdown that evening out the worst workers removes. `None` if there is one worker, or the slowdown
-    /// is too small.
+    /// Share of the slowdown that is removed if the worst workers get even durations. `None` if there is only one
+    /// worker, or if the slowdown is too small.
     pub worst_workers: Option<Share>,
-    /// Effects of single stages, replicas, workers and kinds; empty if the slowdown is too small.
+    /// Effects of single stages, replicas, workers and kinds of operations; empty if the slowdown is too small.
     pub parts: Vec<EvenedPart>,
 }
 
-/// Times of a step, in ns.
+/// Durations of a step, in ns.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepTime {
-    /// Number of the step.
+    /// Id of the step.
     pub step: i64,
-    /// Measured time.
+    /// Measured duration.
     pub measured: f64,
-    /// Simulated time with the measured durations.
+    /// Simulated duration with the measured durations of operations.
     pub simulated: f64,
-    /// Simulated time with even durations.
+    /// Simulated duration with even durations of operations.
     pub ideal: f64,
 }
 
-/// Share of the slowdown that evening out some workers removes.
+/// Share of the slowdown that is removed if some workers get even durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// Share: 1 if the whole slowdown is removed. It can be below 0 or above 1, because evening out changes which
-    /// operations are waited for.
+    /// Share of the slowdown that is removed; 1 means all of it. The share can be below 0 or above 1, because with even
+    /// durations other operations may have to be waited for.
     pub share: f64,
-    /// Step time in ns that is saved.
+    /// Step duration that is saved, in ns.
     pub saved: f64,
-    /// Slowdown if only these workers have their measured durations, and the rest of the job is even.
+    /// Slowdown if only these workers keep their measured durations, and the rest of the job has even durations.
     pub slowdown: f64,
-    /// Number of the stage, or numbers of the workers.
+    /// Index of the stage, or global ranks of the workers.
     pub members: Vec<u32>,
 }
 
-/// Part of a job whose durations are evened out or restored.
+/// Kind of a part of a job whose durations are made even, or kept while the rest is made even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartKind {
     /// All operations of a stage.
     Stage,
-    /// All operations of a replica.
+    /// All operations of a replica (data-parallel rank).
     Replica,
     /// All operations of a worker.
     Worker,
@@ -71,24 +72,24 @@ pub enum PartKind {
     Kind,
 }
 
-/// Effect of one part of the job.
+/// Effect of one part of the job on the slowdown.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EvenedPart {
     /// Kind of the part.
     pub part: PartKind,
-    /// Number or name of the part.
+    /// Id or name of the part.
     pub name: String,
-    /// Slowdown if only this part has its measured durations, and the rest of the job is even.
+    /// Slowdown if only this part keeps its measured durations, and the rest of the job has even durations.
     pub slowdown: f64,
-    /// Step time in ns that is saved if only this part is evened out; negative if the step takes longer.
+    /// Step duration in ns that is saved if only this part gets even durations; negative if the step takes longer.
     pub saved: f64,
 }
 
-/// Cells of the job's table of durations whose values are exchanged.
+/// Predicate that selects an operation and lane, whose duration is replaced.
 type Selection<'a> = &'a dyn Fn(&Op, usize) -> bool;
 
-/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one, those with the largest
-/// slowdown of their replica and stage first.
+/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one. Workers whose replica and
+/// stage have the largest slowdowns are simulated first.
 pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
     let even = model.even_durations();
     let (simulated, ideal) = (model.simulate(&model.durations), model.simulate(&even));
@@ -120,7 +121,8 @@ pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
 }
 
 impl SlowdownReport {
-    /// Returns the slowdown: the simulated step time divided by the ideal one; 1 without time.
+    /// Returns the slowdown: the simulated step duration divided by the ideal step duration. Returns 1 if the ideal
+    /// duration is 0.
     pub fn slowdown(&self) -> f64 {
         if self.ideal > 0.0 { self.simulated / self.ideal } else { 1.0 }
     }
@@ -180,26 +182,26 @@ impl Decomposition<'_> {
         report.parts.sort_by_key(|part| (part.part, Reverse(part.saved as i64)));
     }
 
-    /// Returns the slowdown if only the selected operations have their measured durations.
+    /// Returns the slowdown if only the selected operations keep their measured durations.
     fn alone(&self, is_selected: Selection<'_>) -> f64 {
         let mixed = self.mix(&self.even, &self.model.durations, is_selected);
         mean(&self.model.simulate(&mixed)) / self.ideal
     }
 
-    /// Returns the step time that is saved if only the selected operations are evened out.
+    /// Returns the step duration in ns that is saved if only the selected operations get even durations.
     fn saved(&self, is_selected: Selection<'_>) -> f64 {
         let mixed = self.mix(&self.model.durations, &self.even, is_selected);
         self.simulated - mean(&self.model.simulate(&mixed))
     }
 
-    /// Returns the share of the slowdown that evening out the selected operations removes.
+    /// Returns the share of the slowdown that is removed if the selected operations get even durations.
     fn share(&self, is_selected: Selection<'_>, members: Vec<u32>) -> Share {
         let saved = self.saved(is_selected);
         let share = saved / (self.simulated - self.ideal);
         Share { share, saved, slowdown: self.alone(is_selected), members }
     }
 
-    /// Returns the durations of `base`, with those of the selected operations from `selected`.
+    /// Returns `base`, with the durations of the selected operations replaced by values from `selected`.
     fn mix(&self, base: &[f64], selected: &[f64], is_selected: Selection<'_>) -> Vec<f64> {
         let lanes = self.model.lanes();
         let mut mixed = base.to_vec();

@@ -1,11 +1,11 @@
-//! Simulates the steps of a job: every operation starts when the operations that it needs have ended, and a group ends
-//! after its last member has started.
+//! Simulates the steps of a job: every operation starts when all operations that it depends on have ended, and the
+//! members of a group end after the last member has started.
 
 use super::model::{Group, JobModel};
 
 impl JobModel {
-    /// Returns the time of each step in ns, if the operations take `durations`. Every step starts at 0 on all workers,
-    /// and ends with its last operation.
+    /// Returns the duration of each step in ns if the operations take `durations`. Every step starts at 0 on all
+    /// workers, and ends when its last operation ends.
     pub(super) fn simulate(&self, durations: &[f64]) -> Vec<f64> {
         let lanes = self.lanes();
         let (mut starts, mut ends) = (vec![0.0; self.ops.len() * lanes], vec![0.0; self.ops.len() * lanes]);
@@ -35,7 +35,7 @@ impl JobModel {
         self.step_times(&ends)
     }
 
-    /// Sets the ends of the members of a group: the latest start, and each member's own duration.
+    /// Sets the ends of a group's members. Each member ends its own duration after the latest start in the group.
     fn end_group(&self, group: &Group, starts: &[f64], durations: &[f64], ends: &mut [f64]) {
         let lanes = self.lanes();
         let last = self.last_starts(group, starts);
@@ -46,7 +46,7 @@ impl JobModel {
         }
     }
 
-    /// Returns the latest start of a group's members in each lane.
+    /// Returns the latest start of any member of the group, in each lane.
     pub(super) fn last_starts(&self, group: &Group, starts: &[f64]) -> Vec<f64> {
         let lanes = self.lanes();
         let latest = |lane: usize| {

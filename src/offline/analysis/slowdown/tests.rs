@@ -1,4 +1,4 @@
-//! Jobs whose schedules are computed by hand. Times are in seconds, or in us for ranks.
+//! Jobs whose schedules are computed by hand. Times are in seconds for pipelines, and in us for ranks.
 
 use super::report::{PartKind, Share, SlowdownReport};
 use super::*;
@@ -11,7 +11,7 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0), "{found} is not {expected}");
 }
 
-/// Parts of one kind as (name, slowdown alone, saved seconds), by name.
+/// Returns the parts of one kind as (name, slowdown of this part alone, saved seconds), sorted by name.
 fn parts(report: &SlowdownReport, kind: PartKind) -> Vec<(String, f64, f64)> {
     let of_kind = report.parts.iter().filter(|part| part.part == kind);
     let mut parts: Vec<_> =
@@ -49,7 +49,7 @@ fn op(worker: (u32, u32), kind: PipelineKind, sequence: u32, start: f64, end: f6
 
 use PipelineKind as Kind;
 
-/// Two data-parallel ranks, one stage:
+/// Operations of two data-parallel ranks with one stage:
 ///
 /// ```text
 /// rank 10   forward 0 to 2, backward 2 to 6,  gradients 6 to 12 (it waits), clip 12 to 12.5, optimizer to 13
@@ -73,20 +73,22 @@ fn two_replicas() -> Vec<PipelineOp> {
 fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     let model = pipeline_model(&two_replicas(), 1).unwrap();
     let report = report(&model);
-    // Even: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
+    // The even durations are: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
     assert_near(report.steps[0].measured / 1e9, 13.0);
     assert_near(report.simulated / 1e9, 13.0);
     assert_near(report.ideal / 1e9, 10.5);
     assert_near(report.error_percent, 0.0);
     assert_eq!(report.last_stage, None, "one stage");
     let Share { share, saved, slowdown, members } = report.worst_workers.clone().unwrap();
-    // With an even rank 11, rank 10 computes for 6 and rank 11 for 8.5, as long as when all is even.
+    // If rank 11 has even durations, rank 10 computes for 6 and rank 11 for 8.5. The step then takes as long as if all
+    // durations are even.
     assert_eq!(members, [11]);
     assert_near(share, 1.0);
     assert_near(saved / 1e9, 2.5);
     assert_near(slowdown, 13.0 / 10.5);
     assert_parts(&report, PartKind::Worker, &[("10", 1.0, 0.0), ("11", 13.0 / 10.5, 2.5)]);
-    // Forward even: 3 + 7 and not 4 + 7. Backward even: 4 + 5.5.
+    // With even forward passes, rank 11 computes for 3 + 7 instead of 4 + 7. With even backward passes, it computes for
+    // 4 + 5.5.
     let kinds = [
         ("forward-compute", 11.5 / 10.5, 1.0),
         ("backward-compute", 12.0 / 10.5, 1.5),
@@ -95,7 +97,7 @@ fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     assert_parts(&report, PartKind::Kind, &kinds);
 }
 
-/// Two stages, two microbatches. `docs/stragglers.md` has the schedule.
+/// Operations of two stages with two microbatches. `docs/stragglers.md` shows the schedule.
 fn two_stages() -> Vec<PipelineOp> {
     let (first, last) = ((0, 0), (0, 1));
     vec![
@@ -138,7 +140,7 @@ fn evening_out_a_slow_last_stage_can_remove_more_than_the_slowdown() {
 
 #[test]
 fn messages_that_move_nothing_wait_for_no_other_worker() {
-    // A framework records a receive of the first stage, and a send of the last one, that have no peer.
+    // Some frameworks also record sends of the first stage that have no peer and move nothing.
     let mut ops = two_stages();
     ops.push(op((0, 0), Kind::BackwardSend, 0, 10.0, 10.0));
     ops.push(op((0, 0), Kind::BackwardSend, 1, 16.0, 16.0));
@@ -181,7 +183,7 @@ fn operations_that_do_not_fit_each_other_are_refused() {
 fn a_small_slowdown_is_not_decomposed() {
     let mut ops = two_replicas();
     for op in &mut ops {
-        // Both ranks compute for 8.5, apart from 0.1 of rank 11.
+        // Both ranks compute for 8.5 s, and rank 11 for 0.1 s more.
         let late = if op.replica == 1 { 0.1 } else { 0.0 };
         (op.start, op.duration) = match op.kind {
             Kind::ForwardCompute => (0.0, 3.0),
@@ -196,7 +198,7 @@ fn a_small_slowdown_is_not_decomposed() {
     assert_eq!((report.parts.len(), report.worst_workers), (0, None));
 }
 
-/// Two ranks whose clocks are 11.5 s apart, in us. In each step, which begins at `begin`:
+/// Two ranks whose clocks are 11.5 s apart, with times in us relative to the begin of each step at `begin`:
 ///
 /// ```text
 /// rank 0   work for 10, gather from 10 to 40, work for 20,          reduce from 60 to 65
@@ -224,23 +226,25 @@ fn two_ranks(steps: u64) -> Vec<RankTimeline> {
 #[test]
 fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     let (model, facts) = ranks_model(&two_ranks(3)).unwrap();
-    // The first step has no collective before it.
+    // The first of the three steps is left out, because no collective precedes it.
     assert_eq!((model.size(), facts.one_step_because), ((2, 1, 2), None));
     assert_eq!(facts.clocks.ahead, [0, 11_500_000_000]);
-    // The last rank enters `gather` 10 us before its end, and `reduce` 5 us before.
+    // The last rank enters `gather` 10 us before the end of `gather`, and `reduce` 5 us before the end of `reduce`.
     assert_eq!((facts.clocks.error, facts.clocks.spread), (10_000, 0));
     let report = report(&model);
     let micros = |found: f64, expected: f64| assert_near(found / 1e3, expected);
     micros(report.steps[0].measured, 65.0);
     micros(report.simulated, 65.0);
-    // Even: 15 + 5 before `gather`, which takes 10; 15 before `reduce`, which takes 5.
+    // With even durations, work and idle time take 15 + 5 before `gather`, which takes 10. Work takes 15 before
+    // `reduce`, which takes 5.
     micros(report.ideal, 50.0);
     let worst = report.worst_workers.clone().unwrap();
     assert_eq!(worst.members, [1]);
     assert_near(worst.share, 10.0 / 15.0);
     assert_parts(&report, PartKind::Worker, &[("0", 1.1, 5e-6), ("1", 1.2, 10e-6)]);
-    // Work even: 15 and 15 + 10, then 15. Idle even: 10 + 5 and 20 + 5, then 20. Only work as measured: 10 + 5 and
-    // 20 + 5, then 20. Only idle time: 15 and 15 + 10, then 15.
+    // The following times are work + idle time before `gather` on ranks 0 and 1, then work before `reduce` on the
+    // slower rank. With even work: 15 and 15 + 10, then 15. With even idle time: 10 + 5 and 20 + 5, then 20. With only
+    // work as measured: 10 + 5 and 20 + 5, then 20. With only idle time as measured: 15 and 15 + 10, then 15.
     assert_parts(&report, PartKind::Kind, &[("GPU work", 1.2, 10e-6), ("GPU idle", 1.1, 5e-6)]);
 }
 
@@ -254,7 +258,7 @@ fn without_steps_the_time_from_the_first_to_the_last_collective_is_one_step() {
     ] {
         let (model, facts) = ranks_model(&two_ranks(steps)).unwrap();
         assert_eq!((model.size(), facts.one_step_because.as_deref()), ((2, 1, 1), Some(why)));
-        // From 40 to 195.
+        // The step lasts from 40 to 195 us.
         assert_near(report(&model).simulated / 1e3, 155.0);
     }
 }
@@ -271,7 +275,7 @@ fn ranks_that_do_not_meet_have_no_slowdown() {
     renamed[1].collectives[2].name = "scatter".to_owned();
     assert_eq!(refused(&renamed), "collective 2 of rank 0 is gather, that of rank 1 is scatter");
     let mut apart = ranks.clone();
-    // The groups of two other ranks end at other times.
+    // Every second collective of rank 1 ends 300 us late, as if two other ranks met in it.
     for (at, one) in apart[1].collectives.iter_mut().enumerate() {
         let late = if at % 2 == 0 { 300_000 } else { 0 };
         (one.start, one.end) = (one.start - 400_000, one.end + late);
@@ -289,7 +293,7 @@ fn ranks_that_do_not_meet_have_no_slowdown() {
 fn collectives_that_overlap_follow_the_last_one_that_has_ended() {
     let mut ranks = two_ranks(0);
     for rank in &mut ranks {
-        // Another stream runs `reduce` of the first step from 5 us after the begin of `gather`.
+        // Another stream runs a small collective, which begins 5 us after the begin of `gather`.
         let gather = rank.collectives[2].clone();
         rank.collectives.insert(
             3,

@@ -1,4 +1,4 @@
-//! Work, waits and event records of a run, by stream, in the form that the reconstruction of states needs.
+//! Stores the work, waits and event records of each stream in the form needed to reconstruct states.
 
 use super::super::packed_ops::{PackedOp, PackedOps};
 use super::host_activity::HostActivity;
@@ -8,19 +8,19 @@ use gpuflame_model::record::{
     IdMap, Nanos, Row, StreamId, SyncId, SyncKind, SyncRecord, Work,
 };
 
-/// Device, GPU context and stream.
+/// Device, CUDA context and stream.
 pub type StreamKey = (DeviceId, GpuContextId, StreamId);
 
-/// An operation of a stream.
+/// An operation on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct StreamOp {
     pub(super) start: u64,
     pub(super) end: u64,
     /// Start of the launch call; 0 if the launch is unknown.
     pub(super) call: u64,
-    /// Duration of the launch call in ns, as [`Launched`] has it.
+    /// Duration of the launch call in ns, encoded as in [`Launched`].
     pub(super) call_ns: u32,
-    /// Context of the launch call.
+    /// Launch context (stack and API call).
     pub(super) context: ContextId,
     pub(super) work: Work,
 }
@@ -49,7 +49,7 @@ impl StreamOp {
     }
 }
 
-/// Bytes that a copy or fill moved.
+/// Number of bytes that a copy or fill moved, and when.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MovedBytes {
     pub(super) device: DeviceId,
@@ -58,19 +58,19 @@ pub(super) struct MovedBytes {
     pub(super) bytes: u64,
 }
 
-/// A call that made a stream wait for an event.
+/// A call that made a stream wait for a CUDA event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StreamWait {
-    /// Number of the stream.
+    /// Index of the stream that waits.
     pub(super) stream: u32,
     /// Time of the call.
     pub(super) time: u64,
     pub(super) event: Option<EventId>,
-    /// Time at which the event happened; `None` if the data does not tell.
+    /// Time at which the event happened; `None` if the data does not show it.
     pub(super) until: Option<u64>,
-    /// Last work before the event was recorded, if it is known.
+    /// Last operation before the event was recorded, if it is known.
     pub(super) last_work: Option<Work>,
-    /// Number of the stream that ran `last_work`.
+    /// Index of the stream that ran `last_work`.
     pub(super) source: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ impl StreamOps {
         self.ops.push(op.packed());
     }
 
-    /// Sorts the operations by time. Most streams are sorted, because their operations run in the order of their launches.
+    /// Sorts the operations by time. Most streams are sorted already, because their operations run in launch order.
     fn sort(&mut self) {
         if !self.is_unsorted {
             return;
@@ -101,43 +101,45 @@ impl StreamOps {
     }
 }
 
-/// A [`Sink`] that stores the operations of all streams, and what makes streams wait. It takes about 10 bytes per operation.
+/// A [`Sink`] that stores the operations of all streams, and the reasons why streams wait. It needs about 10 bytes per
+/// operation.
 #[derive(Debug, Default)]
 pub struct StreamRows {
-    /// Operations by number of the stream.
+    /// Operations of each stream, by stream index.
     ops: Vec<StreamOps>,
-    /// Start of the first operation, and end of the last.
+    /// Start of the first operation, and end of the last operation.
     pub(super) times: Option<(u64, u64)>,
     pub(super) moved: Vec<MovedBytes>,
-    /// Streams, by number.
+    /// Keys of the streams, by stream index.
     pub(super) keys: Vec<StreamKey>,
     numbers: IdMap<StreamKey, u32>,
     last: u32,
     waits: Vec<SyncRecord>,
     records: Vec<EventRecord>,
-    /// Whether any wait, of a stream or the host, names the record of its event.
+    /// Whether any wait, by a stream or the host, identifies the record of its event.
     tells_records: bool,
-    /// Times of calls that recorded events, by correlation id.
+    /// Times of calls that recorded CUDA events, keyed by correlation id.
     record_calls: IdMap<u32, Nanos>,
     /// Number of activities without usable times, which are not stored.
     pub(super) untimed: u64,
-    /// States and calls of threads; `None` if no culprits of idle time are wanted.
+    /// States and calls of threads; `None` if culprits of idle time are not requested.
     pub(super) host: Option<HostActivity>,
 }
 
 impl StreamRows {
-    /// Creates a sink that stores the states and calls of threads too, from which the culprits of idle time follow.
+    /// Creates a sink that also stores the states and calls of threads, which are needed to find the culprits of idle
+    /// time.
     pub fn with_culprits() -> Self {
         Self { host: Some(HostActivity::default()), ..Self::default() }
     }
 
-    /// Returns the streams so far.
+    /// Returns the streams that were added so far.
     pub fn keys(&self) -> Vec<StreamKey> {
         self.keys.clone()
     }
 
     fn stream_number(&mut self, key: StreamKey) -> u32 {
-        // Most work runs on the same stream as the work before it.
+        // Most operations run on the same stream as the previous operation.
         if self.keys.get(self.last as usize) != Some(&key) {
             self.last = *self.numbers.entry(key).or_insert_with(|| {
                 self.keys.push(key);
@@ -148,7 +150,7 @@ impl StreamRows {
         self.last
     }
 
-    /// Sorts each stream's operations by time. Streams are then numbered by device, context and stream.
+    /// Sorts each stream's operations by time. The streams are then renumbered by device, CUDA context and stream.
     pub(super) fn sort(&mut self) {
         let mut streams: Vec<_> = self.keys.drain(..).zip(self.ops.drain(..)).collect();
         streams.sort_unstable_by_key(|(key, _)| *key);
@@ -157,16 +159,16 @@ impl StreamRows {
         self.ops.iter_mut().for_each(StreamOps::sort);
     }
 
-    /// Operations of the stream with this number.
+    /// Returns the operations of the stream with this index.
     pub(super) fn ops_of(&self, stream: u32) -> impl Iterator<Item = StreamOp> + use<'_> {
         self.ops[stream as usize].ops.iter().map(StreamOp::from)
     }
 
-    /// Returns the calls that made streams wait, by stream and time, with the end of each wait if it is known. A wait for
-    /// an event that has no record is left out if other events have one: a stream does not wait for an event that was
-    /// never recorded. Requires sorted operations.
+    /// Returns the calls that made streams wait, sorted by stream and time, with the end of each wait if it is known. A
+    /// stream does not wait for an event that was never recorded. So if records are known for some events, waits for
+    /// events without a record are omitted. The operations must be sorted.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
-        // A context belongs to one device.
+        // A CUDA context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =
             (0..).zip(&self.keys).map(|(number, key)| ((key.1, key.2), number)).collect();
         let mut events = RecordedEvents { rows: self, by_context: &by_context, launched: IdMap::default() };
@@ -192,16 +194,17 @@ impl StreamRows {
     }
 }
 
-/// Finds when recorded events happened: at the end of the work that was launched on the stream before the record.
+/// Finds the times at which recorded events happened: at the end of the work launched on the stream before the record.
 struct RecordedEvents<'a> {
     rows: &'a StreamRows,
     by_context: &'a IdMap<(GpuContextId, StreamId), u32>,
-    /// By stream: times of launches in order, each with the latest end so far and its work.
+    /// Launches of each stream in order, as (time of the launch, latest end of work launched so far, the work that ends
+    /// then).
     launched: IdMap<u32, Vec<(u64, u64, Work)>>,
 }
 
 impl RecordedEvents<'_> {
-    /// Returns when the event happened; `None` if the data does not tell.
+    /// Returns the time at which the event happened; `None` if the data does not show it.
     fn happened(&mut self, record: &EventRecord) -> Option<Happened> {
         let time = self.rows.record_calls.get(&record.correlation.0)?.0;
         let without_work = Happened { time, last_work: None, source: None };
@@ -229,11 +232,11 @@ impl RecordedEvents<'_> {
     }
 }
 
-/// The time at which a recorded event happened.
+/// Time at which a recorded event happened.
 #[derive(Clone, Copy, Debug)]
 struct Happened {
     time: u64,
-    /// Last work before the record, and the number of its stream.
+    /// Last operation before the record. The next field is the index of its stream.
     last_work: Option<Work>,
     source: Option<u32>,
 }

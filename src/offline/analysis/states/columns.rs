@@ -1,34 +1,36 @@
-//! States of streams in columns of equal length, for pictures of the time.
+//! Sums states of streams in columns of equal duration, for pictures of the states over time.
 
 use super::{Interval, MAX_PARTS, State, StreamKey};
 
-/// Time in ns by state, in the order of [`State::ALL`].
+/// Time in ns for each state, in the order of [`State::ALL`].
 pub type Column = [u64; State::ALL.len()];
 
-/// States of streams in columns of equal length. The sum of a column is its length; the last column can be shorter.
+/// States of streams in columns of equal duration. The times in a column add up to its duration. The last column can be
+/// shorter.
 #[derive(Clone, Debug)]
 pub struct StateColumns {
     /// Start and end of the shown time, in ns since 1970.
     pub window: (u64, u64),
-    /// Length of a column in ns.
+    /// Duration of a column in ns.
     pub step: u64,
-    /// Columns by stream, in the order in which the streams were added.
+    /// Columns of each stream, in the order in which the streams were added.
     pub streams: Vec<(StreamKey, Vec<Column>)>,
 }
 
 impl StateColumns {
-    /// Returns a picture without streams. The step is made longer if the window had more than [`MAX_PARTS`] columns.
+    /// Creates columns without any stream. The step is increased if the window would have more than [`MAX_PARTS`]
+    /// columns.
     pub fn new(window: (u64, u64), step: u64) -> Self {
         let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
         Self { window, step, streams: Vec::new() }
     }
 
-    /// Number of columns.
+    /// Returns the number of columns.
     pub fn count(&self) -> usize {
         (self.window.1 - self.window.0).div_ceil(self.step) as usize
     }
 
-    /// Adds an interval. Intervals come by stream.
+    /// Adds an interval. All intervals of a stream must be added one after another.
     pub fn add(&mut self, key: StreamKey, interval: &Interval) {
         if self.streams.last().is_none_or(|(last, _)| *last != key) {
             self.streams.push((key, vec![Column::default(); self.count()]));
@@ -63,7 +65,7 @@ mod tests {
             columns.add(key(7), &interval(start, end, state));
         }
         columns.add(key(9), &interval(1_000, 1_025, State::Waiting));
-        // Running, waiting, pending, idle, finished, not recorded.
+        // The values are: running, waiting, pending, idle, finished, not recorded.
         assert_eq!(columns.streams[0].1, [[6, 0, 0, 4, 0, 0], [10, 0, 0, 0, 0, 0], [1, 0, 0, 0, 4, 0]]);
         assert_eq!(columns.streams[1].1, [[0, 10, 0, 0, 0, 0], [0, 10, 0, 0, 0, 0], [0, 5, 0, 0, 0, 0]]);
         assert_eq!(StateColumns::new((0, 50_000), 1).step, 5);

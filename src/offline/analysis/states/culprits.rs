@@ -1,8 +1,8 @@
-//! The code to which the idle time of streams is charged, by the rules of idle time of GPUs: the calls and functions of the
-//! late thread before its launch.
+//! Attributes the idle time of streams to places in the code: the calls and functions of the late thread before its
+//! launch. The rules are those for the idle time of GPUs.
 //!
-//! A trace with states of threads has them for the time in which a whole GPU was idle. While the GPU is busy, idle time of a
-//! stream is charged to the late launch itself.
+//! A trace contains states of threads only for times in which a whole GPU was idle. If other streams of the GPU are
+//! busy, a stream's idle time is attributed to the late launch itself.
 
 use super::super::findings::HostStates;
 use super::collect::StreamRows;
@@ -13,27 +13,27 @@ use gpuflame_explain::timeline::LateLaunches;
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{Caller, ContextId, DeviceId, IdMap, ThreadId, WindowEdge};
 
-/// Idle time of a stream that is charged to one stack, or to the time between two calls.
+/// Idle time of a stream that is attributed to one stack, or to the time between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleCulprit {
-    /// Stack, or the two calls.
+    /// Stack, or the two calls before and after the idle time.
     pub site: SampleSite,
-    /// Time in ns.
+    /// Attributed idle time in ns.
     pub nanos: u64,
-    /// Number of gaps in which this is the longest part.
+    /// Number of gaps in which this site accounts for the longest part.
     pub gaps: u64,
 }
 
-/// Finds culprits, and sums them by stream.
+/// Finds culprits, and sums their idle times for each stream.
 pub(super) struct Culprits<'a> {
     profile: &'a Profile,
     states: HostStates,
     calls: LateLaunches,
-    /// Threads that launch, by GPU.
+    /// Threads that launch work on each GPU.
     threads: Vec<(DeviceId, Vec<ThreadId>)>,
-    /// Times at which windows opened.
+    /// Times at which recording windows opened.
     opened: Vec<u64>,
-    /// Parts of the interval that was charged last.
+    /// Parts of the interval that was attributed last.
     parts: Vec<(SampleSite, u64)>,
     sums: IdMap<SampleSite, (u64, u64)>,
 }
@@ -56,7 +56,7 @@ impl<'a> Culprits<'a> {
         }
     }
 
-    /// Charges an interval. Returns the code to which the largest part is charged.
+    /// Attributes an idle interval to places in the code. Returns the place that accounts for the largest part.
     pub(super) fn charge(&mut self, device: DeviceId, interval: &Interval) -> Option<SampleSite> {
         let launched = interval.late?;
         self.divide(device, launched, (interval.start, interval.end));
@@ -93,7 +93,7 @@ impl<'a> Culprits<'a> {
         self.parts.retain(|(_, nanos)| *nanos > 0);
     }
 
-    /// Returns the culprits of the stream so far, the most expensive first, and begins the next stream.
+    /// Returns the culprits of the current stream, the most expensive first. Clears the sums for the next stream.
     pub(super) fn take_sums(&mut self) -> Vec<IdleCulprit> {
         let sums = self.sums.drain();
         let mut culprits: Vec<_> =
@@ -103,7 +103,7 @@ impl<'a> Culprits<'a> {
     }
 }
 
-/// Returns the threads that launch on each GPU.
+/// Returns the threads that launch work on each GPU.
 fn launching_threads(
     rows: &StreamRows,
     thread: &dyn Fn(ContextId) -> Option<ThreadId>,

@@ -1,4 +1,4 @@
-//! The times in which the streams of a GPU ran.
+//! Finds the times in which the streams of a GPU were busy.
 //!
 //! The running intervals of all streams are merged in order of time, so that only their union is stored.
 
@@ -9,23 +9,23 @@ use super::collect::{StreamKey, StreamOp, StreamRows};
 use super::sums::{Concurrency, SpanSums};
 use gpuflame_model::record::DeviceId;
 
-/// Number that CUPTI gives to the legacy default stream of a context.
+/// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: u32 = 7;
 
-/// Times in which the streams of a device ran.
+/// Times in which the streams of a device were busy.
 pub(super) struct DeviceBusy {
     pub(super) id: DeviceId,
-    /// Union of the running intervals of all streams.
+    /// Union of the busy intervals of all streams.
     pub(super) busy: Vec<(u64, u64)>,
-    /// Running intervals of default streams, if there are other streams.
+    /// Busy intervals of the default streams, if the device has other streams too.
     defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
     pub(super) concurrency: Concurrency,
-    /// Running times of all streams, by part of the shown time.
+    /// Total busy time of all streams, for each part of the shown time.
     pub(super) streams: SpanSums,
 }
 
 impl DeviceBusy {
-    /// Finds the times of device `id`. `parts` are empty sums over the shown time.
+    /// Finds the busy times of device `id`. `parts` are empty sums over the shown time.
     pub(super) fn new(rows: &StreamRows, id: DeviceId, parts: &SpanSums) -> Self {
         let shown = parts.shown();
         let own = (0..).zip(&rows.keys).filter(|(_, key)| key.0 == id);
@@ -41,7 +41,7 @@ impl DeviceBusy {
             streams.add(next.0, next.1);
             Some(next)
         };
-        // The next start or end of each stream. A start comes before an end at the same time, so that intervals that touch are
+        // Next start or end of each stream. At equal times, starts come before ends, so that intervals that touch are
         // merged.
         let mut edges: BinaryHeap<Reverse<(u64, Edge, usize)>> = BinaryHeap::new();
         let first = |stream| {
@@ -50,7 +50,7 @@ impl DeviceBusy {
         };
         edges.extend((0..count_of_streams).filter_map(first));
         let (mut busy, mut since, mut count, mut at) = (Vec::new(), 0, 0, shown.0);
-        // At most as many intervals overlap as there are streams, so the sums are few.
+        // At most one interval per stream can overlap, so there are only a few sums.
         let mut by_count: Vec<u64> = vec![0];
         let mut pass = |count: usize, time: u64| {
             let time = time.min(shown.1);
@@ -88,8 +88,8 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Running intervals for which the default stream rule makes this stream wait: the default stream of its context, or all
-    /// streams if this is the default stream.
+    /// Returns the busy intervals that this stream has to wait for by the rule of default streams: those of its CUDA
+    /// context's default stream. If this is the default stream, returns the busy intervals of all streams.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;
@@ -99,14 +99,15 @@ impl DeviceBusy {
     }
 }
 
-/// Start or end of a running interval. A start comes first.
+/// Start or end of a busy interval. At equal times, starts sort first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Edge {
     Start { end: u64 },
     End,
 }
 
-/// The times in which the sorted operations of one stream ran, merged where they touch.
+/// Iterator over the busy intervals of one stream, from its operations sorted by start. Intervals that touch are
+/// merged.
 struct Running<I> {
     ops: I,
     open: Option<(u64, u64)>,

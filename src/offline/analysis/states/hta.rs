@@ -1,16 +1,16 @@
-//! Queue lengths and idle times of streams by the rules of Holistic Trace Analysis (HTA), so that both tools' tables can be
-//! compared. Its rules differ from those of the states:
+//! Queue lengths and idle times of streams by the rules of Holistic Trace Analysis (HTA), so that the tables of both
+//! tools can be compared. HTA's rules differ from the rules of stream states:
 //!
-//! - Times are whole microseconds: an operation begins at the next one and ends at the previous one.
-//! - The queue counts only launches by certain calls, and an operation leaves it when it begins.
-//! - A gap is charged as a whole to one category, after the operation that began last. Operations that overlap make a gap
-//!   negative.
+//! - Times are whole microseconds: starts are rounded up and ends are rounded down.
+//! - The queue counts only launches by certain calls, and an operation leaves the queue when it begins.
+//! - The whole gap before an operation belongs to one category, and begins at the end of the operation that began last.
+//!   If operations overlap, the gap is negative.
 
 use std::collections::BTreeMap;
 
 use gpuflame_model::record::{DeviceId, StreamId};
 
-/// Calls whose launches enter the queue.
+/// Names of calls whose launches enter the queue.
 const LAUNCH_CALLS: [&str; 10] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -23,23 +23,23 @@ const LAUNCH_CALLS: [&str; 10] = [
     "hipMemsetAsync",
     "hipMemcpyWithStream",
 ];
-/// Gap in us below which the categories assume that the next operation waited for its launch alone.
+/// Maximum gap in us for which the next operation is assumed to have waited only for its launch. Gaps must be shorter.
 const KERNEL_WAIT_US: i64 = 30;
 
-/// An operation of a stream, with times in ns.
+/// An operation on a stream, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct HtaOp {
-    /// GPU.
+    /// GPU that ran the operation.
     pub device: DeviceId,
-    /// Stream.
+    /// Stream that ran the operation.
     pub stream: StreamId,
-    /// Start of the operation.
+    /// Time at which the operation started.
     pub start: u64,
-    /// End of the operation.
+    /// Time at which the operation ended.
     pub end: u64,
     /// Start of the launch call; `None` if the call is unknown.
     pub call: Option<u64>,
-    /// Whether the call enters the queue, see [`enters_queue`].
+    /// Whether the launch call enters the queue, see [`enters_queue`].
     pub is_queued: bool,
 }
 
@@ -48,40 +48,40 @@ pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of the queue length of a stream, over all its changes.
+/// Statistics of a stream's queue length. Each change of the length adds one value.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
-    /// GPU and stream.
+    /// GPU and stream of the queue.
     pub key: (DeviceId, StreamId),
-    /// Number of changes.
+    /// Number of changes of the queue length.
     pub count: u64,
-    /// Mean.
+    /// Mean queue length.
     pub mean: f64,
-    /// Standard deviation of a sample; `None` for a single change.
+    /// Sample standard deviation; `None` if there is only one change.
     pub std: Option<f64>,
-    /// Minimum, quartiles and maximum. Quartiles between two values are interpolated.
+    /// Minimum, three quartiles and maximum. Quartiles between two values are interpolated.
     pub quartiles: [f64; 5],
 }
 
-/// Idle time of a stream by category.
+/// Idle time of a stream in one category.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaIdle {
-    /// GPU and stream.
+    /// GPU and stream that were idle.
     pub key: (DeviceId, StreamId),
     /// `host_wait`, `kernel_wait` or `other`.
     pub category: &'static str,
-    /// Idle time in us; can be negative.
+    /// Idle time in us, which can be negative.
     pub micros: i64,
-    /// Share of the stream's idle time; `None` if that is 0.
+    /// Share of this category in the stream's idle time; `None` if the stream's idle time is 0.
     pub ratio: Option<f64>,
 }
 
-/// Returns the statistics of the queue lengths, by GPU and stream.
+/// Returns the statistics of the queue lengths for each GPU and stream.
 pub fn hta_queues(ops: &[HtaOp]) -> Vec<HtaQueue> {
     let mut changes: BTreeMap<(DeviceId, StreamId), Vec<(i64, i64)>> = BTreeMap::new();
     for op in ops.iter().filter(|op| op.is_queued) {
         let Some(call) = op.call else { continue };
-        // At equal times, launches come first.
+        // At equal times, launches sort before starts.
         changes.entry((op.device, op.stream)).or_default().extend([(up(call), -1), (up(op.start), 1)]);
     }
     let queue = |(key, mut changes): ((DeviceId, StreamId), Vec<(i64, i64)>)| {
@@ -113,7 +113,7 @@ fn describe(key: (DeviceId, StreamId), mut lengths: Vec<i64>) -> HtaQueue {
     HtaQueue { key, count: lengths.len() as u64, mean, std, quartiles }
 }
 
-/// Returns the idle times, by GPU, stream and category.
+/// Returns the idle times for each GPU, stream and category.
 pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
     let mut by_stream: BTreeMap<(DeviceId, StreamId), Vec<&HtaOp>> = BTreeMap::new();
     for op in ops {
@@ -122,7 +122,7 @@ pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
     let mut all = Vec::new();
     for (key, mut ops) in by_stream {
         ops.sort_by_key(|op| up(op.start));
-        // The first operation has no gap; its row is in the category of the rest.
+        // The first operation has no gap. Its row is in the category `other`.
         let mut sums = BTreeMap::from([("other", 0)]);
         for pair in ops.windows(2) {
             let (before, start) = (down(pair[0].end), up(pair[1].start));
@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn queue_lengths_and_idle_times_follow_by_hand() {
-        // Launched at 1, 2 and 100 us; run from 10 to 20, 25 to 60 and 110 to 120 us.
+        // The operations are launched at 1, 2 and 100 us, and run from 10 to 20, 25 to 60 and 110 to 120 us.
         let ops = [op(1_000, 10_000, 20_000), op(2_000, 25_000, 60_000), op(100_000, 110_000, 120_000)];
         let queues = hta_queues(&ops);
-        // Lengths 1, 2, 1, 0, 1, 0.
+        // The queue lengths are 1, 2, 1, 0, 1, 0.
         assert_eq!((queues[0].count, queues[0].mean), (6, 5.0 / 6.0));
         assert_eq!(queues[0].quartiles, [0.0, 0.25, 1.0, 1.0, 2.0]);
-        // Squares of the differences: 3 x 1/36, 2 x 25/36, 49/36.
+        // The squared differences from the mean are 3 x 1/36, 2 x 25/36 and 49/36.
         assert!((queues[0].std.unwrap() - (102.0_f64 / 36.0 / 5.0).sqrt()).abs() < 1e-12);
         let idle: Vec<_> = hta_idle(&ops).into_iter().map(|idle| (idle.category, idle.micros)).collect();
         assert_eq!(idle, [("host_wait", 50), ("kernel_wait", 5), ("other", 0)]);
@@ -181,7 +181,7 @@ mod tests {
         let mut late = op(0, 50_001, 50_999);
         late.call = None;
         let idle = hta_idle(&[op(1, 1_001, 9_999), late]);
-        // The first one ends at 9 us, the second one begins at 51 us.
+        // The first operation ends at 9 us, and the second one begins at 51 us.
         assert_eq!((idle[0].category, idle[0].micros, idle[0].ratio), ("other", 42, Some(1.0)));
         assert!(hta_queues(&[late]).is_empty());
     }

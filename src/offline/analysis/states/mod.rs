@@ -1,4 +1,4 @@
-//! The state of each stream at each moment: what it did, or what it waited for.
+//! Reconstructs the state of each stream over time: what the stream did, or what it waited for.
 //!
 //! ```text
 //!   window                                                                                  window
@@ -6,8 +6,9 @@
 //!            call of the next operation     begin  running
 //! ```
 //!
-//! The intervals of a stream have no gaps and do not overlap, so the sums of its states equal the window exactly. The
-//! causes of gaps are those of idle time ([`gap_causes`]), applied to one stream instead of one device.
+//! The intervals of a stream have no gaps and do not overlap, so the total time of its states equals the window
+//! exactly. The causes of gaps are determined as for idle time ([`gap_causes`]), but for one stream instead of one
+//! device.
 
 mod collect;
 mod columns;
@@ -40,35 +41,35 @@ use queue::{Queue, queued_since};
 use sums::{DelaySums, SmallSums, SpanSums};
 use walk::StreamWalk;
 
-/// Settings of a reconstruction. Times are in ns after the start of the window.
+/// Settings of a reconstruction. Times are in ns since the start of the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StateOptions {
     /// Start of the part to show; default: the start of the window.
     pub from: Option<u64>,
     /// End of the part to show; default: the end of the window.
     pub to: Option<u64>,
-    /// Length of the parts of [`StateReport::series`]; default: a tenth of the time.
+    /// Duration of the parts in [`StateReport::series`]; default: a tenth of the shown time.
     pub step: Option<u64>,
 }
 
-/// Time in ns by state and cause.
+/// Time in ns for each state and cause.
 pub type StateSums = BTreeMap<(State, StateCause), u64>;
 
 /// States of one stream.
 #[derive(Clone, Debug)]
 pub struct StreamStates {
-    /// Device, GPU context and stream.
+    /// Device, CUDA context and stream.
     pub key: StreamKey,
     /// Number of operations in the shown time.
     pub ops: u64,
-    /// Time by state and cause. The sum is the shown time.
+    /// Time in ns for each state and cause. The total is the shown time.
     pub sums: StateSums,
-    /// Times from launch to begin of the operations that begin in the shown time.
+    /// Launch delays of the operations that begin in the shown time.
     pub delays: Delays,
-    /// Maximum number of operations launched and not finished.
+    /// Maximum number of operations in flight (launched but not finished).
     pub max_queue: u64,
-    /// Code to which the time of [`StateCause::HostLate`] is charged, the most expensive first. Empty unless the rows are
-    /// those of [`StreamRows::with_culprits`].
+    /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. Empty
+    /// unless the rows were created by [`StreamRows::with_culprits`].
     pub culprits: Vec<IdleCulprit>,
 }
 
@@ -84,23 +85,23 @@ impl StreamStates {
 pub struct StateReport {
     /// Start and end of the shown time, in ns since 1970.
     pub window: (u64, u64),
-    /// Streams by device, context and number.
+    /// States of the streams, sorted by device, CUDA context and stream.
     pub streams: Vec<StreamStates>,
-    /// Concurrent streams, by device.
+    /// Numbers of streams that were busy at the same time, for each device.
     pub devices: Vec<(DeviceId, Concurrency)>,
-    /// The shown time in equal parts, by device.
+    /// The shown time, divided into equal parts, for each device.
     pub series: Vec<(DeviceId, Vec<SeriesRow>)>,
     /// Number of operations without usable times, which have no state.
     pub untimed: u64,
 }
 
-/// Number of parts of the series if the user names no length.
+/// Number of parts of the series if the user does not choose a duration.
 const DEFAULT_PARTS: u64 = 10;
 /// Maximum number of parts of a series.
 pub const MAX_PARTS: u64 = 10_000;
 
-/// Returns the states of all streams. Passes each interval to `each`, by stream and time. `is_collective` tells whether work
-/// moves data between GPUs. Returns `None` if there is no operation with usable times.
+/// Returns the states of all streams. Passes each interval to `each`, sorted by stream and time. `is_collective`
+/// returns whether an operation moves data between GPUs. Returns `None` if there is no operation with usable times.
 pub fn reconstruct_states(
     mut rows: StreamRows,
     profile: &Profile,
@@ -118,7 +119,7 @@ pub fn reconstruct_states(
     let parts = series_parts(shown, options.step);
     let devices: Vec<DeviceBusy> =
         rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0, &parts)).collect();
-    // Times in which operations were launched and not finished, by device.
+    // Times in which operations were in flight, for each device.
     let mut queued = vec![parts.clone(); devices.len()];
     for (number, &key) in (0..).zip(&rows.keys) {
         let Some(at) = devices.iter().position(|device| device.id == key.0) else { continue };
@@ -158,7 +159,8 @@ pub fn reconstruct_states(
     Some(report)
 }
 
-/// Returns the time that these settings show, in ns since 1970; `None` if there is no operation with usable times.
+/// Returns the start and end of the time that these settings show, in ns since 1970; `None` if no operation has usable
+/// times.
 pub fn shown_window(rows: &StreamRows, profile: &Profile, options: StateOptions) -> Option<(u64, u64)> {
     Some(shown_part(whole_window(rows, profile)?, options))
 }
@@ -168,12 +170,14 @@ fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
     (options.from.map_or(whole.0, cut), options.to.map_or(whole.1, cut))
 }
 
-/// Returns the time from the first operation, or the opening of the first window, to the end of the last.
+/// Returns the start and end of the window: from the first operation or the opening of the first recording window to
+/// the end of the last operation or the closing of the last window.
 fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
     Some(extend_to_windows(rows.times?, profile))
 }
 
-/// Extends the time of all GPU work to the opening of the first window and the closing of the last.
+/// Extends the time range of all GPU work so that it includes the opening of the first recording window and the closing
+/// of the last one.
 pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) -> (u64, u64) {
     let edges = profile.windows().iter();
     let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);
@@ -182,7 +186,7 @@ pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) ->
     (opened.map_or(first, |time| time.min(first)), closed.map_or(last, |time| time.max(last)))
 }
 
-/// Returns the times between two windows, in order.
+/// Returns the time ranges between two recording windows, in order.
 fn closed_times(profile: &Profile) -> Vec<(u64, u64)> {
     let (mut closed, mut since) = (Vec::new(), None);
     for &(edge, time) in profile.windows() {
@@ -204,14 +208,14 @@ fn waits_of(waits: &[StreamWait], stream: u32) -> &[StreamWait] {
     &waits[from..to]
 }
 
-/// Returns empty sums over the parts of the shown time.
+/// Creates empty sums over the parts of the shown time.
 fn series_parts(shown: (u64, u64), step: Option<u64>) -> SpanSums {
     let length = shown.1 - shown.0;
     let step = step.unwrap_or_else(|| length.div_ceil(DEFAULT_PARTS)).max(length.div_ceil(MAX_PARTS)).max(1);
     SpanSums::new(shown, step)
 }
 
-/// Returns the sums of a device by part of the shown time. `parts` are empty sums.
+/// Returns the sums of a device for each part of the shown time. `parts` are empty sums.
 fn series(rows: &StreamRows, device: &DeviceBusy, queued: &SpanSums, parts: SpanSums) -> Vec<SeriesRow> {
     let (shown, step) = (parts.shown(), parts.step());
     let (mut busy, mut bytes) = (parts.clone(), parts);

@@ -1,13 +1,13 @@
-//! The number of operations of a stream that were launched and not finished.
+//! Computes the maximum number of operations of a stream that were in flight (launched but not finished).
 
 use std::collections::VecDeque;
 
 use super::collect::StreamOp;
 
-/// Counts the operations of one stream that were launched and not finished, while the operations are walked.
+/// Counts the operations of one stream that are in flight, while the operations are visited in order.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    /// Ends of the operations that were not finished at the last launch.
+    /// Ends of the operations that were still in flight at the last launch.
     ends: VecDeque<u64>,
     last: (u64, u64),
     longest: u64,
@@ -30,8 +30,8 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number. `ops` returns the operations again, which are needed if they were not launched, or did not
-    /// end, in the order in which they began.
+    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again, which is needed
+    /// only if the order of their launches or of their ends differs from the order of their begins.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;
@@ -51,7 +51,7 @@ impl Queue {
     }
 }
 
-/// Returns the time at which an operation was launched. Operations without a launch count from their start.
+/// Returns the time at which an operation was launched. For operations without a known launch, this is their start.
 pub(super) fn queued_since(op: &StreamOp) -> u64 {
     if op.call == 0 { op.start } else { op.call.min(op.start) }
 }
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::{ContextId, Work};
 
-    /// Operations given by call, start and end.
+    /// Returns the maximum number in flight for operations given as (call, start, end).
     fn longest(ops: &[(u64, u64, u64)]) -> u64 {
         let op = |&(call, start, end): &(u64, u64, u64)| {
             let (call_ns, context) = (1, ContextId::FIRST);
@@ -74,20 +74,21 @@ mod tests {
 
     #[test]
     fn operations_wait_in_a_queue_until_they_end() {
-        // The second is launched while the first runs, the third at its end.
+        // The second operation is launched while the first one runs. The third operation is launched when the second
+        // one ends.
         assert_eq!(longest(&[(1, 2, 10), (5, 10, 20), (20, 30, 40)]), 2);
-        // Launches are not known.
+        // The launches of these operations are unknown.
         assert_eq!(longest(&[(0, 2, 10), (0, 10, 20)]), 1);
-        // No operation takes time.
+        // Both operations have zero duration.
         assert_eq!(longest(&[(5, 5, 5), (5, 5, 5)]), 0);
         assert_eq!(longest(&[]), 0);
     }
 
     #[test]
     fn operations_in_any_order_are_counted() {
-        // The first to begin is launched last, and ends last. From 4 on all three are in the queue.
+        // The operation that begins first is launched last and ends last. After time 4, all three are in the queue.
         assert_eq!(longest(&[(4, 5, 50), (1, 6, 10), (2, 7, 9)]), 3);
-        // The first ended when the last two were launched.
+        // The first operation had ended when the other two were launched.
         assert_eq!(longest(&[(1, 2, 3), (6, 7, 20), (5, 8, 9)]), 2);
     }
 }

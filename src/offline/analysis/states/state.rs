@@ -1,33 +1,33 @@
-//! States of a stream, their causes, and the intervals in which the stream has them.
+//! States of a stream, their causes, and the time intervals of the states.
 
 use super::collect::StreamKey;
 use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{EventId, Work};
 
-/// State of a stream. If several apply, the first one counts.
+/// State of a stream. If several states apply, the first one in this order counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// An operation runs.
     Running,
-    /// The next operation is launched and waits for an event.
+    /// The next operation was launched and is waiting for an event.
     Waiting,
-    /// The next operation is launched and has not begun, and waits for no known event.
+    /// The next operation was launched but has not begun, and is not waiting for a known event.
     Pending,
-    /// The next operation is not launched yet, or its launch is unknown.
+    /// The next operation has not been launched yet, or its launch is unknown.
     Idle,
     /// The last operation has ended.
     Finished,
-    /// No operation runs, and no window was open.
+    /// No operation runs, and no recording window is open.
     NotRecorded,
 }
 
 impl State {
-    /// All states, in the order in which they count.
+    /// All states, in the order in which they take precedence.
     pub const ALL: [Self; 6] =
         [Self::Running, Self::Waiting, Self::Pending, Self::Idle, Self::Finished, Self::NotRecorded];
 
-    /// Returns the word for tables.
+    /// Returns the state as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::Running => "running",
@@ -43,29 +43,29 @@ impl State {
 /// Cause of a state, or of a part of a launch delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum StateCause {
-    /// The state has no cause: running, finished or not recorded.
+    /// No cause, because the state is running, finished or not recorded.
     None,
-    /// Earlier work of the stream runs. Only delays have this cause, because the stream itself is then running.
+    /// Earlier work of the stream runs. Only delays have this cause, because the stream itself is running at that time.
     InOrder,
-    /// The operation waits for an event.
+    /// The operation waits for a CUDA event.
     Event,
-    /// The operation waits for an event that follows a kernel which moves data between GPUs.
+    /// The operation waits for a CUDA event that was recorded after a kernel that moves data between GPUs.
     Collective,
-    /// The launch call is in flight, or returned at most 10 us ago.
+    /// The launch call is in flight, or it returned at most 10 us ago.
     LaunchLatency,
     /// The legacy default stream waits for other streams, or another stream waits for it.
     DefaultStream,
-    /// Other streams ran for the whole time, and no other cause is known: no processor of the GPU was free, or the stream
-    /// waited for them in a way that the data does not tell.
+    /// Other streams were busy for the whole time, and no other cause is known. Either no multiprocessor of the GPU was
+    /// free, or the stream waited for the other streams in a way that the data does not show.
     OtherStreams,
-    /// The launch call has not begun.
+    /// The host has not begun the launch call.
     HostLate,
-    /// The data does not tell.
+    /// The data does not show the cause.
     Unknown,
 }
 
 impl StateCause {
-    /// Returns the word for tables; empty for [`StateCause::None`].
+    /// Returns the cause as a word for tables; empty for [`StateCause::None`].
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "",
@@ -81,7 +81,7 @@ impl StateCause {
     }
 }
 
-/// Time in which a stream had one state for one cause.
+/// Time interval in which a stream had one state for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
     /// Start, in ns since 1970.
@@ -94,23 +94,25 @@ pub struct Interval {
     pub cause: StateCause,
     /// Event that the stream waits for, if it is known.
     pub event: Option<EventId>,
-    /// Stream whose work the event waits for, if it is known. The event happens at the end of the interval.
+    /// Stream whose work has to end before the event happens, if it is known. The event happens at the end of the
+    /// interval.
     pub source: Option<StreamKey>,
-    /// Work that runs first, or that begins next; for [`StateCause::Collective`], the work waited for.
+    /// Operation that runs first in the interval, or that begins next. For [`StateCause::Collective`]: the operation
+    /// waited for.
     pub work: Option<Work>,
-    /// For [`StateCause::HostLate`], the launch that was late.
+    /// Launch that was late, for [`StateCause::HostLate`].
     pub late: Option<Launched>,
-    /// Code to which most of the time is charged, if culprits are searched for.
+    /// Place in the code that accounts for most of the time, if culprits are searched for.
     pub culprit: Option<SampleSite>,
 }
 
 impl Interval {
-    /// Creates an interval about which nothing else is known.
+    /// Creates an interval with a state and a cause, but without other facts.
     pub fn new((start, end): (u64, u64), state: State, cause: StateCause) -> Self {
         Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
     }
 
-    /// Whether `next` continues this interval. What runs does not matter.
+    /// Whether `next` continues this interval. For running streams, the operation does not matter.
     pub(super) fn continues_as(&self, next: &Self) -> bool {
         let facts = |one: &Self| (one.event, one.source, one.work, one.late);
         (self.end, self.state, self.cause) == (next.start, next.state, next.cause)

@@ -1,21 +1,21 @@
-//! Sums over the streams of a device: how many run at the same time, how long launches take, and amounts over time.
+//! Sums over the streams of a device: how many streams are busy at the same time, launch delays, and amounts over time.
 
 use super::state::StateCause;
 use std::collections::BTreeMap;
 
-/// Time in ns by the number of streams that run at the same time.
+/// Time in ns for each number of streams that are busy at the same time.
 pub type Concurrency = BTreeMap<u64, u64>;
 
-/// Times from the start of the launch call to the begin of the operation.
+/// Launch delays: times from the start of a launch call to the begin of its operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Delays of single operations; sorted once finished.
+    /// Delays of single operations in ns; sorted after all operations were added.
     pub nanos: Vec<u64>,
-    /// Sum of the delays by cause.
+    /// Total of the delays for each cause, in ns.
     pub by_cause: BTreeMap<StateCause, u64>,
 }
 
-/// Delays while the operations of a stream are walked.
+/// Delays that are collected while the operations of a stream are visited.
 #[derive(Debug, Default)]
 pub(super) struct DelaySums {
     pub(super) nanos: Vec<u64>,
@@ -29,7 +29,7 @@ impl DelaySums {
     }
 }
 
-/// Sums by a key of which there are few: a search among them is faster than a tree.
+/// Sums for a small number of keys, for which a linear search is faster than a tree.
 #[derive(Debug)]
 pub(super) struct SmallSums<K>(Vec<(K, u64)>);
 
@@ -53,39 +53,40 @@ impl<K: Copy + Ord> SmallSums<K> {
 }
 
 impl Delays {
-    /// Returns the delay that `percent` of the operations do not exceed; `None` without operations.
+    /// Returns the delay in ns that `percent` of the operations do not exceed; `None` if there are no operations.
     pub fn percentile(&self, percent: usize) -> Option<u64> {
         let rank = (self.nanos.len() * percent).div_ceil(100).max(1);
         self.nanos.get(rank - 1).copied()
     }
 }
 
-/// Part of the shown time, on one device.
+/// One of the equal parts of the shown time, on one device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesRow {
     /// Start, in ns since 1970.
     pub start: u64,
     /// End, in ns since 1970.
     pub end: u64,
-    /// Time in which at least one stream ran, in ns.
+    /// Time in which at least one stream was busy, in ns.
     pub busy_ns: u64,
-    /// Sum of the running times of all streams, in ns.
+    /// Total busy time of all streams, in ns.
     pub stream_ns: u64,
-    /// Sum over all operations of the time in which they were launched and not finished, in ns.
+    /// Total time that operations were in flight (launched but not finished), summed over all operations, in ns.
     pub queue_ns: u64,
-    /// Bytes that copies and fills moved.
+    /// Number of bytes that copies and fills moved.
     pub bytes: u64,
 }
 
-/// Amounts by part of a time.
+/// Amounts for each of the equal parts of a time range.
 #[derive(Clone, Debug)]
 pub(super) struct SpanSums {
     shown: (u64, u64),
     step: u64,
     partial: Vec<u64>,
-    /// Change in the number of spans that cover a part completely.
+    /// Change in the number of spans that cover a whole part, for each part.
     complete: Vec<i64>,
-    /// Part that was found last, with its times. The next time is usually in the same part, and divisions are slow.
+    /// Part that was found last: start, end and index. The next time is usually in the same part, and divisions are
+    /// slow.
     last: (u64, u64, usize),
 }
 
@@ -95,17 +96,17 @@ impl SpanSums {
         Self { shown, step, partial: vec![0; parts], complete: vec![0; parts + 1], last: (0, 0, 0) }
     }
 
-    /// Returns the whole time.
+    /// Returns the time range that is divided into parts.
     pub(super) fn shown(&self) -> (u64, u64) {
         self.shown
     }
 
-    /// Returns the length of a part.
+    /// Returns the duration of a part, in ns.
     pub(super) fn step(&self) -> u64 {
         self.step
     }
 
-    /// Adds a span to each part that it overlaps, by the time of the overlap.
+    /// Adds the duration of the overlap to each part that a span overlaps.
     pub(super) fn add(&mut self, start: u64, end: u64) {
         let (start, end) = (start.max(self.shown.0), end.min(self.shown.1));
         if start >= end {
@@ -123,7 +124,8 @@ impl SpanSums {
         self.complete[last] -= 1;
     }
 
-    /// Divides an amount among the parts that a span overlaps, in proportion to time. An instant belongs to one part.
+    /// Divides an amount among the parts that a span overlaps, in proportion to the time of the overlap. If the span
+    /// has no duration, one part gets the whole amount.
     pub(super) fn add_amount(&mut self, start: u64, end: u64, amount: u64) {
         let within = self.shown.0..self.shown.1;
         if start >= end {
@@ -156,7 +158,7 @@ impl SpanSums {
         self.shown.0.saturating_add((part as u64).saturating_mul(self.step))
     }
 
-    /// Returns the sums by part.
+    /// Returns the sum for each part.
     pub(super) fn sums(&self) -> Vec<u64> {
         let mut covering = 0_i64;
         let add = |(partial, change): (&u64, &i64)| {

@@ -1,4 +1,4 @@
-//! Walks the operations of one stream in order, and states what the stream did at each moment.
+//! Visits the operations of one stream in order, and determines what the stream did at each time.
 
 use super::collect::{StreamKey, StreamOp, StreamWait};
 use super::state::{Interval, State, StateCause};
@@ -7,21 +7,21 @@ use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
 use gpuflame_model::profile::Cause;
 use gpuflame_model::record::Work;
 
-/// A walk over the operations of one stream.
+/// Visits the operations of one stream.
 pub(super) struct StreamWalk<'a> {
-    /// Streams, by number.
+    /// Keys of all streams, by index.
     pub(super) keys: &'a [StreamKey],
-    /// Waits of the stream, by time.
+    /// Waits of the stream, in order of time.
     pub(super) waits: &'a [StreamWait],
-    /// Times in which any stream of the device ran.
+    /// Times in which any stream of the device was busy.
     pub(super) busy: &'a [(u64, u64)],
-    /// Times in which streams ran that the default stream rule makes this stream wait for.
+    /// Busy times of the streams that this stream has to wait for by the rule of default streams.
     pub(super) blocking: &'a [(u64, u64)],
     pub(super) is_collective: &'a dyn Fn(Work) -> bool,
-    /// Times between windows.
+    /// Time ranges between recording windows.
     pub(super) closed: &'a [(u64, u64)],
     pub(super) whole: (u64, u64),
-    /// Part of the window that is shown.
+    /// Part of the window for which intervals are passed on.
     pub(super) shown: (u64, u64),
     pub(super) delays: DelaySums,
     /// Interval that may still grow.
@@ -29,19 +29,19 @@ pub(super) struct StreamWalk<'a> {
     pub(super) each: &'a mut dyn FnMut(&Interval),
 }
 
-/// Events for which the next operation of a stream waits, as far as the data tells.
+/// Known events that the next operation of a stream waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventWaits {
-    /// The last event of known time.
+    /// Event with the latest known time.
     known: Option<StreamWait>,
-    /// An event whose time is not known.
+    /// Event whose time is unknown.
     untimed: Option<StreamWait>,
-    /// Call of the operation that waits first.
+    /// Launch call of the first operation that waits for the events.
     call: u64,
 }
 
 impl StreamWalk<'_> {
-    /// Walks operations that are sorted by start.
+    /// Visits operations, which must be sorted by start.
     pub(super) fn run(&mut self, ops: impl Iterator<Item = StreamOp>) {
         let (mut at, mut taken, mut waits) = (self.whole.0, 0, EventWaits::default());
         for (number, op) in ops.enumerate() {
@@ -49,7 +49,7 @@ impl StreamWalk<'_> {
             if op.call != 0 && (number == 0 || op.call != waits.call) {
                 waits = self.take_waits(&mut taken, op.call);
             }
-            // Before the first operation, the stream may have waited since before the window.
+            // Before the first operation, the stream may have been waiting since before the window began.
             let from = if number == 0 && op.call != 0 { at.min(op.call) } else { at };
             self.add_delay(op, from);
             if op.start > from {
@@ -65,7 +65,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Returns the waits that were called since the previous operation, at or before `call`.
+    /// Returns the waits that were called after the previous operation, and at or before time `call`.
     fn take_waits(&self, taken: &mut usize, call: u64) -> EventWaits {
         let mut waits = EventWaits { call, ..EventWaits::default() };
         while let Some(wait) = self.waits.get(*taken).filter(|wait| wait.time <= call) {
@@ -81,7 +81,7 @@ impl StreamWalk<'_> {
         waits
     }
 
-    /// Adds the delay of an operation before `from`, at which the stream was free.
+    /// Adds the launch delay of an operation. `from` is the time at which the stream became idle.
     fn add_delay(&mut self, op: &StreamOp, from: u64) {
         if op.call == 0 || op.call > op.start || !self.is_shown(op) {
             return;
@@ -100,7 +100,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// States what the stream did from `from` until `op` began.
+    /// Determines what the stream did from `from` until `op` began.
     fn gap(&mut self, from: u64, op: &StreamOp, waits: EventWaits) {
         let work = Some(op.work);
         let idle = |times, cause| Interval { work, ..Interval::new(times, State::Idle, cause) };
@@ -117,7 +117,8 @@ impl StreamWalk<'_> {
         self.launched_gap(called, called + nanos(Cause::LaunchLatency), op, waits);
     }
 
-    /// States why `op`, which was launched, did not begin from `from` on. Until `delivered`, the launch itself takes time.
+    /// Determines why `op`, which was launched already, did not begin at `from`. Until `delivered`, the launch itself
+    /// is the cause.
     fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
         let (mut at, mut delivered) = (from, delivered);
         let part =
@@ -154,7 +155,7 @@ impl StreamWalk<'_> {
         self.emit(part);
     }
 
-    /// Returns the cause of a delay that neither the launch nor an event explains.
+    /// Returns the cause of a delay that neither the launch nor a known event explains.
     fn cause_of_rest(&self, from: u64, to: u64) -> StateCause {
         let last_before = |times: &[(u64, u64)]| {
             times.partition_point(|time| time.1 <= to).checked_sub(1).map(|at| times[at])
@@ -171,7 +172,8 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Adds an interval: the part of it that is shown, without the time between windows if nothing ran.
+    /// Passes on the part of an interval that is shown. If no operation ran, times between recording windows are cut
+    /// out.
     fn emit(&mut self, interval: Interval) {
         let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {

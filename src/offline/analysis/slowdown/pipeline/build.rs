@@ -1,4 +1,4 @@
-//! Turns the recorded operations of a pipeline into a model.
+//! Builds a model from the recorded operations of a pipeline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,16 +6,16 @@ use super::dependencies::Dependencies;
 use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 
-/// A transfer this far below 0, in ns, has wrong times, and becomes 0.
+/// Minimum transfer time in ns. A transfer time further below 0 is an error; other negative times become 0.
 const MAX_NEGATIVE_NS: f64 = -10e6;
-/// Maximum number of stages, and of replicas; numbers above it are damage.
+/// Maximum number of stages, and of replicas. Larger numbers mean that the file is damaged.
 const MAX_SIZE: u32 = 65_536;
 
-/// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence, which also share
-/// weights; 1 if unknown.
+/// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence, and therefore
+/// also share weights; 1 if it is unknown.
 ///
 /// # Errors
-/// If operations are missing, or do not fit each other.
+/// If operations are missing, or do not match each other.
 pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobModel, ModelError> {
     let first_step = ops.iter().map(|op| op.step).min().ok_or_else(|| ModelError::new("no operations"))?;
     let sample: Vec<PipelineOp> =
@@ -28,7 +28,7 @@ pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobM
     let shares_weights = u64::from(replicas) * u64::from(sequence_parallel) > 1;
     let keys: Vec<OpKey> = sample.iter().map(|op| (op.kind, op.sequence, op.stage)).collect();
     let steps: BTreeSet<i64> = ops.iter().map(|op| op.step).collect();
-    // Damaged numbers would otherwise ask for more memory than the operations take.
+    // Without this check, damaged numbers could require much more memory than the operations themselves.
     let expected = keys.len().checked_mul(steps.len()).and_then(|all| all.checked_mul(replicas as usize));
     if expected != Some(ops.len()) || (stages as usize) > keys.len() {
         return Err(ModelError::new("steps or data-parallel ranks have different operations"));
@@ -85,7 +85,8 @@ fn worker_ranks(ops: &[PipelineOp], model: &JobModel) -> Result<Vec<u32>, ModelE
         .ok_or_else(|| ModelError::new("a worker has no operations"))
 }
 
-/// Sets durations and measured step times. A communication's duration counts from the last start in its group.
+/// Sets the durations of the operations and the measured step times. The duration of a communication is measured from
+/// the last start in its group.
 fn set_times(
     model: &mut JobModel,
     ops: &[PipelineOp],

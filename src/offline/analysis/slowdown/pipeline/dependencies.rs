@@ -1,4 +1,4 @@
-//! The order of a pipeline's operations. The rules hold for every step and replica, so they are derived from
+//! Finds the order of a pipeline's operations. The order is the same in every step and replica, so it is derived from
 //! replica 0 in the first step.
 
 use std::collections::{BTreeSet, HashMap};
@@ -8,13 +8,13 @@ use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use super::workers::Worker;
 use crate::analysis::slowdown::model::{JobModel, ModelError};
 
-/// Rules for the operations of one replica.
+/// Dependencies between the operations of one replica.
 pub(super) struct Dependencies<'a> {
     workers: Vec<Worker>,
     index: &'a HashMap<OpKey, usize>,
-    /// Whether gradients and weights are exchanged between replicas.
+    /// Whether replicas exchange gradients and weights.
     shares_weights: bool,
-    /// Whether gradients are exchanged while the backward pass runs.
+    /// Whether gradients are exchanged while the backward pass is still running.
     overlaps: bool,
     global_chunks: i64,
 }
@@ -39,7 +39,7 @@ impl<'a> Dependencies<'a> {
     /// Adds all dependencies and groups to the model.
     ///
     /// # Errors
-    /// If messages do not fit the computations.
+    /// If messages do not match the computations.
     pub(super) fn add_to(&self, model: &mut JobModel) -> Result<(), ModelError> {
         add_messages(model, &self.workers, self.index, self.global_chunks)?;
         for worker in &self.workers {
@@ -62,7 +62,8 @@ impl<'a> Dependencies<'a> {
         self.index.get(&(kind, sequence, stage)).copied()
     }
 
-    /// Computations run one after another, and so do messages of one kind, and exchanges of weights and gradients.
+    /// Makes operations on one worker run one after another: computations, messages of the same kind, and exchanges of
+    /// weights and gradients.
     fn add_streams(&self, model: &mut JobModel, worker: &Worker) {
         chain(model, worker.computes.iter().map(|op| self.at(op)));
         for kind in [Kind::ForwardSend, Kind::ForwardRecv, Kind::BackwardSend, Kind::BackwardRecv] {
@@ -74,7 +75,7 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// The first backward message of a stage follows the second last forward pass before the first backward pass.
+    /// Makes the first backward message of a stage follow the second last forward pass before the first backward pass.
     fn add_first_backward(&self, model: &mut JobModel, worker: &Worker) {
         let first = worker.computes.iter().position(|op| op.kind == Kind::BackwardCompute);
         let Some(before) = first.and_then(|at| at.checked_sub(2)) else { return };
@@ -86,8 +87,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// The first forward pass of a part of the model follows the last exchange of its weights. If gradients are
-    /// exchanged while the backward pass runs, the first exchange of a part follows its last backward pass.
+    /// Makes the first forward pass of a model part follow the last exchange of its weights. If gradients are exchanged
+    /// while the backward pass runs, the first exchange of a part follows the last backward pass of this part.
     fn add_weights(&self, model: &mut JobModel, worker: &Worker) {
         let mut seen = BTreeSet::new();
         for gather in worker.of_kind(Kind::ParamsAllGather).iter().rev() {
@@ -109,7 +110,7 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// After the last computation: gradients, clipping and the optimizer, one after another.
+    /// Orders the operations after the last computation: gradients, clipping and the optimizer, one after another.
     fn add_end_of_step(&self, model: &mut JobModel, worker: &Worker) {
         let stage = worker.stage;
         let find = |kind| self.find(kind, 0, stage);
@@ -138,8 +139,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Exchanges of weights and gradients, in which all replicas take part; the embedding's all-reduce of the outer
-    /// stages; the clipping, for which all workers meet.
+    /// Adds the collectives: exchanges of weights and gradients between all replicas, the all-reduce of the embedding's
+    /// gradients between the first and the last stage, and the clipping, at which all workers meet.
     fn add_collectives(&self, model: &mut JobModel) {
         let shared = [Kind::ParamsAllGather, Kind::GradsReduceScatter, Kind::SeparateGradsAllReduce];
         for op in self.workers.iter().flat_map(|worker| &worker.others) {
@@ -169,7 +170,7 @@ fn chain(model: &mut JobModel, ops: impl Iterator<Item = usize>) {
     }
 }
 
-/// Returns the first of the operations that end last.
+/// Returns the operation that ends last. If several end at the same time, returns the first of them.
 fn last_to_end<'a>(ops: impl Iterator<Item = &'a PipelineOp>) -> Option<&'a PipelineOp> {
     ops.fold(None, |last: Option<&PipelineOp>, op| match last {
         Some(last) if op.start + op.duration <= last.start + last.duration => Some(last),

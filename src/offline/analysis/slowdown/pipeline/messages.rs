@@ -1,7 +1,7 @@
-//! Messages between stages: which computation each one belongs to, and which send and receive are one message.
+//! Matches messages between stages: each send and receive to its computation, and each send to its receive.
 //!
-//! Training frameworks also record sends and receives that move nothing: in the beginning and at the end of a step, and
-//! in the first and the last part of a model. They have no peer.
+//! Training frameworks also record sends and receives that move no data: at the begin and end of a step, and in the
+//! first and last part of a model. Such messages have no peer.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,11 +9,11 @@ use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use super::workers::Worker;
 use crate::analysis::slowdown::model::{JobModel, ModelError};
 
-/// Maximum difference between two clocks, in seconds.
+/// Maximum difference between the clocks of two workers, in seconds.
 const CLOCK_ERROR_SECONDS: f64 = 5e-5;
 
-/// The four kinds of messages: kind, computation that it belongs to, whether it is sent, and the step to the peer's
-/// stage.
+/// The four kinds of messages, as (kind, computation that the message belongs to, whether it is a send, offset of the
+/// peer's stage).
 const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::ForwardSend, Kind::ForwardCompute, true, 1),
     (Kind::ForwardRecv, Kind::ForwardCompute, false, -1),
@@ -21,13 +21,13 @@ const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::BackwardRecv, Kind::BackwardCompute, false, 1),
 ];
 
-/// Sides of one message: computation, number, and sender's stage.
+/// Sends and receives that form one message, keyed by kind of computation, sequence number and sender's stage.
 type Pairs = BTreeMap<(Kind, usize, i64), Vec<usize>>;
 
-/// Adds the dependencies and groups of the messages.
+/// Adds the dependencies of the messages, and a group for each message.
 ///
 /// # Errors
-/// If sends, receives and computations do not fit each other.
+/// If sends, receives and computations do not match each other.
 pub(super) fn add_messages(
     model: &mut JobModel,
     workers: &[Worker],
@@ -112,8 +112,8 @@ fn add_worker_messages(
     Ok(())
 }
 
-/// Returns the test for messages that belong to a computation: receives before the last one starts, and sends after the
-/// first one ends.
+/// Returns a predicate that selects messages that belong to a computation: receives that begin before the last
+/// computation starts, or sends that end after the first computation ends.
 fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp) -> bool + use<> {
     let last_start = computes.iter().map(|op| op.start).fold(f64::NEG_INFINITY, f64::max);
     let first_end = computes.iter().map(|op| op.start + op.duration).fold(f64::INFINITY, f64::min);
@@ -123,7 +123,8 @@ fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp
     }
 }
 
-/// A send follows its computation. A receive precedes its computation, and follows the one before.
+/// Adds the dependency between a message and its computation. A send follows its computation. A receive precedes its
+/// computation and follows the previous computation.
 fn add_compute_dependency(
     model: &mut JobModel,
     message: usize,

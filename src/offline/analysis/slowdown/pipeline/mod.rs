@@ -1,4 +1,4 @@
-//! Jobs with a pipeline: the operations that workers run, as a training framework records them.
+//! Jobs with a pipeline, built from the operations of workers that a training framework records.
 
 mod build;
 mod dependencies;

@@ -1,35 +1,35 @@
-//! The operations of a pipeline, as they are recorded.
+//! Operations of a pipeline, in the form in which they are recorded.
 
 use crate::analysis::slowdown::model::Average;
 
-/// Kind of an operation of a pipeline, in the order of their names.
+/// Kind of a pipeline operation. The kinds are in the alphabetical order of their names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PipelineKind {
     /// Backward pass of a microbatch.
     BackwardCompute,
-    /// Receives a gradient from the next stage.
+    /// Receive of a gradient from the next stage.
     BackwardRecv,
-    /// Sends a gradient to the previous stage.
+    /// Send of a gradient to the previous stage.
     BackwardSend,
     /// All-reduce of the embedding's gradients, between the first and the last stage.
     EmbeddingGradsAllReduce,
     /// Forward pass of a microbatch.
     ForwardCompute,
-    /// Receives activations from the previous stage.
+    /// Receive of activations from the previous stage.
     ForwardRecv,
-    /// Sends activations to the next stage.
+    /// Send of activations to the next stage.
     ForwardSend,
-    /// Mark after the last computation.
+    /// Mark that follows the last computation of a step.
     Gc,
-    /// Reduce-scatter of the gradients over the replicas.
+    /// Reduce-scatter of the gradients across the replicas.
     GradsReduceScatter,
     /// All-reduce of the layer norm's gradients.
     LayernormGradsAllReduce,
     /// Update of the weights.
     Optimizer,
-    /// Clipping of the gradients, for which all workers meet.
+    /// Clipping of the gradients, at which all workers meet.
     OptimizerClipMainGrad,
-    /// All-gather of the weights over the replicas.
+    /// All-gather of the weights across the replicas.
     ParamsAllGather,
     /// All-reduce of gradients that are not part of the reduce-scatter.
     SeparateGradsAllReduce,
@@ -74,12 +74,12 @@ impl PipelineKind {
         }
     }
 
-    /// Returns the kind of this name.
+    /// Returns the kind with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// Returns the name under which savings are reported. Both sides of a message are one.
+    /// Returns the name under which savings are reported. Sends and receives share a name.
     pub(super) fn reported_as(self) -> &'static str {
         match self {
             Self::ForwardSend | Self::ForwardRecv => "forward messages",
@@ -104,24 +104,26 @@ impl PipelineKind {
     }
 }
 
-/// A recorded operation.
+/// A recorded pipeline operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PipelineOp {
-    /// Data-parallel rank of the worker.
+    /// Data-parallel rank of the worker that ran the operation.
     pub replica: u32,
-    /// Stage of the worker.
+    /// Pipeline stage of the worker.
     pub stage: u32,
     /// Global rank of the worker.
     pub rank: u32,
-    /// Number of the step.
+    /// Id of the step.
     pub step: i64,
-    /// Kind.
+    /// Kind of the operation.
     pub kind: PipelineKind,
-    /// Number of the operation among those of its kind on this worker in this step, by start.
+    /// Sequence number of the operation: its position by start among the operations of the same kind on this worker in
+    /// this step.
     pub sequence: u32,
-    /// Part of the model within the stage, if a stage has several (virtual stages); -1 for an operation of no part.
+    /// Index of the model part within the stage, if a stage has several parts (virtual stages); -1 if the operation
+    /// belongs to no part.
     pub chunk: i32,
-    /// Part of the model over all stages; -1 for an operation of no part.
+    /// Index of the model part over all stages; -1 if the operation belongs to no part.
     pub global_chunk: i32,
     /// Start, in seconds.
     pub start: f64,
@@ -129,5 +131,5 @@ pub struct PipelineOp {
     pub duration: f64,
 }
 
-/// Name of an operation: kind, sequence number and stage.
+/// Key of an operation: kind, sequence number and stage.
 pub(super) type OpKey = (PipelineKind, u32, u32);

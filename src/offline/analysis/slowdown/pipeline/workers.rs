@@ -1,8 +1,8 @@
-//! Operations by stage, in the order of their starts.
+//! Groups operations by stage, in the order of their starts.
 
 use super::ops::{PipelineKind as Kind, PipelineOp};
 
-/// Operations of one stage, by start.
+/// Operations of one stage, sorted by start.
 pub(super) struct Worker {
     pub(super) stage: u32,
     pub(super) computes: Vec<PipelineOp>,
@@ -21,7 +21,7 @@ impl Worker {
         Self { stage, computes, messages, others }
     }
 
-    /// Returns the operations of a kind other than a computation or message, by sequence number.
+    /// Returns the operations of a kind that is not a computation or a message, sorted by sequence number.
     pub(super) fn of_kind(&self, kind: Kind) -> Vec<&PipelineOp> {
         let mut ops: Vec<_> = self.others.iter().filter(|op| op.kind == kind).collect();
         ops.sort_by_key(|op| op.sequence);
