@@ -1,4 +1,4 @@
-//! Analyses and formats of the `gpuflame` command, for the files that the recorder or another tool wrote.
+//! Analyses and output formats of the `gpuflame` command, for files that the recorder or another tool wrote.
 
 #![forbid(unsafe_code)]
 

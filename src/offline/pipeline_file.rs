@@ -1,7 +1,8 @@
-//! Reads the operations of a pipeline from a parquet file, and the layout of the job from the `meta` file next to it.
+//! Reads the operations of a pipeline from a Parquet file, and the layout of the job from the `meta` file in the same
+//! folder.
 //!
-//! The columns are those that ByteDance's StragglerAnalysis publishes: `dp_rank`, `stage`, `rank`, `step`, `optype`,
-//! `start_ts` and `duration` (seconds), `seq_id`, `mc` and `gmc`.
+//! The columns are the same as in the files published by ByteDance's StragglerAnalysis: `dp_rank`, `stage`, `rank`,
+//! `step`, `optype`, `start_ts` and `duration` (seconds), `seq_id`, `mc` and `gmc`.
 
 use std::fs::{self, File};
 use std::io::Read as _;
@@ -15,35 +16,36 @@ use parquet::file::reader::{FileReader as _, RowGroupReader, SerializedFileReade
 use super::analysis::{PipelineKind, PipelineOp};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum number of operations: reading them takes about 2 GB of memory.
+/// Maximum number of operations. Reading this many takes about 2 GB of memory.
 const MAX_OPS: i64 = 16_000_000;
-/// Maximum size of a `meta` file, which has a few lines.
+/// Maximum size of a `meta` file in bytes. Such a file has only a few lines.
 const MAX_META_BYTES: u64 = 65_536;
-/// Number of values read at once.
+/// Number of values that are read in one call.
 const BATCH: usize = 65_536;
 
-/// Layout of a job, from its `meta` file. Numbers that the file does not give are `None`.
+/// Layout of a job, read from its `meta` file. Numbers that are missing in the file are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLayout {
     /// Number of data-parallel ranks.
     pub data_parallel: Option<u32>,
-    /// Number of stages.
+    /// Number of pipeline stages.
     pub stages: Option<u32>,
     /// Number of workers that share a sequence.
     pub sequence_parallel: Option<u32>,
 }
 
-/// Returns the `meta` file of `trace-X.parquet`: `meta-X.yaml` in the same folder, if it exists.
+/// Returns the path of the `meta` file that belongs to `trace-X.parquet`, which is `meta-X.yaml` in the same folder.
+/// Returns `None` if there is no such file.
 pub fn layout_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_stem()?.to_str()?;
     let meta = path.with_file_name(format!("meta-{}.yaml", name.strip_prefix("trace-")?));
     meta.is_file().then_some(meta)
 }
 
-/// Reads a `meta` file: lines of the form `key: value`. Other YAML is refused.
+/// Reads a `meta` file, which has lines of the form `key: value`. Other YAML syntax is an error.
 ///
 /// # Errors
-/// `Io`, or `Format` with the line.
+/// `Io` if the file cannot be read, or `Format`, which names the faulty line.
 pub fn read_layout(path: &Path) -> Result<JobLayout> {
     let mut text = String::new();
     File::open(path)
@@ -76,10 +78,10 @@ fn parse_layout(text: &str) -> Result<JobLayout> {
     Ok(layout)
 }
 
-/// Reads all operations of a file.
+/// Reads all operations in a file.
 ///
 /// # Errors
-/// `Io`, or `Format` with the column or the row.
+/// `Io` if the file cannot be read, or `Format`, which names the faulty column or row.
 pub fn read_pipeline_ops(path: &Path) -> Result<Vec<PipelineOp>> {
     read_all(path).map_err(|error| error.within(path.display()))
 }
@@ -105,7 +107,7 @@ fn broken(error: ParquetError) -> Error {
     Error::new(ErrorKind::Format, format!("cannot be read as parquet: {error}"))
 }
 
-/// Values of a column.
+/// Values of a column, by type.
 enum Column {
     Whole(Vec<i64>),
     Real(Vec<f64>),
@@ -183,7 +185,7 @@ fn read_column(group: &dyn RowGroupReader, name: &str) -> Result<Column> {
     Ok(column)
 }
 
-/// Reads `rows` values. An absent value is an error, because an operation needs every column.
+/// Reads `rows` values. A missing value is an error, because an operation needs a value in every column.
 fn values<T: DataType>(mut reader: ColumnReaderImpl<T>, rows: usize, name: &str) -> Result<Vec<T::T>> {
     let (mut values, mut present) = (Vec::new(), Vec::new());
     loop {

@@ -1,4 +1,4 @@
-//! A finished run, read from its recording or from another tool's trace: its GPU time by stack.
+//! A finished run, read from its recording or from another tool's trace: its GPU time for each stack.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use gpuflame_model::profile::{Profile, Unnamed, View};
 use gpuflame_model::record::{Row, StepSpans, WriterId};
 use gpuflame_traces::import::{self, Kind};
 
-/// Number of rows between two checks of the memory ceiling.
+/// Number of rows between two checks of the memory limit.
 const ROWS_PER_MEMORY_CHECK: usize = 4096;
 
 /// Options for reading a run: which samples to distinguish, and which frames to show.
@@ -24,36 +24,39 @@ pub struct ReadOptions {
     pub by_stream: bool,
     /// Whether stacks include the frames inside CUDA's libraries and the frames below `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether a Python frame is shown with the executed line. Default: false, so that the frame is shown with the
-    /// first line of its function.
+    /// Whether a Python frame is shown with the executed line. Default: false; the frame is then shown with the first
+    /// line of its function.
     pub python_lines: bool,
     /// Whether stacks with Python frames omit native frames. Default: false.
     pub python_only: bool,
-    /// Memory limit of the sums in bytes. Beyond the limit, rare stacks are merged into "other" entries, and the
-    /// ledger has the total of these entries. Default: unlimited.
+    /// Maximum memory of the sums in bytes. Beyond this limit, rare stacks are merged into "other" entries, and the
+    /// ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
-    /// Whether work of a backward pass is attributed to the forward pass, for traces of torch.profiler and for
-    /// recordings with the ranges of `emit_nvtx`. Default: false, so that the work is attributed to autograd, which
-    /// launched it.
+    /// Whether GPU work of a backward pass is attributed to the forward pass. This works for traces of torch.profiler,
+    /// and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is then attributed to autograd,
+    /// which launched it.
     pub backward_under_forward: bool,
-    /// Whether the states of the host's threads are also read for the time in which a GPU copied but ran no kernel. Default:
-    /// false.
+    /// Whether the states of the host's threads are also read for times in which a GPU copied but ran no kernel.
+    /// Default: false.
     pub kernel_gaps: bool,
-    /// Maximum number of calls and pieces of GPU work up to which the states of the host's threads are also read for all other
-    /// time between launches. Default: 0.
+    /// If the run has at most this many calls and GPU operations in total, the states of the host's threads are also
+    /// read for all other times between launches. Default: 0.
     pub between_launches: usize,
-    /// Whether the states of the host's threads are left out, and the culprits of idle time are not looked for. Default: false.
+    /// Whether the states of the host's threads are skipped, and the culprits of idle time are not searched for.
+    /// Default: false.
     pub without_host_states: bool,
-    /// Whether durations are summed by stack and kernel with their squares, for the comparison of two runs. Default: false.
+    /// Whether the squares of durations are summed too, for each stack and kernel. The comparison of two runs needs
+    /// these sums. Default: false.
     pub has_squares: bool,
-    /// Whether the named ranges of a trace are also returned with their times. Default: false.
+    /// Whether the named ranges of a trace and their times are returned too. Default: false.
     pub ranges: bool,
-    /// Traces taken while the graphs that this run launches were captured. Work of the graphs is attributed to the
-    /// stacks in these traces. Default: none.
+    /// Traces that were recorded while the CUDA graphs that this run launches were captured. The GPU work of these
+    /// graphs is attributed to the stacks in these traces. Default: none.
     pub graph_captures: Vec<PathBuf>,
 }
 
-/// A run recorded by gpuflame or by another tool: its GPU time by stack, and the share of that time that is known.
+/// A run recorded by gpuflame or by another tool: its GPU time for each stack, and how much of the GPU work was
+/// recorded.
 #[derive(Debug)]
 pub struct Run {
     profile: Profile,
@@ -63,15 +66,15 @@ pub struct Run {
     remarks: Vec<String>,
 }
 
-/// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 and other tools, plain or
-/// compressed. The format is detected by content. The path `-` is standard input.
+/// Reads a recording (`.gfr`), or a trace of torch.profiler, Nsight Systems, rocprofv3 or another tool, plain or
+/// compressed. The format is detected from the content. The path `-` means standard input.
 ///
-/// Code addresses are symbolized immediately, with the files that the recording names. Frames for which no name is
-/// found keep their address.
+/// Code addresses are symbolized immediately, using the files that the recording names. Frames without a known name
+/// keep their address.
 ///
 /// # Errors
-/// `Io` or `Format`, with cause, place and remedy, if nothing can be read. If a file is damaged, its readable part is
-/// read, and [`Run::remarks`] lists the damage.
+/// `Io` or `Format`, with the cause, the place and a remedy, if nothing can be read. If a file is damaged, its readable
+/// part is read, and [`Run::remarks`] lists the damage.
 pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     let path = path.as_ref();
     let opened = import::open(path)?;
@@ -105,7 +108,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
             }
         }
     })?;
-    // A recording that has only sums has no times of launches.
+    // A recording that contains only sums has no launch times, so its coverage comes from the sums.
     if !has_only_sums {
         if host_function_calls > 0 {
             coverage.note_host_functions();
@@ -116,7 +119,8 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     Ok(run)
 }
 
-/// Whether the thread that writes a recording is still running. `None` if that cannot be determined here.
+/// Whether the thread that writes a recording is still running. Returns `None` if this cannot be determined on this
+/// machine.
 pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
     #[cfg(target_os = "linux")]
     {
@@ -131,8 +135,8 @@ pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
 }
 
 impl Run {
-    /// Creates a run from the rows that `rows` emits: joins them, adds them up, and symbolizes the stacks. Also returns
-    /// the result of `rows`. The joined rows are passed to `sink` before symbolization.
+    /// Creates a run from the rows that `rows` emits: joins the rows, sums them, and symbolizes the stacks. Also
+    /// returns the result of `rows`. The joined rows are passed to `sink` before symbolization.
     pub fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,
@@ -176,7 +180,7 @@ impl Run {
         Ok((Self { profile, ledger, unnamed, tied, remarks: Vec::new() }, result))
     }
 
-    /// Returns the counts of everything that was seen, matched and lost.
+    /// Returns the counts of all rows that were read, matched and dropped.
     pub fn ledger(&self) -> &Ledger {
         &self.ledger
     }
@@ -184,7 +188,7 @@ impl Run {
     /// Writes `view` in the given format.
     ///
     /// # Errors
-    /// Errors of `out`; `Setting` if the format consists of single activities, not of sums.
+    /// The errors of `out`; `Setting` if the format needs single activities instead of sums.
     pub fn draw(
         &self,
         view: &View,
@@ -195,17 +199,17 @@ impl Run {
         format.draw(&self.profile, view, options, out)
     }
 
-    /// Returns the number of code frames without a name, by reason.
+    /// Returns the number of code frames without a name, for each reason.
     pub fn unnamed(&self) -> &BTreeMap<Unnamed, u64> {
         &self.unnamed
     }
 
-    /// Returns remarks about the file: one sentence for each damaged or missing part.
+    /// Returns remarks about the file. Each remark is a sentence about a damaged or missing part.
     pub fn remarks(&self) -> &[String] {
         &self.remarks
     }
 
-    /// Returns the profile: stacks, samples and names, the input of all formats.
+    /// Returns the profile: stacks, samples and names, which all formats are written from.
     #[doc(hidden)]
     pub fn profile(&self) -> &Profile {
         &self.profile

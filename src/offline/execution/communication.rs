@@ -1,22 +1,23 @@
-//! Recognizes the collective or message of a communication kernel, by its name and by the operators that called it.
+//! Recognizes the collective or message that a communication kernel executes, by the kernel's name and by the operators
+//! that called it.
 
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_traces::execution::Values;
 
 use super::{GpuNode, LinkedTrace};
 
-/// Communication of a GPU node, in the numbers of Chakra's definition.
+/// Kind of communication of a GPU node. Numbers are those of Chakra's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Communication {
     /// A message to another rank.
     Send,
     /// A message from another rank.
     Receive,
-    /// A collective, with its `CollectiveCommType` if the names tell it.
+    /// A collective, with its `CollectiveCommType` if the names show it.
     Collective(Option<u64>),
 }
 
-/// Words of names, without `_` and `-`, and the numbers of `CollectiveCommType`.
+/// Substrings of names, without `_` and `-`, and the matching codes of `CollectiveCommType`.
 const COLLECTIVES: [(&str, u64); 7] = [
     ("allreduce", 0),
     ("reducescatter", 7),
@@ -27,19 +28,22 @@ const COLLECTIVES: [(&str, u64); 7] = [
     ("reduce", 1),
 ];
 
-/// Returns the communication of a GPU node, its bytes, and its process group; `None` if it does not communicate.
+/// Returns the communication of a GPU node, its size in bytes, and its process group. Returns `None` if the node does
+/// not communicate.
 pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communication, u64, String)> {
     let work = linked.work(gpu);
     let name = linked.kineto.name(work.name);
     if !is_communication_kernel(name) {
         return None;
     }
-    // The operators around the launch: `nccl:all_to_all` in `record_param_comms` in `c10d::alltoall_base_`.
+    // The operators around the launch, for example: `nccl:all_to_all` in `record_param_comms` in
+    // `c10d::alltoall_base_`.
     let callers = callers(linked, gpu.parent);
     let names: Vec<String> =
         callers.iter().map(|at| squeezed(&linked.trace.nodes[*at].name.decode())).collect();
     let kernel = squeezed(name);
-    // All-to-all, send and receive run the same kernel. For other collectives, the kernel's name is the best source.
+    // All-to-all, send and receive run the same kernel, so only the operators distinguish them. For other collectives,
+    // the kernel's name is the best source.
     let is_point_to_point = kernel.contains("sendrecv");
     let all = names.iter().map(String::as_str);
     let texts: Vec<&str> =
@@ -64,7 +68,7 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
     Some((what, bytes.unwrap_or(0), group.unwrap_or_default()))
 }
 
-/// Returns the launching operator and up to three of its callers.
+/// Returns the operator that launched the work, and up to three of its callers.
 fn callers(linked: &LinkedTrace<'_>, parent: usize) -> Vec<usize> {
     const MAX_CALLERS: usize = 4;
     let next = |at: &usize| linked.trace.nodes[*at].parent;
@@ -76,8 +80,8 @@ fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).collect::<String>().to_lowercase()
 }
 
-/// Sums the sizes of the tensors among the values. A tensor is a list of its id, storage id, offset, number of elements,
-/// bytes per element, and device.
+/// Returns the total size in bytes of the tensors among the values. A tensor is a list of its id, storage id, offset,
+/// number of elements, bytes per element, and device.
 pub fn tensor_bytes(values: &Values<'_>) -> u64 {
     let mut bytes = 0_u64;
     for list in values.values.split('[').skip(1) {

@@ -1,4 +1,5 @@
-//! Dependencies between operators and GPU work, beyond those of callers on called operators.
+//! Finds dependencies between operators and GPU work, in addition to the dependencies between callers and the operators
+//! that they called.
 //!
 //! | from | to | known from |
 //! |---|---|---|
@@ -16,34 +17,34 @@ use super::order::Order;
 use super::pairing::Pairs;
 use gpuflame_traces::execution::{ExecutionTrace, HostCall, Kineto, Work};
 
-/// Minimum pause of a thread, in ns, after which its next operator depends on another thread. Chakra's linker has the
-/// same limit.
+/// Minimum pause of a thread in ns after which its next operator is assumed to depend on another thread. Chakra's
+/// linker uses the same limit.
 const MIN_PAUSE_NS: i64 = 1_000_000;
-/// Tolerance in ns for times that are cut to whole microseconds.
+/// Tolerance in ns for times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
-/// Maximum number of launches before or after a wait that are examined for the work that it concerns.
+/// Maximum number of launches before or after a wait that are searched for the awaited work.
 const MAX_LAUNCHES: usize = 4096;
-/// Maximum number of earlier pieces of work that are examined for one that ended.
+/// Maximum number of earlier operations that are searched for one that has ended.
 const MAX_OVERLAPS: usize = 256;
 
-/// Dependencies by node of the graph, as numbers of the nodes that come first.
+/// Dependencies of each node of the graph, given as indexes of the nodes that come first.
 #[derive(Debug, Default)]
 pub struct Dependencies {
     /// Previous operator of the thread.
     pub thread: Vec<Option<u32>>,
     /// Last operator of another thread, for the first operator after a pause.
     pub inter_thread: Vec<Option<u32>>,
-    /// Work for which the thread waited before it ran the operator.
+    /// GPU work that the thread waited for before it ran the operator.
     pub host_waits: Vec<Vec<u32>>,
-    /// Previous work on the stream.
+    /// Previous operation on the stream.
     pub stream: Vec<Option<u32>>,
-    /// Work on other streams for which the stream waited.
+    /// GPU work on other streams that the stream waited for.
     pub stream_waits: Vec<Vec<u32>>,
-    /// Number of dependencies that were left out because the times contradict them.
+    /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,
 }
 
-/// The graph without dependencies.
+/// The graph before its dependencies were found.
 pub(super) struct Graph<'a> {
     pub(super) trace: &'a ExecutionTrace<'a>,
     pub(super) kineto: &'a Kineto,
@@ -54,7 +55,7 @@ pub(super) struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Finds all dependencies. `calls` is the call that launched each piece of work.
+    /// Finds all dependencies. `calls` contains the call that launched each GPU operation.
     pub(super) fn dependencies(&self, calls: &[Option<usize>]) -> Dependencies {
         let count = self.trace.nodes.len() + self.gpu.len();
         let mut found = Dependencies {
@@ -88,12 +89,12 @@ impl Graph<'_> {
         if self.kineto.has_whole_micros() { ROUNDING_NS } else { 0 }
     }
 
-    /// Whether work `first` had ended when work `second` began.
+    /// Whether GPU operation `first` had ended when GPU operation `second` began.
     fn has_ended(&self, first: u32, second: u32) -> bool {
         self.work(first).end <= self.work(second).start.saturating_add(self.slack())
     }
 
-    /// Returns the calls of the execution trace's process.
+    /// Returns the calls of the process that recorded the execution trace.
     fn own_calls(&self) -> impl Iterator<Item = &HostCall> {
         self.kineto.calls.iter().filter(|call| self.pairs.own_threads[call.thread as usize])
     }
@@ -112,9 +113,10 @@ impl Graph<'_> {
             let mut is_first = false;
             for &op in ops {
                 let HostOpTimes { start, end: own_end, thread } = self.times(op);
-                // A slice that is not in the execution trace leaves the pause to the next one.
+                // After a slice that is not in the execution trace, the pause belongs to the next slice.
                 is_first |= end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
-                // A range that waits for another thread lasts, so the pause counts from the operators inside the range.
+                // A range that waits for another thread stays open, so the pause is measured between the operators
+                // inside the range.
                 end = own_end;
                 let Some(node) = self.node(op) else { continue };
                 if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
@@ -135,7 +137,7 @@ impl Graph<'_> {
         HostOpTimes { start: op.start, end: op.end, thread: op.thread }
     }
 
-    /// Returns the paired operators in order of start, as positions in [`Kineto::ops`].
+    /// Returns the paired operators sorted by start, as positions in [`Kineto::ops`].
     fn starts(&self) -> Vec<u32> {
         let mut all: Vec<u32> =
             self.pairs.op_of_node.iter().flatten().map(|op| u32::try_from(*op).unwrap_or(u32::MAX)).collect();
@@ -150,8 +152,9 @@ impl Graph<'_> {
         starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
     }
 
-    /// Ties work to the last work on its stream that had ended. Work inside a graph overlaps on one stream. Work whose
-    /// stream is unknown has no such dependency.
+    /// Adds a dependency from each GPU operation to the last operation on its stream that had ended when it began. This
+    /// is needed because nodes of a graph overlap on one stream. Operations on an unknown stream get no such
+    /// dependency.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
@@ -182,7 +185,8 @@ impl Graph<'_> {
         }
     }
 
-    /// Ties the last work before the call that recorded an event to the first work after the call that let a stream wait.
+    /// For each wait of a stream, adds a dependency of the first operation launched after the waiting call on the last
+    /// operation launched before the call that recorded the event.
     fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let calls: HashMap<u64, &HostCall> =
             self.own_calls().filter_map(|call| Some((call.correlation?, call))).collect();
@@ -197,8 +201,9 @@ impl Graph<'_> {
         }
     }
 
-    /// Without wait records, the streams of a wait are those of the launches around it: the next launch of the thread
-    /// waited for the last launch before the wait on another stream. Times that contradict this leave it out.
+    /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches around
+    /// it: the thread's next launch waited for the last earlier launch on another stream. A wait is omitted if the
+    /// times contradict it.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
         for call in self.own_calls() {
             if !matches!(
@@ -222,7 +227,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Ties the work that a call waited for to the next operator of the thread.
+    /// Makes the next operator of a thread depend on the work that the thread's call waited for.
     fn add_host_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let streams: HashMap<u64, u32> =
             self.kineto.waits.iter().filter_map(|wait| Some((wait.correlation?, wait.stream?))).collect();
@@ -230,7 +235,7 @@ impl Graph<'_> {
             let Some(waits_for_all) = waits_for_all(self.kineto.name(call.name)) else { continue };
             let Some(next) = self.next_op(call) else { continue };
             let stream = call.correlation.and_then(|id| streams.get(&id).copied()).filter(|_| !waits_for_all);
-            // Without the stream, only work that ended during the call is known to be the work that the call waited for.
+            // If the stream is unknown, only work that ended during the call is assumed to be the awaited work.
             let is_known = waits_for_all || stream.is_some();
             let ended = launches
                 .before(call.start)
@@ -246,7 +251,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Returns the first operator that the thread of `call` began after it.
+    /// Returns the first operator that the thread of `call` began after the call.
     fn next_op(&self, call: &HostCall) -> Option<u32> {
         let ops = &self.nesting.threads[call.thread as usize];
         let at = ops.partition_point(|op| self.kineto.ops[*op].start < call.end);
@@ -260,7 +265,8 @@ struct HostOpTimes {
     thread: u32,
 }
 
-/// Whether a call of this name waits for all work (true) or for one stream or event (false); `None` for other calls.
+/// Returns true if a call with this name waits for all work, false if it waits for one stream or event, and `None` for
+/// other calls.
 fn waits_for_all(name: &str) -> Option<bool> {
     match name {
         "cudaDeviceSynchronize" | "hipDeviceSynchronize" | "cuCtxSynchronize" => Some(true),
@@ -274,7 +280,7 @@ fn waits_for_all(name: &str) -> Option<bool> {
     }
 }
 
-/// Launch of a GPU node.
+/// Call that launched the work of a GPU node.
 #[derive(Clone, Copy, Debug)]
 struct Launch {
     time: i64,
@@ -308,7 +314,7 @@ impl Launches {
         Self { all }
     }
 
-    /// Returns the last launches before `time`, the latest first.
+    /// Returns the last launches before `time`, starting with the latest.
     fn before(&self, time: i64) -> impl Iterator<Item = &Launch> {
         let end = self.all.partition_point(|launch| launch.time < time);
         self.all[..end].iter().rev().take(MAX_LAUNCHES)

@@ -1,12 +1,12 @@
-//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run, into a graph of operators and GPU work
-//! with times and dependencies.
+//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run. The result is a graph of operators and
+//! GPU work with times and dependencies.
 //!
 //! ```text
 //! ET node --rf_id--> operator of Kineto --encloses--> call --correlation--> GPU work
 //! ```
 //!
-//! Nodes of the graph are numbered: first the nodes of the execution trace in their order, then the GPU work in order
-//! of time. Every dependency points from a node to one that comes earlier in `order`, so the graph has no cycle.
+//! Nodes of the graph are numbered: first the nodes of the execution trace in their order, then the GPU operations in
+//! order of time. Every dependency leads from a node to one that comes earlier in `order`, so the graph has no cycles.
 
 mod communication;
 mod dependencies;
@@ -28,90 +28,92 @@ use order::Order;
 use pairing::Pairs;
 use placement::Placements;
 
-/// An execution trace joined with its timeline.
+/// An execution trace joined with its Kineto timeline.
 #[derive(Debug)]
 pub struct LinkedTrace<'a> {
-    /// The execution trace.
+    /// The execution trace of the run.
     pub trace: &'a ExecutionTrace<'a>,
-    /// The timeline.
+    /// The Kineto timeline of the run.
     pub kineto: &'a Kineto,
-    /// Times by node of the execution trace; `None` if Kineto has no operator for the node.
+    /// Times of each node of the execution trace; `None` if Kineto has no operator for the node.
     pub host: Vec<Option<HostTimes>>,
-    /// GPU work below the nodes, in order of time.
+    /// GPU operations as nodes below the operators that launched them, in order of time.
     pub gpu: Vec<GpuNode>,
     /// Dependencies between nodes.
     pub dependencies: Dependencies,
-    /// All nodes of the graph. Every node comes after the nodes that it depends on.
+    /// Indexes of all nodes of the graph. Every node comes after the nodes that it depends on.
     pub order: Vec<u32>,
-    /// Counts of linked and unlinked operators and work.
+    /// Numbers of linked and unlinked operators and GPU operations.
     pub coverage: Coverage,
 }
 
 /// Times of an operator, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTimes {
-    /// Start on the timeline's clock.
+    /// Start in ns, on the timeline's clock.
     pub start: i64,
-    /// Time from start to end.
+    /// Total time from start to end, in ns.
     pub inclusive: u64,
-    /// Time outside of operators that the operator called.
+    /// Time in ns that was not spent in operators that this operator called.
     pub exclusive: u64,
 }
 
-/// GPU work as a node of the graph.
+/// A GPU operation as a node of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuNode {
-    /// Id, greater than all ids of the execution trace.
+    /// Id of the node, which is greater than all ids in the execution trace.
     pub id: u64,
-    /// Position of the work in [`Kineto::work`].
+    /// Position of the GPU operation in [`Kineto::work`].
     pub work: usize,
-    /// Position of the parent in [`ExecutionTrace::nodes`].
+    /// Position of the parent node in [`ExecutionTrace::nodes`].
     pub parent: usize,
-    /// Kind of the parent.
+    /// Kind of the parent node.
     pub place: Place,
 }
 
-/// Way in which nodes were paired with operators.
+/// Method by which nodes were paired with operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairedBy {
-    /// By `rf_id` and `Record function id`.
+    /// By `rf_id` of the node and `Record function id` of the operator.
     #[default]
     RecordFunction,
     /// By the order of the operators' names on each thread, because the timeline has no `Record function id`.
     NameOrder,
 }
 
-/// Counts of linked and unlinked operators and work.
+/// Numbers of linked and unlinked operators and GPU operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    /// Way in which operators were paired.
+    /// Method by which operators were paired.
     pub paired_by: PairedBy,
-    /// Number of places in the timeline that the execution trace fits; greater than 1 only for [`PairedBy::NameOrder`].
+    /// Number of positions in the timeline at which the execution trace fits; greater than 1 only for
+    /// [`PairedBy::NameOrder`].
     pub fitting_places: u64,
-    /// Number of nodes that are not paired because the operator with their number has another name.
+    /// Number of nodes that are not paired because the operator with the same id has another name.
     pub other_names: u64,
     /// Number of nodes that are operators or ranges.
     pub operators: u64,
-    /// Number of such nodes with an operator of Kineto.
+    /// Number of nodes that are operators or ranges and are paired with an operator of Kineto.
     pub operators_linked: u64,
-    /// Number of pieces of GPU work in the timeline.
+    /// Number of GPU operations in the timeline.
     pub work: u64,
-    /// Number of pieces of work below the operator that launched them.
+    /// Number of GPU operations that are linked to the operator that launched them.
     pub work_linked: u64,
-    /// GPU time of the timeline, in ns.
+    /// Total duration of the GPU operations in the timeline, in ns.
     pub work_ns: u64,
-    /// GPU time of linked work, in ns.
+    /// Total duration of the linked GPU operations, in ns.
     pub work_linked_ns: u64,
-    /// Work that is not linked, by reason.
+    /// Number of GPU operations that are not linked to an operator, for each reason.
     pub unlinked: [u64; Unlinked::ALL.len()],
-    /// Number of pieces of work that calls of several processes may have launched, because they have the same id.
+    /// Number of GPU operations whose launching call is ambiguous, because calls of several processes have the same
+    /// correlation id.
     pub ambiguous: u64,
-    /// Number of dependencies that were left out because the times contradict them.
+    /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,
 }
 
 impl Coverage {
-    /// Number of pieces of work that were launched while the execution trace was recorded.
+    /// Returns the number of GPU operations that were launched while the execution trace was recorded.
     pub fn work_in_window(&self) -> u64 {
         self.work - self.unlinked[Unlinked::Outside as usize]
     }
@@ -127,12 +129,12 @@ impl LinkedTrace<'_> {
         }
     }
 
-    /// Returns the number of a GPU node in the graph.
+    /// Returns the index that a GPU node has in the graph.
     pub fn gpu_number(&self, gpu: usize) -> u32 {
         (self.trace.nodes.len() + gpu) as u32
     }
 
-    /// Returns the work of a GPU node.
+    /// Returns the GPU operation of a GPU node.
     pub fn work(&self, gpu: &GpuNode) -> &Work {
         &self.kineto.work[gpu.work]
     }
@@ -141,7 +143,7 @@ impl LinkedTrace<'_> {
 /// Joins an execution trace and a timeline.
 ///
 /// # Errors
-/// `Format`: the timeline has no operators, or the files are not of the same run.
+/// `Format` if the timeline has no operators, or if the files do not belong to the same run.
 pub fn link<'a>(trace: &'a ExecutionTrace<'a>, kineto: &'a Kineto) -> Result<LinkedTrace<'a>> {
     if kineto.ops.is_empty() {
         let what = "the Kineto trace has no operators (cpu_op); record it with ProfilerActivity.CPU";
@@ -179,7 +181,7 @@ pub fn link<'a>(trace: &'a ExecutionTrace<'a>, kineto: &'a Kineto) -> Result<Lin
     Ok(LinkedTrace { trace, kineto, host, gpu, dependencies, order: order.sorted(), coverage })
 }
 
-/// Damaged files have durations of centuries.
+/// The sum saturates, because damaged files may contain durations of centuries.
 fn saturating_sum(nanos: impl Iterator<Item = u64>) -> u64 {
     nanos.fold(0, u64::saturating_add)
 }

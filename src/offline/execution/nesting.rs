@@ -1,24 +1,24 @@
-//! Finds the operator of a thread that encloses an operator or a call, and the time that operators spent outside of
-//! operators that they called.
+//! Finds the operator that encloses each operator or call on the same thread, and the time that each operator spent
+//! outside of the operators that it called.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use gpuflame_traces::execution::Kineto;
 
-/// Tolerance in ns for times that are cut to whole microseconds.
+/// Tolerance in ns for times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
 
-/// Nesting of operators and calls, by time.
+/// Nesting of operators and calls, derived from their times.
 #[derive(Debug, Default)]
 pub(super) struct Nesting {
-    /// Operator that encloses each operator.
+    /// Operator that encloses each operator, if any.
     pub(super) op_parents: Vec<Option<usize>>,
-    /// Innermost operator that encloses each call.
+    /// Innermost operator that encloses each call, if any.
     pub(super) call_ops: Vec<Option<usize>>,
-    /// Time by operator outside of the operators that it called, in ns.
+    /// Time in ns that each operator spent outside of the operators that it called.
     pub(super) exclusive: Vec<u64>,
-    /// Operators by thread: enclosing ones first, then by start.
+    /// Operators of each thread, sorted by start. Enclosing operators come before the operators inside.
     pub(super) threads: Vec<Vec<usize>>,
 }
 
@@ -49,7 +49,7 @@ impl Nesting {
         let mut open: Vec<usize> = Vec::new();
         for slice in slices {
             let (start, end) = times(kineto, *slice);
-            // A slice without a duration at the end of an operator is inside the operator.
+            // A slice of zero duration at the end of an operator counts as inside the operator.
             let is_over = |op: usize| {
                 let last = kineto.ops[op].end;
                 last < start || (last == start && end > start)
@@ -75,14 +75,14 @@ impl Nesting {
         }
     }
 
-    /// Takes the operator that a call names by its External id, if the operator was open at the call. So calls in the
-    /// same microsecond as the end of one operator and the start of another have the right operator.
+    /// Corrects the operator of each call by the call's External id, if that operator was open at the call. Without
+    /// this, a call in the microsecond in which one operator ends and another starts could get the wrong operator.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
-        // Kineto before 2024 writes the correlation id in the place of the call's External id.
+        // Kineto before 2024 writes the correlation id instead of the call's External id.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
             return;
         }
-        // A process counts for itself, so ids are unique only among its threads.
+        // Each process assigns its own ids, so ids are unique only among its threads.
         let ops = kineto.ops.iter().enumerate();
         let ops: HashMap<(u32, u64), usize> =
             ops.filter_map(|(at, op)| Some(((op.thread, op.external?), at))).collect();
@@ -105,8 +105,8 @@ fn times(kineto: &Kineto, slice: Slice) -> (i64, i64) {
     }
 }
 
-/// Returns the slices of each thread by start. Of slices that start together, the longest is first, because it encloses
-/// the others, and operators precede calls.
+/// Returns the slices of each thread, sorted by start. If several slices start together, the longest comes first,
+/// because it encloses the others, and operators come before calls.
 fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(Slice::Op(at)));
@@ -115,7 +115,8 @@ fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
         .iter()
         .enumerate()
         .for_each(|(at, call)| threads[call.thread as usize].push(Slice::Call(at)));
-    // External ids and Record function ids are counted when an operator begins, so a caller has the smaller one.
+    // External ids and Record function ids are assigned in the order in which operators begin, so a caller has a
+    // smaller id.
     let begun = |slice: Slice| match slice {
         Slice::Op(at) => (kineto.ops[at].external.unwrap_or(0), kineto.ops[at].record_function.unwrap_or(0)),
         Slice::Call(_) => (u64::MAX, u64::MAX),

@@ -1,10 +1,10 @@
-//! A total order of the nodes: by time, callers before the nodes that they called. A dependency is kept only if it
-//! follows this order, so no set of dependencies can have a cycle.
+//! Defines a total order of the nodes: by time, with callers before the nodes that they called. A dependency is kept
+//! only if it agrees with this order, so dependencies cannot form a cycle.
 
 use super::{GpuNode, HostTimes};
 use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 
-/// Position of every node, including GPU work.
+/// Sort key of every node, including GPU nodes.
 #[derive(Debug)]
 pub(super) struct Order {
     keys: Vec<(i64, u32)>,
@@ -18,7 +18,8 @@ impl Order {
         gpu: &[GpuNode],
     ) -> Self {
         let callers_first = callers_first(trace, host);
-        // A node without times has the time of its caller. No node is before its caller, whatever its clock.
+        // A node without times gets the time of its caller. No node comes before its caller, even if its recorded time
+        // is earlier.
         let mut keys = vec![(i64::MIN, 0); trace.nodes.len()];
         for (at, &node) in callers_first.iter().enumerate() {
             let caller = trace.nodes[node].parent.map_or(i64::MIN, |parent| keys[parent].0);
@@ -32,7 +33,7 @@ impl Order {
         Self { keys }
     }
 
-    /// Returns all nodes in this order.
+    /// Returns the indexes of all nodes in this order.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = (0..self.keys.len() as u32).collect();
         nodes.sort_by_key(|node| self.keys[*node as usize]);
@@ -45,7 +46,7 @@ impl Order {
     }
 }
 
-/// Returns all nodes: each before the nodes that it called, which are in order of time.
+/// Returns all nodes. Each node comes before the nodes that it called, and these are in order of time.
 fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<usize> {
     let mut called = vec![Vec::new(); trace.nodes.len()];
     let mut open = Vec::new();
@@ -56,7 +57,7 @@ fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<
         }
     }
     let key = |at: &usize| (host[*at].map(|times| times.start), trace.nodes[*at].rf_id, trace.nodes[*at].id);
-    // The last one is taken first.
+    // The sort is in reverse order, because nodes are taken from the end.
     let sort = |nodes: &mut Vec<usize>| nodes.sort_by_key(|at| std::cmp::Reverse(key(at)));
     sort(&mut open);
     let mut order = Vec::with_capacity(trace.nodes.len());

@@ -1,5 +1,6 @@
-//! Pairs the nodes of an execution trace with operators of the timeline: by the number of the operator's execution, or
-//! by the order of names on each thread if the timeline was recorded before PyTorch wrote these numbers.
+//! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id of the operator's
+//! execution. If the timeline was recorded before PyTorch wrote these ids, they are found by the order of names on each
+//! thread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -7,28 +8,29 @@ use super::PairedBy;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 
-/// Pairs of nodes and operators.
+/// Pairs of execution trace nodes and timeline operators.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// Position in [`Kineto::ops`] by node.
+    /// Position in [`Kineto::ops`] of the operator of each node.
     pub(super) op_of_node: Vec<Option<usize>>,
-    /// Position of the node by operator.
+    /// Position of the node of each operator.
     pub(super) node_of_op: Vec<Option<usize>>,
     pub(super) paired_by: PairedBy,
     pub(super) fitting_places: u64,
-    /// Number of nodes whose operator with the same number has another name. They are not paired.
+    /// Number of nodes that are not paired because the operator with the same id has another name.
     pub(super) other_names: u64,
-    /// By thread of the timeline: whether it is of the execution trace's process. Ids are unique only within a process.
+    /// Whether each thread of the timeline belongs to the process of the execution trace. Ids are unique only within a
+    /// process.
     pub(super) own_threads: Vec<bool>,
 }
 
-/// Maximum share of other names among operators with the same number, in percent. Pairs of one run have none; the
-/// limit leaves room for names that a profiler changes.
+/// Maximum percentage of operators with the same id but another name. Two files of the same run have no such operators;
+/// the limit tolerates names that a profiler changes.
 const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
     /// # Errors
-    /// `Format` if the files are not of the same run, or lack the numbers that pair them.
+    /// `Format` if the files do not belong to the same run, or if they lack the ids by which they are paired.
     pub(super) fn find(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<Self> {
         if trace.nodes.iter().all(|node| node.rf_id.is_none()) {
             return Err(refuse(
@@ -81,7 +83,8 @@ impl Pairs {
                  runs, or of different parts of one run; record both in the same window",
             ));
         }
-        // A number is unique only within a process, so traces of two runs share numbers, but not their names.
+        // Ids are unique only within a process, so traces of two different runs contain the same ids, but with
+        // different names.
         if pairs.other_names * 100 > found * MAX_OTHER_NAMES_PERCENT {
             let same = found - pairs.other_names;
             return Err(refuse(&format!(
@@ -96,7 +99,8 @@ impl Pairs {
         let mut pairs = Self { paired_by: PairedBy::NameOrder, ..Self::none(trace, kineto) };
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
         let mut threads = threads_of_ops(kineto, &pairs.own_threads);
-        // The thread that began first fixes the place in the timeline; other threads follow it.
+        // The thread that began first determines the position in the timeline. Other threads must fit after this
+        // position.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =
@@ -109,7 +113,7 @@ impl Pairs {
             begin = begin.max(fit.start);
             pairs.fitting_places = pairs.fitting_places.max(found.iter().map(|(_, fit)| fit.places).sum());
             nodes.iter().zip(fit.ops).for_each(|(node, op)| pairs.add(*node, *op));
-            // A thread of the timeline is one thread of the execution trace.
+            // A thread of the timeline can match only one thread of the execution trace.
             let thread = *thread;
             threads.remove(thread);
         }
@@ -123,7 +127,7 @@ impl Pairs {
     }
 }
 
-/// Place in a thread of the timeline where the operators of a thread of the execution trace fit.
+/// Position in a timeline thread at which the operators of an execution trace thread fit.
 struct Fit<'a> {
     ops: &'a [usize],
     start: i64,
@@ -131,7 +135,7 @@ struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Finds the first place that does not begin before `from`, and counts all places.
+    /// Finds the first position that does not begin before `from`, and counts all positions.
     fn find(names: &[u32], ops: &'a [usize], kineto: &Kineto, from: i64) -> Option<Self> {
         let mut first = None;
         let mut places = 0;
@@ -146,8 +150,8 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// Returns all positions at which `names` occurs in `all` (Knuth, Morris and Pratt: in linear time, because the steps of
-/// a loop repeat the same names).
+/// Returns all positions at which `names` occurs in `all`. Uses the algorithm of Knuth, Morris and Pratt, which takes
+/// linear time even if a loop repeats the same names.
 fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize> {
     let mut fallback = vec![0; names.len()];
     let mut length = 0;
@@ -171,13 +175,14 @@ fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize
     found
 }
 
-/// Returns the operators of the own threads, by thread, in the order in which they began.
+/// Returns the operators of each thread of the execution trace's process, in the order in which they began.
 fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
     threads.retain(|ops| ops.first().is_some_and(|op| own_threads[kineto.ops[*op].thread as usize]));
     for ops in &mut threads {
-        // External ids are counted when an operator begins. Times in whole microseconds do not order operators.
+        // External ids are assigned in the order in which operators begin. Times in whole microseconds are too coarse
+        // to order operators.
         match ops.iter().all(|at| kineto.ops[*at].external.is_some()) {
             true => ops.sort_by_key(|at| kineto.ops[*at].external),
             false => ops.sort_by_key(|at| (kineto.ops[*at].start, std::cmp::Reverse(kineto.ops[*at].end))),
@@ -186,7 +191,8 @@ fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     threads
 }
 
-/// Returns the nodes by thread, in the order in which they began. The thread that began first is first.
+/// Returns the nodes of each thread, in the order in which they began. The threads are in the order in which they
+/// began.
 fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     let mut threads: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, node) in trace.nodes.iter().enumerate().filter(|(_, node)| node.rf_id.is_some()) {
@@ -198,14 +204,15 @@ fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     threads
 }
 
-/// Returns by thread whether it is of the execution trace's process. A file that names no process has only one.
+/// Returns for each timeline thread whether it belongs to the process of the execution trace. If the file names no
+/// process, all threads belong to it.
 fn own_threads(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Vec<bool> {
     let own = trace.header.pid.to_string();
     let is_own = |process: &str| trace.header.pid == 0 || process.is_empty() || process == own;
     kineto.threads.iter().map(|(process, _)| is_own(process)).collect()
 }
 
-/// Returns an error if the files are of different processes.
+/// Returns an error if the files belong to different processes.
 fn check_processes(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<()> {
     let own = trace.header.pid.to_string();
     let mut processes: Vec<&str> =

@@ -1,4 +1,4 @@
-//! Finds the node of the execution trace that launched each piece of GPU work.
+//! Finds the node of the execution trace that launched each GPU operation.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,27 +11,27 @@ use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 pub enum Place {
     /// The operator or range that launched the work.
     Operator,
-    /// The root of the thread that launched the work, or of the process: no operator launched it.
+    /// The root of the thread that launched the work, or of the process, because no operator launched the work.
     Root,
 }
 
-/// Reason why work is not below an operator.
+/// Reason why GPU work is not linked to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlinked {
-    /// An operator that is not in the execution trace launched the work, or the work was launched before the first or
-    /// after the last operator of the execution trace. It is not in the output.
+    /// The work was launched by an operator that is not in the execution trace, or before its first or after its last
+    /// operator. The work is not in the output.
     Outside,
-    /// The call that launched the work is in no operator. The work is below the root of its thread.
+    /// The call that launched the work is not inside an operator. The work is placed below the root of its thread.
     InNoOperator,
-    /// The timeline has no call with the work's correlation id. The work is below the root of the process.
+    /// The timeline has no call with the work's correlation id. The work is placed below the root of the process.
     NoCall,
 }
 
 impl Unlinked {
-    /// All reasons.
+    /// All reasons, in the order of tables.
     pub const ALL: [Self; 3] = [Self::Outside, Self::InNoOperator, Self::NoCall];
 
-    /// Returns a phrase for tables.
+    /// Returns the reason as a phrase for tables.
     pub fn words(self) -> &'static str {
         match self {
             Self::Outside => "launched outside of the execution trace",
@@ -41,16 +41,16 @@ impl Unlinked {
     }
 }
 
-/// Parents of GPU work.
+/// Parents of all GPU operations.
 #[derive(Debug, Default)]
 pub(super) struct Placements {
-    /// Work, its parent and the parent's kind, in order of time.
+    /// GPU operations in order of time, as (operation, its parent, kind of the parent).
     pub(super) placed: Vec<(usize, usize, Place)>,
-    /// Call that launched each piece of work.
+    /// Call that launched each GPU operation.
     pub(super) calls: Vec<Option<usize>>,
-    /// Number of pieces of work that calls of several processes may have launched.
+    /// Number of GPU operations that calls of several processes may have launched.
     pub(super) ambiguous: u64,
-    /// Number of pieces of work for each reason.
+    /// Number of GPU operations for each reason.
     pub(super) unlinked: [u64; Unlinked::ALL.len()],
 }
 
@@ -89,16 +89,17 @@ struct Finder<'a> {
     kineto: &'a Kineto,
     pairs: &'a Pairs,
     nesting: &'a Nesting,
-    /// Correlation ids and calls, sorted. A file of several processes has ids several times.
+    /// Correlation ids and their calls, sorted. In a file of several processes, an id may occur several times.
     calls: Vec<(u64, usize)>,
-    /// Operators of the own process by External id; empty if the External ids of GPU work are not those of operators.
+    /// Operators of the own process, keyed by External id. Empty if the External ids of GPU work do not refer to
+    /// operators.
     ops: HashMap<u64, usize>,
-    /// Root by thread of the timeline.
+    /// Root node of each thread in the timeline.
     thread_roots: Vec<Option<usize>>,
     root: usize,
-    /// Start of the first and end of the last operator of the execution trace.
+    /// Start of the first operator of the execution trace, and end of its last operator.
     window: (i64, i64),
-    /// Whether every outermost operator of the process is in the execution trace.
+    /// Whether the execution trace contains every outermost operator of the process.
     is_whole: bool,
 }
 
@@ -109,7 +110,7 @@ impl<'a> Finder<'a> {
             calls.filter_map(|(at, call)| Some((call.correlation?, at))).collect();
         calls.sort_unstable();
         let is_own = |op: usize| pairs.own_threads[kineto.ops[op].thread as usize];
-        // Kineto before 2024 writes the correlation id in the place of the External id.
+        // Kineto before 2024 writes the correlation id instead of the External id.
         let has_real_ids =
             kineto.work.iter().any(|work| work.external.is_some() && work.external != work.correlation);
         let ops = kineto.ops.iter().enumerate().filter(|(at, _)| has_real_ids && is_own(*at));
@@ -131,7 +132,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Returns the call that launched the work, and whether calls of several processes may have launched it.
+    /// Returns the call that launched the GPU operation, and whether calls of several processes may have launched it.
     fn call(&self, work: usize) -> (Option<usize>, bool) {
         let work = &self.kineto.work[work];
         let Some(id) = work.correlation else { return (None, false) };
@@ -142,21 +143,21 @@ impl<'a> Finder<'a> {
         if same().all(|call| process(&call) == process(&first)) {
             return (Some(first), false);
         }
-        // Work begins after its call, soon after it.
+        // Work begins after its call, so the latest call before the work is the most likely one.
         let before: Vec<usize> = same().filter(|call| self.kineto.calls[*call].start <= work.start).collect();
         let processes: BTreeSet<&str> = before.iter().map(process).collect();
         let last = before.iter().rev().max_by_key(|call| self.kineto.calls[**call].start);
         (Some(last.copied().unwrap_or(first)), processes.len() != 1)
     }
 
-    /// Returns the parent, or the reason why the parent is not an operator.
+    /// Returns the parent node of a GPU operation, and the reason if the parent is not an operator.
     fn place(&self, work: usize, call: Option<usize>) -> (Option<(usize, Place)>, Option<Unlinked>) {
         let Some(call) = call else {
             let named = self.kineto.work[work].external.and_then(|id| self.ops.get(&id));
             if let Some(node) = named.and_then(|op| self.node_around(*op)) {
                 return (Some((node, Place::Operator)), None);
             }
-            // Work without a call was launched before the recording, unless the profiler lost the call.
+            // Work without a call was launched before the recording began, unless the profiler lost the call.
             let is_inside = self.is_whole || self.kineto.work[work].start >= self.window.0;
             return (is_inside.then_some((self.root, Place::Root)), Some(Unlinked::NoCall));
         };
@@ -176,7 +177,7 @@ impl<'a> Finder<'a> {
         (Some((root, Place::Root)), Some(Unlinked::InNoOperator))
     }
 
-    /// Returns the node of the innermost operator around `op` that is in the execution trace.
+    /// Returns the node of the innermost operator that encloses `op` (or is `op`) and is in the execution trace.
     fn node_around(&self, op: usize) -> Option<usize> {
         let mut around = Some(op);
         while let Some(op) = around {
@@ -189,14 +190,15 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns the root of the process. A node whose caller is lost has no parent, either, but it was executed.
+/// Returns the root of the process. A node whose caller was lost has no parent either, but it has an `rf_id` because it
+/// was executed.
 fn process_root(trace: &ExecutionTrace<'_>) -> usize {
     let nodes = || trace.nodes.iter();
     let root = nodes().position(|node| node.parent.is_none() && node.rf_id.is_none());
     root.or_else(|| nodes().position(|node| node.parent.is_none())).unwrap_or(0)
 }
 
-/// Returns the roots of the execution trace's threads, by thread of the timeline.
+/// Returns the root node for each thread in the timeline.
 fn thread_roots(trace: &ExecutionTrace<'_>, kineto: &Kineto, pairs: &Pairs) -> Vec<Option<usize>> {
     let mut roots = vec![None; kineto.threads.len()];
     for (node, op) in pairs.op_of_node.iter().enumerate() {
@@ -207,7 +209,7 @@ fn thread_roots(trace: &ExecutionTrace<'_>, kineto: &Kineto, pairs: &Pairs) -> V
             while let Some(parent) = trace.nodes[at].parent {
                 (below, at) = (at, parent);
             }
-            // Only a node that was not executed is a root.
+            // A root node was not executed, so it has no `rf_id`.
             *root = Some(below).filter(|one| trace.nodes[*one].rf_id.is_none());
         }
     }

@@ -1,10 +1,10 @@
-//! The table of all activities, of a recording or of another tool's trace: every row is in memory.
+//! Writes a table of all activities in a recording or in another tool's trace. All rows must be in memory.
 
 use gpuflame_export::ActivityTable;
 use gpuflame_export::format::Format;
 use gpuflame_model::record::Row;
 
-/// A row for each activity.
+/// Table with one row for each activity.
 pub(super) static CSV: Format = Format::of_events(
     "csv",
     &[".csv"],

@@ -16,7 +16,7 @@
 //! | `launch_ns`, `launch_duration_ns` | long | start and duration of the call |
 //! | `reason` | text | why it has no stack or no time; null if it has both |
 //!
-//! The stack of a graph node continues with `[graph]` and the stack that created the node. Rows are sorted by time.
+//! For a graph node, the stack continues with `[graph]` and the stack that created the node. Rows are sorted by time.
 
 use std::rc::Rc;
 
@@ -28,11 +28,11 @@ use gpuflame_export::compose::{event_site, stack_names, work_name};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing, Work};
 
-/// Function that computes the value of a column for a row.
+/// Function that computes the value of a column from a row.
 pub(super) enum Column {
     Int(fn(&ActivityRow<'_>) -> Option<i32>),
     Long(fn(&ActivityRow<'_>) -> Option<i64>),
-    /// Key that determines the text. The text of a key is created once, because many rows share few keys.
+    /// Key that determines the text. Many rows share the same few keys, so the text of each key is created only once.
     Text(fn(&ActivityRow<'_>) -> Option<TextKey>),
 }
 
@@ -72,35 +72,35 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("reason", Text(|row| row.reason())),
 ];
 
-/// Key that determines a text of the table.
+/// Key that determines a text in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TextKey {
-    /// Kind of the work.
+    /// Kind of the GPU work.
     Kind(Work),
-    /// Name of the work.
+    /// Name of the GPU work.
     Name(Work),
-    /// Name of a context's call.
+    /// Name of a launch context's API call.
     Call(ContextId),
-    /// Name of a context's thread.
+    /// Name of a launch context's thread.
     ThreadName(ContextId),
-    /// Stack of a context.
+    /// Stack of a launch context.
     Stack(ContextId),
-    /// Stack of a site other than a plain context.
+    /// Stack of a site that is not a plain launch context.
     SampleSite(SampleSite),
-    /// Language of the innermost frame with a source.
+    /// Source language of the innermost frame whose source is known.
     Language(&'static str),
-    /// File of the innermost frame with a source.
+    /// Source file of the innermost frame whose source is known.
     File(SampleSite),
-    /// Reason why the row has no stack. Also tells whether the row lacks a time.
+    /// Reason why the row has no stack, and whether the row lacks a time.
     Reason(Option<Missing>, bool),
 }
 
-/// A row, with access to the row's names.
+/// A row of the table, with access to the names that it needs.
 pub(super) struct ActivityRow<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
     pub(super) event: JoinedActivity,
-    /// Correlation id as the source has it.
+    /// Correlation id in the source file.
     pub(super) correlation: Option<u64>,
 }
 
@@ -166,7 +166,7 @@ impl ActivityRow<'_> {
         (stack.is_some() || is_untimed).then_some(TextKey::Reason(stack, is_untimed))
     }
 
-    /// Returns the text for a key of this row.
+    /// Returns the text that belongs to a key of this row.
     pub(super) fn text(&self, key: TextKey) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {

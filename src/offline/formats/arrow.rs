@@ -1,8 +1,9 @@
-//! The activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`, with the columns of
-//! [`super::activity_columns`].
+//! Writes the activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`.
+//! [`super::activity_columns`] lists the columns.
 //!
-//! The file has the same layout as memory, so readers copy nothing. Text columns are dictionaries that hold each text
-//! once. Losses are in the schema's metadata, under the same names as in Parquet.
+//! The data in the file have the same layout as in memory, so readers need no copy. Text columns use dictionaries,
+//! which store each text once. The schema's metadata contain the counts of dropped data, with the same names as in
+//! Parquet.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -21,10 +22,10 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
 
-/// Number of rows per record batch.
+/// Number of rows in each record batch.
 const ROWS_PER_BATCH: usize = 1 << 17;
 
-/// The Arrow format, with the names of the profile.
+/// The Arrow format. Names are taken from the profile.
 pub(super) static ARROW: Format = Format::of_events(
     "arrow",
     &[".arrow", ".feather"],
@@ -36,7 +37,7 @@ pub(super) static ARROW: Format = Format::of_events(
 fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result<()> {
     let callers = Callers::new(profile);
     let rows = || events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
-    // A file has one dictionary per column, and the dictionary must be complete before the first row is written.
+    // The file has one dictionary per column, which must be complete before the first row is written.
     let mut columns: Vec<_> = COLUMNS.iter().map(|(name, column)| ColumnBuilder::new(name, column)).collect();
     rows().for_each(|row| columns.iter_mut().for_each(|column| column.add_text(&row)));
     let metadata = metadata(profile, events);
@@ -69,13 +70,13 @@ fn io_error(error: ArrowError) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
-/// A column under construction.
+/// A column that is being built.
 struct ColumnBuilder<'a> {
     name: &'a str,
     column: &'a Column,
-    /// Index of a key's text in the dictionary.
+    /// Dictionary index of the text that belongs to each key.
     places: IdMap<TextKey, i32>,
-    /// Index of each text in the dictionary; empty once the dictionary is complete.
+    /// Dictionary index of each text; empty after the dictionary was completed.
     known: HashMap<String, i32>,
     texts: Arc<StringArray>,
 }

@@ -1,4 +1,4 @@
-//! The callers of contexts: name of the call, thread and stack, looked up once per context.
+//! Finds the callers of launch contexts: name of the call, thread and stack. Each context is looked up only once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,7 +11,7 @@ use gpuflame_export::source::source_line;
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Cache of callers. See the module's documentation.
+/// Cache of callers and source locations. See the module's documentation.
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
     callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
@@ -26,44 +26,44 @@ pub(super) struct StackSource {
 }
 
 pub(super) struct Caller {
-    /// Name of the API call that the context made.
+    /// Name of the API call of the launch context.
     pub(super) call: String,
     pub(super) thread: ThreadId,
-    /// Name of the thread in the system; empty if unknown.
+    /// Name that the operating system gives to the thread; empty if it is unknown.
     pub(super) thread_name: String,
-    /// Frames, root first.
+    /// Frames of the stack, root first.
     pub(super) frames: Vec<CallerFrame>,
 }
 
 /// A frame of a caller's stack.
 pub(super) struct CallerFrame {
-    /// Text for folded stacks.
+    /// Frame text for folded stacks.
     pub(super) text: String,
-    /// Text for formats that gpuflame reads again. It keeps all characters that are allowed between two `;`, because in
-    /// such formats a number at the end of the text is not a weight, and numbers in names are folded (replaced by `N`)
-    /// on reading.
+    /// Frame text for formats that gpuflame can read again. It keeps all characters that are allowed between two `;`.
+    /// In such formats, a number at the end of the text is not a weight. Numbers in names are folded (replaced by `N`)
+    /// when the file is read.
     pub(super) exact: String,
-    /// Source file; empty if unknown.
+    /// Source file; empty if it is unknown.
     pub(super) file: String,
-    /// Line in the source file; 0 if unknown.
+    /// Line in the source file; 0 if it is unknown.
     pub(super) line: u32,
-    /// Kind of frame: `p` Python, `r` range, `c` call or code.
+    /// Kind of frame: `p` for Python, `r` for a range, `c` for a call or code.
     pub(super) letter: char,
 }
 
 impl Caller {
-    /// Returns the innermost frame with a known source, which is the calling function.
+    /// Returns the innermost frame whose source is known, which is the calling function.
     pub(super) fn source(&self) -> Option<&CallerFrame> {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// Returns the kinds of the caller's frames, a letter each; empty if all frames are call or code.
+    /// Returns the kinds of the caller's frames, one letter each. Empty if all frames are calls or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }
     }
 
-    /// Returns the stack in the form for formats that are read again.
+    /// Returns the stack with exact frame texts, for formats that gpuflame can read again.
     pub(super) fn exact_stack(&self) -> String {
         self.frames.iter().map(|frame| frame.exact.as_str()).collect::<Vec<_>>().join(";")
     }
@@ -83,7 +83,7 @@ impl<'a> Callers<'a> {
         Rc::clone(callers.entry(context).or_insert_with(|| Rc::new(self.look_up(context))))
     }
 
-    /// Returns the source location of the innermost frame with a known location.
+    /// Returns the source location of the innermost frame whose location is known.
     pub(super) fn source(&self, site: SampleSite) -> Option<Rc<StackSource>> {
         let look_up = || {
             let it = source_line(self.profile, site, NameFolding::Kept)?;

@@ -1,8 +1,10 @@
-//! Chakra's execution trace in protobuf: a `GlobalMetadata`, then nodes, each with its length before it.
+//! Writes Chakra's execution trace as protobuf: a `GlobalMetadata` message, then the nodes. The length of each message
+//! precedes it.
 //!
-//! Field numbers are those of `et_def.proto` in github.com/mlcommons/chakra. The names of attributes are those that
-//! Chakra's converter writes, and `start_ns`, `duration_ns` and `inclusive_ns`, because `start_time_micros` and
-//! `duration_micros` are whole microseconds. A node comes after all nodes that it depends on.
+//! Field numbers are the same as in `et_def.proto` in github.com/mlcommons/chakra. The names of attributes are the same
+//! as in files of Chakra's converter. The attributes `start_ns`, `duration_ns` and `inclusive_ns` are additions,
+//! because `start_time_micros` and `duration_micros` have only whole microseconds. A node comes after all nodes that it
+//! depends on.
 
 use std::io::Write;
 
@@ -72,10 +74,10 @@ mod proto {
 
 use proto::Attribute;
 
-/// Version of the format that Chakra's definition had when this file was written.
+/// Version of the format in Chakra's definition when this file was written.
 const VERSION: &str = "0.0.4";
 
-/// Numbers of the node types that are written.
+/// Codes of the node types that are written.
 #[derive(Clone, Copy)]
 enum NodeType {
     Metadata = 1,
@@ -85,10 +87,10 @@ enum NodeType {
     Collective = 7,
 }
 
-/// Writes a linked trace.
+/// Writes a linked execution trace in Chakra's format.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_chakra(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Result<()> {
     let header = &linked.trace.header;
     let metadata = proto::GlobalMetadata {
@@ -117,7 +119,7 @@ fn host_node(linked: &LinkedTrace<'_>, number: u32) -> proto::Node {
     let node = &linked.trace.nodes[at];
     let dependencies = &linked.dependencies;
     let parent = node.parent.map(|parent| linked.trace.nodes[parent].id);
-    // The first operator of a thread has no other operator before it than its caller.
+    // The first operator of a thread has no previous operator, so its caller is used.
     let previous = dependencies.thread[at].map(|one| linked.id(one)).or(parent);
     let others = dependencies.inter_thread[at].iter().chain(&dependencies.host_waits[at]);
     let mut attr = node_attributes(node);
@@ -178,7 +180,7 @@ fn gpu_node(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> proto::Node
         name: linked.kineto.name(work.name).to_owned(),
         kind: kind as i32,
         ctrl_deps: vec![parent.id],
-        // Simulators follow data dependencies only, so the launching operator is listed as a data dependency.
+        // Simulators follow only data dependencies, so the launching operator is listed as a data dependency too.
         data_deps: unique(std::iter::once(parent.id).chain(waited)),
         start_time_micros: micros(work.start),
         duration_micros: rounded_micros(work.nanos()),

@@ -1,5 +1,5 @@
-//! Chrome's trace events from rows: of a recording, or of another tool's trace in another format. All rows are
-//! available before anything is written.
+//! Writes Chrome's trace events from rows. The rows come from a recording, or from another tool's trace in another
+//! format. All rows must be available before anything is written.
 
 use std::io::Write;
 
@@ -18,7 +18,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Created, EventUse, GpuContextId, Nanos, SyncRecord, ThreadId};
 
-/// Chrome's trace events, with the names of the profile. Activities without times have no place on a time line, so
+/// Chrome's trace events. Names are taken from the profile. Activities without times cannot be placed on a timeline, so
 /// `gpuflame.missing` counts them instead.
 pub(crate) static CHROME: Format = Format::of_events(
     "chrome",
@@ -30,16 +30,16 @@ pub(crate) static CHROME: Format = Format::of_events(
 /// Options for writing calls and GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChromeOptions<'a> {
-    /// Operators that made the calls. Calls and GPU work get the External id of their operator. Default: none.
+    /// Operators that made the calls. If set, calls and GPU work get the External id of their operator. Default: none.
     pub operators: Option<&'a Operators>,
-    /// Whether calls have no stacks. Default: false.
+    /// Whether stacks of calls are omitted. Default: false.
     pub without_stacks: bool,
 }
 
 /// Writes a complete trace.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_chrome(
     profile: &Profile,
     rows: &events::JoinedRows,
@@ -53,11 +53,11 @@ pub fn write_chrome(
     Ok(())
 }
 
-/// Writes the events alone, separated by commas, for a trace that has events of another source as well. Times are
-/// relative to the base of the operators. Returns whether there are any.
+/// Writes only the events, separated by commas, for a trace that also contains events of another source. Times are
+/// relative to the base time of the operators. Returns whether any event was written.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_chrome_events(
     profile: &Profile,
     rows: &events::JoinedRows,
@@ -66,11 +66,12 @@ pub fn write_chrome_events(
 ) -> Result<bool> {
     let mut chrome = ChromeWriter::new(profile, rows, options, out);
     chrome.write_events()?;
-    // The names of the tracks are events, too.
+    // The names of the tracks are events too, so at least one event was written.
     Ok(true)
 }
 
-/// Returns the property `gpuflame` of a complete trace, with its key: losses and provenance.
+/// Returns the property `gpuflame` of a complete trace, with its key. It contains the counts of dropped data and the
+/// provenance.
 pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> {
     let mut events = EventText::new(Nanos(0), 0);
     let untimed = rows.activities().filter(|event| event.activity.duration().is_none()).count();
@@ -78,7 +79,7 @@ pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> 
     events.text
 }
 
-/// Returns whether any call began in an operator.
+/// Returns whether any call began inside an operator.
 pub fn has_calls_in_operators(profile: &Profile, rows: &events::JoinedRows, operators: &Operators) -> bool {
     let (process, callers) = (threads::process_id(profile), Callers::new(profile));
     let is_inside = |context, begun, nanos| {
@@ -164,7 +165,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
     }
 
     fn write_call(&mut self, call: &LaunchCall) -> Result<()> {
-        // A call without a known stack would get a wrong stack when the file is read again.
+        // Calls without a known stack are omitted, because they would get a wrong stack when the file is read again.
         if !call.has_stack() {
             return Ok(());
         }
@@ -186,7 +187,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
         self.flush()
     }
 
-    /// Writes a call that started no work, and the event that it recorded on a stream.
+    /// Writes a call that started no GPU work, and the CUDA event that it recorded on a stream, if any.
     fn write_host_call(&mut self, call: &HostCall) -> Result<()> {
         let caller = self.callers.get(call.context);
         let records = self.rows.event_records();
@@ -238,7 +239,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
         self.flush()
     }
 
-    /// Returns the argument for the operator that made a call, if it is known.
+    /// Returns the JSON argument for the operator that made a call; empty if the operator is unknown.
     fn operator(&self, thread: ThreadId, begun: Nanos, nanos: u64) -> String {
         let id = self.options.operators.and_then(|all| all.around(self.process, thread, begun, nanos));
         id.map_or_else(String::new, |id| format!(",\"External id\":{id}"))
@@ -258,8 +259,8 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
     }
 }
 
-/// Returns the arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are call or
-/// code.
+/// Returns the JSON arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are
+/// calls or code.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     let stack = format!(",\"{text}\":{}", json_string(&caller.exact_stack()));
     match caller.kinds() {
@@ -268,7 +269,7 @@ fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     }
 }
 
-/// Returns the GPU of a context, or the first GPU if no work ran in the context.
+/// Returns the GPU of a CUDA context, or the first GPU if no work ran in the context.
 fn device(rows: &events::JoinedRows, context: GpuContextId) -> u32 {
     rows.device_of(context).map_or(0, |device| device.0)
 }

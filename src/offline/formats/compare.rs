@@ -1,4 +1,4 @@
-//! Pictures of several profiles: the difference of two profiles, or the ranks of a job side by side.
+//! Pictures of several profiles: the difference between two profiles, or the ranks of a job next to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::profile::views::GPU;
 
-/// Writes `STACK BEFORE AFTER` for each stack of either profile, the input format of differential flame graphs.
+/// Writes `STACK BEFORE AFTER` for each stack in either profile. This is the input format of differential flame graphs.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut dyn Write) -> Result<()> {
     for (when, lines) in [("before", before), ("after", after)] {
         for (loss, count) in lines.lost() {
@@ -30,11 +30,11 @@ pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut 
     Ok(())
 }
 
-/// Draws `after`, with stacks that grew in orange and stacks that shrank in blue. Stacks that disappeared have no width;
+/// Draws `after`. Stacks that grew are orange, and stacks that shrank are blue. Stacks that disappeared have no width;
 /// swap the two profiles to see them.
 ///
 /// # Errors
-/// Errors of `out`; `Format` if the stacks of `after` have no weight.
+/// The errors of `out`; `Format` if the stacks of `after` have no weight.
 pub fn write_diff_svg(
     before: &FoldedStacks,
     after: &FoldedStacks,
@@ -46,8 +46,9 @@ pub fn write_diff_svg(
     draw(lines, Colors::Changes, &difference_subtitle(before, after, options.unit), options, out)
 }
 
-/// Explains why two sets of folded stacks are not comparable, if they are not. Either only one side has short kernel
-/// names, or the sides have kernels but no stacks in common, as with `--all-frames` on one side only.
+/// Explains why two sets of folded stacks cannot be compared, if this is the case. One reason is that only one side has
+/// short kernel names. The other is that both sides have kernels but no stacks in common, for example because only one
+/// side used `--all-frames`.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");
@@ -70,15 +71,15 @@ pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<S
     })
 }
 
-/// Returns the names of all kernels, on any GPU.
+/// Returns the names of all kernels, regardless of the GPU.
 fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
 
-/// Draws folded stacks, without a profile.
+/// Draws folded stacks that do not belong to a profile.
 ///
 /// # Errors
-/// Errors of `out`; `Format` if the stacks have no weight.
+/// The errors of `out`; `Format` if the stacks have no weight.
 pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Write) -> Result<()> {
     let kinds = frame_kinds(lines.labels());
     let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());
@@ -87,7 +88,7 @@ pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Wr
     draw(all, Colors::Kinds(&kinds), &subtitle, options, out)
 }
 
-/// Returns the subtitle: totals before and after, and the stacks that are not shown.
+/// Returns the subtitle: totals before and after, and the stacks that are not drawn.
 fn difference_subtitle(before: &FoldedStacks, after: &FoldedStacks, unit: Unit) -> String {
     let (was, is) = (before.total(), after.total());
     let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));
@@ -135,7 +136,7 @@ fn draw(
     if lines.iter().all(|line| line.weight == 0) {
         return Err(Error::new(ErrorKind::Format, "there is no GPU time to draw; see `gpuflame info`"));
     }
-    // Stacks that begin with the same frames follow each other.
+    // The sort puts stacks that begin with the same frames next to each other.
     lines.sort_by(|one, other| one.stack.split(';').cmp(other.stack.split(';')));
     let picture = Picture {
         title: options.title(&GPU),

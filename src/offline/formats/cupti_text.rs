@@ -1,4 +1,4 @@
-//! Writes a recording or another tool's trace as the text that the CUPTI tracer of eunomia's tutorial prints.
+//! Writes a recording or another tool's trace in the text format that the CUPTI tracer of eunomia's tutorial prints.
 
 use std::io::Write;
 

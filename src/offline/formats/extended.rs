@@ -1,13 +1,13 @@
-//! Extended folded stacks: a line per call that started GPU work, with the call's time, program, process, thread and
-//! processor, as eunomia's tutorial profiler writes them.
+//! Writes extended folded stacks: one line per call that started GPU work, with the call's time, program, process,
+//! thread and processor, in the same format as eunomia's tutorial profiler.
 //!
 //! ```text
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
-//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merger takes it
-//! for a function. Comments begin with `# `. Blanks in the program's name become `_`, because readers split lines at
-//! blanks. The processor is not recorded.
+//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merge script treats
+//! it as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`, because readers split
+//! lines at blanks. The processor is not recorded.
 
 use std::io::Write;
 
@@ -19,7 +19,7 @@ use gpuflame_export::threads;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::Profile;
 
-/// Extended folded stacks, with a line per call that has a stack.
+/// Extended folded stacks, with one line per call that has a stack.
 pub(super) static EXTENDED: Format = Format::of_events(
     "extended-folded",
     &[".txt"],

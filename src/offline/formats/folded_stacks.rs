@@ -1,5 +1,5 @@
-//! Folded stacks as data: several profiles merged, or stacks folded by another tool. The kinds of frames are stored
-//! with the stacks, so that a picture has the same colours as a picture drawn from a profile.
+//! Folded stacks as data: several merged profiles, or stacks that another tool folded. The kinds of frames are stored
+//! with the stacks, so that a picture has the same colours as one drawn from a profile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -13,18 +13,18 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, ShownFrameKind, View};
 use gpuflame_model::record::Loss;
 
-/// Sorted stacks (frames separated by `;`) and their weights.
+/// Sorted stacks, with frames separated by `;`, and their weights.
 #[derive(Clone, Debug, Default)]
 pub struct FoldedStacks {
     weights: BTreeMap<String, u64>,
-    /// Kind and tag length of each frame, by the frame's text.
+    /// Kind and tag length of each frame, keyed by the frame's text.
     frames: HashMap<String, (ShownFrameKind, usize)>,
     lost: BTreeMap<Loss, u64>,
 }
 
 impl FoldedStacks {
-    /// Returns the stacks of `view`, including stacks without weight. Weights are in nanoseconds, or in the unit that
-    /// the options select.
+    /// Returns the stacks of `view`, including stacks of weight 0. Weights are in nanoseconds, or in the unit that the
+    /// options select.
     pub fn from_profile(profile: &Profile, view: &View, options: &Options) -> Self {
         let flame = Flame::build(profile, view, options);
         let mut lines = Self::default();
@@ -54,7 +54,7 @@ impl FoldedStacks {
         }
     }
 
-    /// Adds a line that another tool folded. The kinds of its frames are derived from their text.
+    /// Adds a stack that another tool folded. The kinds of its frames are derived from their text.
     pub fn add_folded(&mut self, stack: &str, weight: u64) {
         let frames: Vec<_> = stack.split(';').map(clean_frame).collect();
         let sum = self.weights.entry(frames.join(";")).or_default();
@@ -69,7 +69,7 @@ impl FoldedStacks {
         self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
     }
 
-    /// Returns the losses of the profiles that the stacks come from.
+    /// Returns the counts of dropped data in the profiles that the stacks come from.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.lost.iter().map(|(&loss, &count)| (loss, count))
     }
@@ -103,7 +103,7 @@ impl FoldedStacks {
         Some(Label::new(kind, text, tag))
     }
 
-    /// Returns `stack` in the form that pictures show.
+    /// Returns `stack` with frame texts as pictures show them.
     pub(super) fn name_first(&self, stack: &str) -> String {
         let frames = stack.split(';');
         let drawn = frames.map(|text| self.label(text).map_or(text.into(), Label::name_first));
@@ -111,7 +111,7 @@ impl FoldedStacks {
     }
 }
 
-/// Returns the kind and tag length of a frame in a folded file, as `FOLDED` writes frames.
+/// Returns the kind and tag length of a frame, derived from its text as `FOLDED` writes it.
 fn read(text: &str) -> (ShownFrameKind, usize) {
     match text.strip_prefix("[GPU") {
         Some(rest) if rest.contains("_Kernel]") => {
@@ -124,11 +124,10 @@ fn read(text: &str) -> (ShownFrameKind, usize) {
     }
 }
 
-/// Writes folded stacks that do not belong to a profile. Times are written as nanoseconds or microseconds, as `unit`
-/// selects.
+/// Writes folded stacks that do not belong to a profile. Times are in nanoseconds or microseconds, as `unit` selects.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_lines_folded(lines: &FoldedStacks, unit: Unit, out: &mut dyn Write) -> Result<()> {
     lost(lines.lost(), out)?;
     for (stack, weight) in lines.iter() {

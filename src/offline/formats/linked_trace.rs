@@ -1,6 +1,6 @@
-//! A linked execution trace in JSON: the nodes of PyTorch's trace in the form of version 1.0.2 and later, with times and
-//! dependencies, followed by the GPU work. The keys are those of Chakra's linker, and `start_ns`, `duration_ns`,
-//! `stream_dep` and `stream_wait_dep`.
+//! Writes a linked execution trace as JSON: the nodes of PyTorch's trace in the format of version 1.0.2 and later, with
+//! times and dependencies, followed by the GPU work. The keys are the same as in Chakra's linker, with the additional
+//! keys `start_ns`, `duration_ns`, `stream_dep` and `stream_wait_dep`.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -12,13 +12,13 @@ use gpuflame_model::profile::json_string;
 use gpuflame_traces::execution::{Node, Values};
 use gpuflame_traces::import::OpKind;
 
-/// Version of a file whose nodes were in the form of version 1.0.1.
+/// Schema version for files whose nodes were converted from version 1.0.1.
 const CONVERTED_SCHEMA: &str = "1.0.2-chakra.0.0.4";
 
-/// Writes a linked trace.
+/// Writes a linked execution trace as JSON.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_linked_trace(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Result<()> {
     let header = &linked.trace.header;
     let is_old = linked.trace.nodes.iter().all(|node| node.attrs.is_none());
@@ -44,7 +44,7 @@ pub fn write_linked_trace(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Resu
 
 fn host_fields(linked: &LinkedTrace<'_>, at: usize) -> String {
     let node = &linked.trace.nodes[at];
-    // The root is its own parent, as PyTorch writes it.
+    // As in PyTorch's files, the root is its own parent.
     let parent = node.parent.map_or(node.id, |parent| linked.trace.nodes[parent].id);
     let mut text = node_fields(node.id, &node.name.decode(), parent, node);
     let Some(times) = linked.host[at] else { return text };
@@ -102,7 +102,7 @@ fn gpu_fields(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> String {
     text
 }
 
-/// Returns the fields that all nodes have. `like` is the node whose inputs, outputs and attributes are written.
+/// Returns the JSON fields that all nodes have. Inputs, outputs and attributes are copied from `like`.
 fn node_fields(id: u64, name: &str, parent: u64, like: &Node<'_>) -> String {
     format!(
         "\"id\": {id}, \"name\": {}, \"ctrl_deps\": {parent}, \"inputs\": {}, \"outputs\": {}, \"attrs\": {}",
@@ -124,7 +124,7 @@ fn io(values: &Values<'_>) -> String {
     )
 }
 
-/// Returns the attributes of a node of version 1.0.1 in the form of later versions.
+/// Returns the attributes of a node of version 1.0.1 in the format of later versions.
 fn attributes(node: &Node<'_>) -> String {
     let number = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
         format!("{{\"name\": \"{name}\", \"type\": \"{kind}\", \"value\": {value}}}")
@@ -148,7 +148,7 @@ fn add_ids(text: &mut String, key: &str, linked: &LinkedTrace<'_>, nodes: &[u32]
     }
 }
 
-/// Returns nanoseconds as microseconds with up to three decimals, without a loss.
+/// Returns nanoseconds as microseconds with up to three decimals, without loss of precision.
 fn micros(nanos: i64) -> String {
     let (sign, nanos) = (if nanos < 0 { "-" } else { "" }, nanos.unsigned_abs());
     match nanos % 1000 {

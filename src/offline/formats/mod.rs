@@ -1,4 +1,5 @@
-//! The formats of the command: those that the recorder writes, and those that need rows or large libraries.
+//! Output formats of the command: the formats that the recorder can write too, and formats that need all rows or large
+//! libraries.
 
 mod activities;
 mod activity_columns;
@@ -36,7 +37,7 @@ pub use linked_trace::write_linked_trace;
 pub use operators::Operators;
 pub use perfetto::{SliceTrack, TrackSlice, write_perfetto_with_tracks};
 
-/// All formats. If a file extension fits two formats equally well, the first format is used.
+/// All formats. If a file extension matches two formats equally well, the first format is used.
 pub static FORMATS: &[&Format] = &[
     &FOLDED,
     &extended::EXTENDED,
@@ -52,7 +53,7 @@ pub static FORMATS: &[&Format] = &[
     &cupti_text::CUPTI_TEXT,
 ];
 
-/// Returns the format that `word` selects.
+/// Returns the format whose name is `word`.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

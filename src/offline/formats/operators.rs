@@ -1,4 +1,4 @@
-//! CPU operators of a torch.profiler trace, by thread and time, to find the operator that made a call.
+//! CPU operators of a torch.profiler trace, sorted by thread and time, used to find the operator that made a call.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use gpuflame_model::record::{Nanos, ThreadId};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
 
-/// A [`Sink`] that collects operators and annotations with an External id, 40 bytes each. Call [`Operators::sort`]
-/// before the first look-up.
+/// A [`Sink`] that collects operators and annotations with an External id. It takes 40 bytes for each. Call
+/// [`Operators::sort`] before the first look-up.
 #[derive(Debug, Default)]
 pub struct Operators {
     base: i64,
@@ -23,11 +23,11 @@ struct Thread {
     annotations: Innermost,
 }
 
-/// Spans of a thread, and after sorting the innermost span at each time.
+/// Spans of a thread. After sorting, also the innermost span at each time.
 #[derive(Debug, Default)]
 struct Innermost {
     spans: Vec<Span>,
-    /// External id of the innermost span from a time on; 0 if no span is open.
+    /// Times at which the innermost span changes, with the External id of the new span, or 0 if no span is open.
     changes: Vec<(i64, u64)>,
 }
 
@@ -44,7 +44,7 @@ impl Operators {
         Nanos(u64::try_from(self.base).unwrap_or(0))
     }
 
-    /// Returns the base as the trace has it, if it is not a number of ns since 1970.
+    /// Returns the base time as text in the trace, if it is not a number of ns since 1970.
     pub fn unknown_base(&self) -> Option<&str> {
         self.unknown_base.as_deref()
     }
@@ -59,7 +59,7 @@ impl Operators {
         self.works
     }
 
-    /// Prepares look-ups.
+    /// Sorts the spans, so that look-ups become possible.
     pub fn sort(&mut self) {
         for thread in self.threads.values_mut() {
             thread.operators.sort();
@@ -67,16 +67,17 @@ impl Operators {
         }
     }
 
-    /// Returns the External id of the operator in which `thread` was at `time`: the innermost operator, or else the
-    /// innermost annotation, as Kineto does it.
+    /// Returns the External id of the operator that `thread` executed at `time`. As in Kineto, this is the innermost
+    /// operator, or otherwise the innermost annotation.
     pub fn external_id(&self, process: u32, thread: ThreadId, time: Nanos) -> Option<u64> {
         let thread = self.threads.get(&(process.into(), thread.0.into()))?;
         let time = i64::try_from(time.0).ok()?.checked_sub(self.base)?;
         thread.operators.at(time).or_else(|| thread.annotations.at(time))
     }
 
-    /// Returns the External id of the operator that made a call. The middle of the call decides: a call is inside its
-    /// operator, but may begin 150 ns after it, and two clocks differ by nearly as much.
+    /// Returns the External id of the operator that made a call. The operator is looked up at the middle of the call. A
+    /// call is inside its operator, but it may begin only 150 ns after the operator begins, and the two clocks differ
+    /// by nearly as much.
     pub(super) fn around(&self, process: u32, thread: ThreadId, begun: Nanos, nanos: u64) -> Option<u64> {
         self.external_id(process, thread, Nanos(begun.0.saturating_add(nanos / 2)))
     }
@@ -87,7 +88,7 @@ impl Operators {
         else {
             return;
         };
-        // A step encloses everything, so it names no operator.
+        // A profiler step encloses all operators of its time, so it does not identify an operator.
         if !matches!(cpu.kind, CpuKind::Operator | CpuKind::Range) {
             return;
         }
@@ -122,7 +123,7 @@ impl Sink for Operators {
     }
 }
 
-/// Reads a whole number of ns since 1970. Some tools write it as a string, or as a number with decimals.
+/// Parses a whole number of ns since 1970. Some tools write the number as a string or with decimals.
 fn parse_base(value: &[u8]) -> Option<i64> {
     let text = std::str::from_utf8(value).ok()?.trim_matches('"');
     let whole = text.split_once('.').map_or(text, |(whole, decimals)| {
@@ -146,7 +147,7 @@ impl Innermost {
 
     fn close_until(&mut self, open: &mut Vec<Span>, time: i64) {
         while let Some(span) = open.pop_if(|span| span.end <= time) {
-            // A span that outlives the span around it ends both.
+            // If a span ends after the span that encloses it, both end at that time.
             let end = self.changes.last().map_or(span.end, |(last, _)| span.end.max(*last));
             self.changes.push((end, open.last().map_or(0, |around| around.external)));
         }

@@ -1,11 +1,11 @@
 //! The activity table as Parquet, for queries over many runs with DuckDB, Spark and similar tools.
 //! [`super::activity_columns`] lists the columns.
 //!
-//! Losses are in the file's key-value metadata (`gpuflame.lost.*`), as is the number of launches without an activity
-//! (`gpuflame.launches.pending`). `run` and `rank` are not columns but the names of the folders (`run=A/rank=3/`).
-//! DuckDB and Spark read these folder names as columns.
+//! The file's key-value metadata contain the counts of dropped data (`gpuflame.lost.*`) and the number of launches
+//! without an activity (`gpuflame.launches.pending`). `run` and `rank` are not columns in the file, but are given by
+//! the names of the folders (`run=A/rank=3/`). DuckDB and Spark read such folder names as columns.
 //!
-//! One thread prepares the values of the columns, and the calling thread encodes, compresses and writes them.
+//! A second thread prepares the values of the columns. The calling thread encodes, compresses and writes the values.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -28,12 +28,12 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
 
-/// Number of rows per row group.
+/// Number of rows in each row group.
 const ROWS_PER_GROUP: usize = 1 << 17;
-/// Maximum number of columns of a row group that wait until they are written. One has up to 4 MB.
+/// Maximum number of prepared columns of a row group that wait to be written. A column takes up to 4 MB.
 const MAX_READY_COLUMNS: usize = 2;
 
-/// The Parquet format, with the names of the profile.
+/// The Parquet format. Names are taken from the profile.
 pub(super) static PARQUET: Format = Format::of_events(
     "parquet",
     &[".parquet"],
@@ -60,7 +60,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
         let (full, columns) = sync_channel(MAX_READY_COLUMNS);
         let preparing = scope.spawn(move || prepare_columns(profile, events, &full));
         let written = write_columns(&mut writer, &columns);
-        // If writing failed, the other thread ends at its next column.
+        // If writing failed, dropping the receiver makes the other thread stop at its next column.
         drop(columns);
         preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         written
@@ -70,7 +70,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     .map_err(io_error)
 }
 
-/// Passes each column's values to `full`, one row group after another. Ends early if the values are not received.
+/// Passes the values of each column to `full`, one row group after another. Stops early if the receiver is gone.
 fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Values>) {
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
     let mut rows = events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
@@ -83,7 +83,7 @@ fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Val
     }
 }
 
-/// Writes the columns that the other thread prepares, until there are no more.
+/// Writes the columns that the other thread prepares, until that thread has sent all of them.
 fn write_columns<W: Write + Send>(
     writer: &mut SerializedFileWriter<W>,
     columns: &Receiver<Values>,
@@ -116,7 +116,8 @@ fn schema() -> std::result::Result<Type, ParquetError> {
     Type::group_type_builder("gpuflame").with_fields(columns).build()
 }
 
-/// Values of a column in a row group. They are stored without gaps. The definition levels mark the rows that have a value.
+/// Values of a column in a row group. Only the existing values are stored. The definition levels mark the rows that
+/// have a value.
 enum Values {
     Int(Vec<i32>, Vec<i16>),
     Long(Vec<i64>, Vec<i16>),

@@ -1,8 +1,9 @@
-//! pprof: the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope read.
+//! Writes pprof, the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope can read.
 //!
-//! Each sample has the values of its view. In the GPU view these are `gpu_time` in nanoseconds, `launches` (activities),
-//! `bytes`, and `pending`: launches that have no activity so far. Frames are lines of functions without addresses, because
-//! GPU work has no addresses and names are already known. The file is gzipped, as the format requires.
+//! Each sample has the values of its view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
+//! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of
+//! a function and has no address, because GPU work has no addresses, and names are known already. The file is gzipped,
+//! as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -18,7 +19,7 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Measure, Profile, View};
 use gpuflame_model::record::Missing;
 
-/// The fields of `profile.proto` in github.com/google/pprof that are used here.
+/// Fields of `profile.proto` in github.com/google/pprof that are used here.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Profile {
@@ -58,7 +59,7 @@ mod proto {
 
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Sample {
-        /// Locations of the stack's frames, leaf first.
+        /// Ids of the locations of the stack's frames, leaf first.
         #[prost(uint64, repeated, tag = "1")]
         pub(super) location_id: Vec<u64>,
         #[prost(int64, repeated, tag = "2")]
@@ -75,7 +76,7 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A mapped file. Its flags tell readers not to symbolize the file again.
+    /// A mapped file. Its flags tell readers that its functions need no further symbolization.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -125,8 +126,8 @@ mod proto {
     }
 }
 
-/// Gzipped pprof. The label `gpu` is the device of a sample. Missing and lost work is in frames, as in every format,
-/// and in comments.
+/// Gzipped pprof. The label `gpu` is the device of a sample. As in every format, missing and dropped work is shown as
+/// frames. It is also listed in comments.
 pub(super) static PPROF: Format = Format::of_views(
     "pprof",
     &[".pb.gz", ".pprof"],
@@ -137,7 +138,7 @@ pub(super) static PPROF: Format = Format::of_views(
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // The header has no name and no time, so that the same profile gives the same bytes.
+    // The gzip header contains no name and no time, so that equal profiles give equal bytes.
     let mut gz = GzBuilder::new().write(out, Compression::default());
     gz.write_all(&build_profile(profile, view, options).encode_to_vec())?;
     gz.finish()?;
@@ -201,7 +202,7 @@ fn build_profile(profile: &Profile, view: &View, options: &Options) -> proto::Pr
     }
 }
 
-/// Returns the values of a sample. `pending` is the frame of launches without an activity, if such launches are
+/// Returns the values of a sample. `pending` is the frame index for launches without an activity, if such launches are
 /// counted separately.
 fn sample_values(sample: &StackRow, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
@@ -244,7 +245,7 @@ struct LocationTable<'a> {
     strings: StringTable,
     mapping: Vec<proto::Mapping>,
     function: Vec<proto::Function>,
-    /// Functions by name and file.
+    /// Ids of functions, keyed by name and file.
     ids: BTreeMap<(i64, i64), u64>,
 }
 
@@ -260,7 +261,7 @@ impl LocationTable<'_> {
         proto::Location { id, mapping_id: self.intern_mapping(&frame.module), line }
     }
 
-    /// Returns the id of a mapped file; 0 if the frame has none.
+    /// Returns the id of a mapped file, or 0 if the frame's code is not in a file.
     fn intern_mapping(&mut self, module: &str) -> u64 {
         if module.is_empty() {
             return 0;
@@ -310,7 +311,7 @@ mod tests {
     use gpuflame_model::profile::{Leaf, Sample, SampleSite, ShownFrame, ShownFrameKind, SourceLocation};
     use gpuflame_model::record::{ContextFlags, ContextId, Module, ModuleEpoch, Row, ThreadId, Work};
 
-    /// Returns a profile in which `decode` is called from two lines of a file.
+    /// Returns a profile in which `decode` is called from two different lines of a file.
     fn profile() -> Profile {
         let mut profile = Profile::default();
         let (epoch, path, build_id) = (ModuleEpoch(0), "/opt/app".into(), vec![0xab, 1]);

@@ -1,4 +1,5 @@
-//! TraceSmith's binary format, version 0.1, as TraceSmith's code reads it (TraceSmith's documentation differs).
+//! Writes TraceSmith's binary format, version 0.1, as TraceSmith's code reads it. TraceSmith's documentation describes
+//! it differently.
 //!
 //! ```text
 //! file     := header metadata devices events strings 255:u8
@@ -14,12 +15,13 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel
-//! that is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7
-//! (stream), 8 (device) and 10 (event); calls that record an event on a stream are events of type 9. If CUPTI gives a
-//! record for a wait, the event has the numbers of the record and the stack of the call. Waits for an event and records of
-//! events have three numbers in place of from, to and bytes: the event plus 1 (0: unknown), 0, and the number that a record
-//! and its waits share (0: unknown). Events of type 0 (unknown) name the losses, because the format has no field for losses.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel that
+//! is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7 (stream), 8
+//! (device) and 10 (event). Calls that record an event on a stream are events of type 9. If CUPTI delivers a record for
+//! a wait, the event has the ids of the record and the stack of the call. Waits for events and records of events have
+//! three numbers in the fields from, to and bytes: the event id plus 1 (0: unknown), 0, and an id that the record
+//! shares with its waits (0: unknown). The format has no field for dropped data, so events of type 0 (unknown) contain
+//! these counts.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -38,12 +40,12 @@ use gpuflame_model::record::{
 const HEADER_BYTES: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
-/// File names written for Python and range frames, which have no file.
+/// File names written for Python frames and range frames without a file.
 const PYTHON: &str = "<python>";
 const RANGE: &str = "<range>";
-/// Event flag: a stack follows.
+/// Event flag: a stack follows the event.
 const HAS_STACK: u8 = 8;
-/// Event flag: source, destination and bytes follow.
+/// Event flag: source, destination and number of bytes follow.
 const HAS_MEMORY: u8 = 4;
 
 mod kind {
@@ -60,7 +62,7 @@ mod kind {
     pub(super) const EVENT_SYNC: u8 = 10;
 }
 
-/// TraceSmith's binary format: events sorted by time. Activities without times are omitted.
+/// TraceSmith's binary format, with events sorted by time. Activities without times are omitted.
 pub(super) static SBT: Format = Format::of_events(
     "sbt",
     &[".sbt"],
@@ -99,7 +101,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for (_, event) in all {
         match event {
             SbtEvent::Call(call) => body.write_call(call),
-            // CUPTI's record of this wait is written instead of the call.
+            // This wait has a CUPTI record, which is written instead of the call.
             SbtEvent::Host(call) if synced.contains_key(&call.id.0) => continue,
             SbtEvent::Host(call) => {
                 let record = records.get(&call.id.0).filter(|_| call.event_use == Some(EventUse::Record));
@@ -143,10 +145,10 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     Ok(())
 }
 
-/// Number of facts about a GPU that are not recorded.
+/// Number of facts about a GPU that the format has, but that recordings do not contain.
 const DEVICE_FACTS: usize = 9;
 
-/// Returns the section that lists the GPUs with work.
+/// Returns the section that lists the GPUs that ran work.
 fn device_table(events: &JoinedRows) -> Vec<u8> {
     let devices: BTreeSet<u32> = events.activities().map(|event| event.activity.device.0).collect();
     let mut section = vec![3];
@@ -165,7 +167,7 @@ enum SbtEvent<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
     Sync(&'a SyncRecord),
-    /// Position among the activities.
+    /// Position of the activity in the list of all activities.
     Activity(u32),
 }
 
@@ -175,7 +177,7 @@ struct SbtWriter<'a> {
     bytes: Vec<u8>,
     strings: Vec<String>,
     ids: HashMap<String, u64>,
-    /// Time of the previous event.
+    /// Time of the previous event in ns.
     last: u64,
 }
 
@@ -183,13 +185,14 @@ impl SbtWriter<'_> {
     fn write_call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        // A call without a known stack would get a wrong stack when the file is read again.
+        // A call without a known stack gets no correlation id, because it would get a wrong stack when the file is read
+        // again.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
         self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, (Some(&caller), None));
     }
 
-    /// Writes a call that started no work.
+    /// Writes a call that started no GPU work.
     fn write_host_call(&mut self, call: &HostCall, device: u32, record: Option<&EventRecord>) {
         let caller = self.callers.get(call.context);
         let kind = match call.event_use {
@@ -206,7 +209,7 @@ impl SbtWriter<'_> {
         self.write_event(kind, (call.time.0, call.duration), place, &name, (Some(&caller), dependency));
     }
 
-    /// Writes CUPTI's record of a wait, with the stack of the call if the stack is known.
+    /// Writes CUPTI's record of a wait. If the stack of the call is known, it is included.
     fn write_sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,
@@ -222,7 +225,8 @@ impl SbtWriter<'_> {
         self.write_event(kind, times, place, &name, (caller.as_deref(), dependency));
     }
 
-    /// Writes an event with (start, duration), (device, stream, correlation), a stack and a [`dependency`].
+    /// Writes an event, given by (start, duration), (device, stream, correlation), an optional stack and an optional
+    /// [`dependency`].
     fn write_event(
         &mut self,
         kind: u8,
@@ -242,11 +246,11 @@ impl SbtWriter<'_> {
         caller.into_iter().for_each(|caller| self.write_stack(caller));
     }
 
-    /// Writes the thread and the frames of the stack, leaf first.
+    /// Writes the thread and the frames of a stack, leaf first.
     fn write_stack(&mut self, caller: &Caller) {
         self.write_varints([caller.thread.0.into(), caller.frames.len() as u64]);
         for frame in caller.frames.iter().rev() {
-            // A Python or range frame without a file has its kind in place of the file name.
+            // For a Python or range frame without a file, the kind of the frame replaces the file name.
             let file = match frame.letter {
                 'p' if frame.file.is_empty() => PYTHON,
                 'r' if frame.file.is_empty() => RANGE,
@@ -257,7 +261,7 @@ impl SbtWriter<'_> {
         }
     }
 
-    /// Writes an event of unknown type, at the time of the first event.
+    /// Writes an event of type 0 (unknown) with the time of the previous event.
     fn write_loss(&mut self, text: &str) {
         self.write_event_head(kind::UNKNOWN, 0, self.last);
         let name = self.intern_string(text);
@@ -303,7 +307,8 @@ impl SbtWriter<'_> {
 
     fn write_event_head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        // The times of a damaged recording may be arbitrary. Times of all other recordings ascend.
+        // In a damaged recording, times may be in any order, so the difference saturates. In all other recordings,
+        // times ascend.
         self.write_varints([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }
@@ -323,7 +328,7 @@ impl SbtWriter<'_> {
     }
 }
 
-/// Returns the numbers that a wait and the record of its event share.
+/// Returns the three numbers that a wait and the record of its event have in common.
 fn dependency(event: Option<EventId>, record: Option<SyncId>) -> [u64; 3] {
     let event = event.map_or(0, |event| u64::from(event.0) + 1);
     [event, 0, record.map_or(0, |record| record.0)]

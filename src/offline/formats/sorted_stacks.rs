@@ -1,4 +1,4 @@
-//! Samples as sorted stacks of numbered frames, for formats with a frame table.
+//! Converts samples to sorted stacks of frame indexes, for formats that have a frame table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -9,37 +9,37 @@ use gpuflame_export::options::Options;
 use gpuflame_model::profile::{Profile, Values, View, add_values};
 use gpuflame_model::record::DeviceId;
 
-/// Frame table and stacks. Frames are numbered in the order of their names, and stacks are sorted by their frames.
+/// Frame table and stacks. Frames are sorted by name, and stacks are sorted by their frame indexes.
 pub(super) struct SortedStacks {
     pub(super) frames: Vec<FrameRow>,
     pub(super) samples: Vec<StackRow>,
 }
 
-/// A frame of the table.
+/// A row of the frame table.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct FrameRow {
     pub(super) name: String,
-    /// Source file; empty if unknown.
+    /// Source file; empty if it is unknown.
     pub(super) file: String,
-    /// Line in the source file; 0 if unknown.
+    /// Line in the source file; 0 if it is unknown.
     pub(super) line: u32,
-    /// Mapped file that contains the frame's code; empty if there is none.
+    /// Mapped file that contains the frame's code; empty if the code is not in a file.
     pub(super) module: String,
 }
 
-/// A stack, root first, and the values of the stack on a device.
+/// A stack with root first, and the stack's values on a device.
 pub(super) struct StackRow {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
     pub(super) values: Values,
 }
 
-/// Granularity at which frames are distinguished.
+/// Whether frames of one function are distinguished by their line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Granularity {
-    /// A frame is a line of a function.
+    /// Each line of a function is a separate frame.
     Lines,
-    /// A frame is a function; the frame's line is the smallest line that occurs.
+    /// Each function is one frame. Its line is the smallest line that occurs.
     Functions,
 }
 
@@ -79,7 +79,7 @@ fn frame_row(profile: &Profile, frame: &ComposedFrame<'_>) -> FrameRow {
     }
 }
 
-/// Frames in order of first occurrence.
+/// Frames in the order of their first occurrence.
 #[derive(Default)]
 struct FrameTable {
     rows: Vec<FrameRow>,
@@ -104,7 +104,7 @@ impl FrameTable {
         number
     }
 
-    /// Returns the sorted frames, and the rank of each frame number.
+    /// Returns the sorted frames, and the position in the sorted list for each old frame index.
     fn into_sorted(self) -> (Vec<FrameRow>, Vec<u32>) {
         let mut order: Vec<usize> = (0..self.rows.len()).collect();
         order.sort_unstable_by_key(|&at| &self.rows[at]);

@@ -1,5 +1,5 @@
-//! speedscope's JSON: the stacks of all GPUs together, the stacks of each GPU if there are several, and the losses,
-//! if any.
+//! Writes speedscope's JSON: the stacks of all GPUs together, the stacks of each GPU if there are several, and the
+//! counts of dropped data, if any.
 
 use std::io::Write;
 
@@ -10,7 +10,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Measure, Profile, View, json_string, saturating_sum};
 use gpuflame_model::record::DeviceId;
 
-/// Format of <https://www.speedscope.app>. Stacks without weight are omitted, because they would have no width.
+/// Format of <https://www.speedscope.app>. Stacks of weight 0 are omitted, because they would have no width.
 pub(super) static SPEEDSCOPE: Format =
     Format::of_views("speedscope", &[".speedscope.json"], write, "speedscope's JSON (.speedscope.json)");
 
@@ -55,7 +55,7 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Writes the losses as a separate profile, in which each kind of loss is a frame as wide as its count.
+/// Writes the counts of dropped data as a separate profile. Each kind of loss is a frame whose width is its count.
 fn write_losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
     if counts.is_empty() {
@@ -77,7 +77,7 @@ fn heading(view: &View) -> &'static str {
     if view == &gpuflame_model::profile::views::GPU { "GPU time by stack" } else { view.title }
 }
 
-/// Index of the value that is used as a sample's weight, and the unit of that value.
+/// Index of the value that serves as the weight of a sample, and the unit of this value.
 struct WeightedView {
     value: usize,
     unit: Measure,

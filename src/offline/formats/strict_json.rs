@@ -1,16 +1,16 @@
-//! Copies JSON text of other tools so that every reader accepts it: words that are not JSON, such as `nan` and `-inf`,
-//! become strings, and control characters in strings become escapes.
+//! Copies JSON text of other tools so that every JSON reader accepts it: words that are not valid JSON, for example
+//! `nan` and `-inf`, become strings, and control characters in strings become escapes.
 
 use gpuflame_model::profile::is_bidi_control;
 
-/// Returns `text` as strict JSON.
+/// Returns `text` as strictly valid JSON.
 pub(super) fn strict(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     put_strict(&mut out, text.as_bytes());
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Appends `text` as strict JSON.
+/// Appends `text` as strictly valid JSON.
 pub(super) fn put_strict(out: &mut Vec<u8>, text: &[u8]) {
     let mut at = 0;
     while let Some(byte) = text.get(at) {
@@ -34,8 +34,8 @@ pub(super) fn put_strict(out: &mut Vec<u8>, text: &[u8]) {
     }
 }
 
-/// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes, which
-/// are allowed only in strings, and such characters can only be in strings.
+/// Appends JSON text. Characters that control a terminal, and bytes that are not UTF-8, are written as escapes. JSON
+/// allows escapes only in strings, but such characters can occur only in strings.
 pub(super) fn put_printable(out: &mut Vec<u8>, text: &[u8]) {
     if text.iter().all(|byte| matches!(byte, b'\n' | b'\t' | b'\r' | b' '..=b'~')) {
         out.extend_from_slice(text);
@@ -61,7 +61,7 @@ fn is_in_word(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'+' | b'.' | b'_')
 }
 
-/// Returns the length of the string at the beginning, with its quotes.
+/// Returns the length in bytes of the string at the beginning of `text`, including its quotes.
 fn string_length(text: &[u8]) -> usize {
     let mut is_escaped = false;
     let end = text.iter().skip(1).position(|byte| {

@@ -1,4 +1,4 @@
-//! Tests of the formats, on profiles made by hand.
+//! Tests of the formats, with profiles made by hand.
 
 use std::io::Read as _;
 
@@ -27,7 +27,7 @@ fn csv(profile: &Profile) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// Returns a profile in which each view has a sample, and this loss is the only loss.
+/// Returns a profile in which each view has a sample, and in which `loss` is the only kind of dropped data.
 fn of_all_views(loss: Loss, count: u64) -> Profile {
     let mut profile = Sketch::new()
         .context(2, 0, &["main", "decode", "cudaLaunchKernel"])
@@ -53,7 +53,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
         .for_each(|row| join.push(row, &mut events));
     join.final_tally(&mut events);
     events.sort();
-    // This number does not occur in a file by chance.
+    // This number is unlikely to occur in a file by chance.
     let count = 918_273;
     for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
         let profile = of_all_views(loss, count);
@@ -82,7 +82,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
     }
 }
 
-/// Returns the readable text of a file, unpacked.
+/// Returns the readable text of a file, after unpacking it if it is gzipped.
 fn readable(bytes: &[u8]) -> String {
     let mut unpacked = Vec::new();
     let bytes = match flate2::read::GzDecoder::new(bytes).read_to_end(&mut unpacked) {

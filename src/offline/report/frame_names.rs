@@ -1,4 +1,4 @@
-//! Names of frames, with their kinds and places.
+//! Names of frames, with the kind and source location of each name.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use gpuflame_export::frame::ComposedFrame;
 use gpuflame_export::{clean_frame, is_library_frame};
 use gpuflame_model::profile::{Profile, ShownFrameKind};
 
-/// Kind of a frame, as the page colours it. The page knows these numbers.
+/// Kind of a frame, which determines its colour on the page. The page's script uses the same codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum NameKind {
@@ -41,14 +41,14 @@ impl NameKind {
     }
 }
 
-/// Place of a function in its source.
+/// Source location of a function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     #[default]
     Unknown,
-    /// File, and the smallest line of the function that occurs.
+    /// File, and the smallest line of the function that occurs in the data.
     At(String, u32),
-    /// Functions of several files have the name.
+    /// Functions in several files have this name.
     Several,
 }
 
@@ -84,7 +84,7 @@ impl SourcePlace {
     }
 }
 
-/// A name of frames.
+/// A frame name with its kind and source location.
 #[derive(Debug)]
 pub(super) struct FrameName {
     pub(super) text: String,
@@ -92,7 +92,7 @@ pub(super) struct FrameName {
     pub(super) place: SourcePlace,
 }
 
-/// All names, each once.
+/// All names, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct FrameNames {
     list: Vec<FrameName>,
@@ -104,7 +104,7 @@ impl FrameNames {
         &self.list
     }
 
-    /// Returns the number of a name. If it is known, its first kind is kept.
+    /// Returns the index of a name. If the name is known already, its first kind is kept.
     pub(super) fn add(&mut self, name: FrameName) -> u32 {
         if let Some(&known) = self.numbers.get(&name.text) {
             self.list[known as usize].place.add(name.place);

@@ -1,7 +1,7 @@
-//! Idle time per GPU as slices of the timeline, by cause.
+//! Idle time of each GPU, divided by cause, as slices of the timeline.
 //!
-//! The rules are those of the account of idle time (`gpuflame_explain::timeline`): a gap in the union of a GPU's work is
-//! charged to the launch of the work that ended it, and counts only while a window was open.
+//! The rules are the same as for sums of idle time (`gpuflame_explain::timeline`). A gap in the union of a GPU's work
+//! is attributed to the launch of the work that ended the gap. Gaps count only while a window was open.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use gpuflame_model::record::{ContextId, DeviceId, Nanos, WindowEdge};
 
 use super::timeline_slices::Slice;
 
-/// Words of causes, as `gpuflame top --by idle` names them. Slices have positions in this list as names.
+/// Names of causes, as in `gpuflame top --by idle`. The name of a slice is its position in this list.
 pub(super) const CAUSES: [&str; 6] =
     ["host_late", "launch_latency", "dependency", "before_the_first", "after_the_last", "unknown"];
 
 const BEFORE_THE_FIRST: u32 = 3;
 const AFTER_THE_LAST: u32 = 4;
 
-/// Work of a GPU.
+/// An operation on a GPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DeviceWork {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Launch; `None` if it is unknown or outside a window.
+    /// Launch of the operation; `None` if it is unknown or outside all windows.
     pub(super) launched: Option<Launched>,
     pub(super) is_outside: bool,
 }
 
-/// Returns the idle time per GPU inside `from..to`, by time.
+/// Returns the idle time of each GPU between `from` and `to`, in order of time.
 pub(super) fn idle_gaps(
     work: BTreeMap<DeviceId, Vec<DeviceWork>>,
     profile: &Profile,
@@ -45,7 +45,7 @@ pub(super) fn idle_gaps(
     work.into_iter().map(|(device, work)| (device, gaps_of(work))).collect()
 }
 
-/// Times in which a window was open. Without windows the whole time counts.
+/// Time ranges in which a window was open. If there are no windows, the whole time counts.
 struct Windows(Vec<(u64, u64)>);
 
 impl Windows {
@@ -82,7 +82,7 @@ impl Windows {
 }
 
 fn gaps_of_device(mut work: Vec<DeviceWork>, windows: &Windows) -> Vec<Slice> {
-    // Of pieces of work that begin at the same time, the one that was launched first ended the gap.
+    // If several operations begin at the same time, the operation that was launched first ended the gap.
     let call = |it: &DeviceWork| it.launched.map_or((0, 0), |launched| (launched.time.0, launched.duration));
     work.sort_by_key(|it| (it.start, call(it), it.end));
     let mut gaps = Vec::new();
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_divided_by_the_launch_that_ended_it() {
-        // The call begins at 50,000 and returns at 51,000; 10,000 later the launch latency is over.
+        // The call begins at 50,000 ns and returns at 51,000 ns. The launch latency ends 10,000 ns after the return.
         let all = vec![work(10_000, 20_000, 5_000), work(80_000, 90_000, 50_000)];
         let gaps = [
             (20_000, 50_000, "host_late"),

@@ -1,4 +1,4 @@
-//! The data as JSON, compressed, with as many nodes as fit.
+//! Writes the data of a page as compressed JSON, with as many nodes as fit.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,19 +15,19 @@ use super::reduced_view::{MERGED_NAME, NodeName, ReducedView};
 use super::tracks::Track;
 use super::{PAGE_VIEWS, ReportViews};
 
-/// Maximum number of nodes of a view. Browsers draw this many without delay.
+/// Maximum number of nodes in a view. Browsers draw this many without delay.
 const MAX_NODES: usize = 400_000;
-/// Minimum number of nodes of a view, however long their names are.
+/// Minimum number of nodes in a view, even if their names are long.
 const MIN_NODES: usize = 50;
-/// Maximum length of a name in characters. Longer names are cut.
+/// Maximum length of a name in characters. Longer names are truncated.
 const MAX_NAME_CHARS: usize = 2_000;
 
-/// Returns the data of a page, compressed as zlib: an object with the members `head`, a list such as `"a":1,"b":2`, and
-/// the views, with as many nodes as fit into `max_bytes`. The views of an older run, if there is one, are the member
-/// `against`.
+/// Returns the data of a page as a zlib-compressed JSON object. Its members are those in `head`, a list such as
+/// `"a":1,"b":2`, and the views, with as many nodes as fit into `max_bytes`. If there is an older run to compare with,
+/// its views are in the member `against`.
 ///
 /// # Errors
-/// None in practice: the compressor writes to memory.
+/// Does not fail in practice, because the compressor writes to memory.
 pub fn write_data(
     head: &str,
     views: &ReportViews,
@@ -99,7 +99,7 @@ fn views_json(views: &ReportViews, max_nodes: usize) -> String {
     )
 }
 
-/// Names that are used, in the order of their first use.
+/// Indexes of the names that the views use, in the order of their first use.
 #[derive(Default)]
 struct UsedNames {
     order: Vec<NodeName>,
@@ -129,7 +129,8 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
         let _ = write!(text, ",\"merged\":{{\"frames\":{frames},\"value\":{nanos}}}");
     }
     let name_numbers: Vec<i64> = view.nodes.iter().map(|(_, name)| names.number(*name)).collect();
-    // Nodes are in preorder, so nearly all parents are one place before their child: distances take a tenth of the bytes.
+    // Nodes are in preorder, so nearly all parents come directly before their child. Distances to the parent therefore
+    // need only a tenth of the bytes.
     push_list(&mut text, "up", (0_i64..).zip(&view.nodes).map(|(at, (parent, _))| at - parent));
     push_list(&mut text, "name", name_numbers.into_iter());
     let nodes = || view.values.keys().map(|(node, _)| i64::from(*node));
@@ -173,7 +174,7 @@ mod tests {
     use super::super::tracks::Track;
     use super::*;
 
-    /// A view of 3,000 functions below one root, which take 1, 2, 3 ... ns on two threads in turn.
+    /// Returns a view of 3,000 functions below one root. The functions take 1, 2, 3 ... ns, alternately on two threads.
     fn views() -> ReportViews {
         let mut views = ReportViews::default();
         let mut name = |text: String| {
@@ -215,7 +216,7 @@ mod tests {
             assert_eq!(sum(text, "value"), 3000 * 3001 / 2);
             assert_eq!(sum(text, "count"), 3000);
         }
-        // The heaviest function stays, the lightest does not.
+        // The function with the most time is kept, and the function with the least time is not.
         assert!(reduced.contains("\"f9000000\"") && !reduced.contains("\"f1\""));
         assert!(whole.contains("\"f1\""));
         assert_eq!(text(5_000).1, reduced, "the same input gives the same bytes");

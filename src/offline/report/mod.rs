@@ -1,7 +1,7 @@
-//! The data of a report page: frames and trees of the views of one or several runs, small enough for a browser.
+//! Data of a report page: frames and trees for the views of one or several runs, small enough for a browser.
 //!
-//! Every view is the tree of its folded stacks. A node has the values of the stacks that end at it, by track (rank, GPU,
-//! stream and thread), so the sum of all values equals the sum of the folded stacks.
+//! Every view is a tree of folded stacks. A node has a value for each track (rank, GPU, stream and thread): the total
+//! of the stacks that end at this node. So the sum of all values equals the sum of the folded stacks.
 
 mod frame_names;
 mod idle_gaps;
@@ -22,7 +22,7 @@ pub use timeline::{Timeline, TimelineActivities, TimelineData};
 use tracks::Tracks;
 use view_tree::ViewTree;
 
-/// Views of a page, in the order of its menu, with their words and titles there.
+/// Views of a page in the order of the page's menu, as (view, word, menu title).
 const PAGE_VIEWS: [(&View, &str, &str); 6] = [
     (&GPU, "gpu", "GPU time"),
     (&IDLE, "idle", "GPU idle time"),
@@ -32,7 +32,7 @@ const PAGE_VIEWS: [(&View, &str, &str); 6] = [
     (&MEMORY, "memory", "Memory"),
 ];
 
-/// Views of the runs of a page.
+/// Views of all runs that a page shows.
 #[derive(Debug)]
 pub struct ReportViews {
     names: FrameNames,
@@ -48,7 +48,7 @@ impl Default for ReportViews {
 }
 
 impl ReportViews {
-    /// Adds all views of a run, drawn with `options`. `rank` is that of the run, if the page has several.
+    /// Adds all views of a run, drawn with `options`. `rank` is the rank of the run, if the page shows several ranks.
     pub fn add_run(&mut self, profile: &Profile, rank: Option<u32>, options: &Options) {
         let Self { names, tracks, trees } = self;
         for ((view, ..), tree) in PAGE_VIEWS.iter().zip(trees) {
@@ -58,7 +58,7 @@ impl ReportViews {
         }
     }
 
-    /// Returns the words of the views that have no data, with their titles.
+    /// Returns the words and titles of the views that have no data.
     pub fn absent(&self) -> Vec<(&'static str, &'static str)> {
         let all = PAGE_VIEWS.iter().zip(&self.trees);
         all.filter(|(_, tree)| tree.is_empty()).map(|((_, word, label), _)| (*word, *label)).collect()

@@ -1,4 +1,4 @@
-//! A view with a limited number of nodes, in the order in which the page stores them.
+//! Reduces a view to a limited number of nodes, in the order in which the page stores them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use gpuflame_model::profile::add_to;
 use super::frame_names::FrameNames;
 use super::view_tree::{Sums, ViewTree};
 
-/// Name of the nodes that stand for several small ones.
+/// Name of nodes that replace several small nodes.
 pub(super) const MERGED_NAME: &str = "[smaller frames, merged]";
 
-/// Name of a node: a frame's, or that of merged nodes.
+/// Name of a node: the name of a frame, or of merged nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeName {
     Root,
@@ -19,21 +19,21 @@ pub(super) enum NodeName {
     Merged,
 }
 
-/// Nodes in preorder, children sorted by name, and values by node and track.
+/// Nodes in preorder, with children sorted by name, and the values for each node and track.
 #[derive(Debug, Default)]
 pub(super) struct ReducedView {
     pub(super) nodes: Vec<(i64, NodeName)>,
     pub(super) values: BTreeMap<(u32, u32), Sums>,
-    /// Number of nodes that were merged, and the sum of their values.
+    /// Number of merged nodes, and the total of their values.
     pub(super) merged: (u64, u64),
 }
 
 impl ReducedView {
-    /// Keeps the `max_nodes` heaviest nodes of `tree`. The values of each other node are added to a node for merged
-    /// nodes under its nearest ancestor that is kept.
+    /// Keeps the `max_nodes` nodes of `tree` with the largest totals. The values of every other node are added to a
+    /// node for merged nodes, below its nearest ancestor that is kept.
     pub(super) fn new(tree: &ViewTree, names: &FrameNames, max_nodes: usize) -> Self {
         let kept = heaviest(tree, max_nodes);
-        // For each node: the kept node that stands for it, and whether its values are merged there.
+        // For each node, the kept node that replaces it, and whether its values are merged there.
         let mut targets: Vec<(u32, bool)> = Vec::with_capacity(tree.nodes.len());
         for (at, node) in (0_u32..).zip(&tree.nodes) {
             let target =
@@ -61,7 +61,8 @@ impl ReducedView {
     }
 }
 
-/// Returns which nodes are kept: the root, and the heaviest nodes. The parent of a kept node is kept.
+/// Returns which nodes are kept: the root, and the nodes with the largest totals. The parents of kept nodes are kept
+/// too.
 fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
     if tree.nodes.len() <= max_nodes {
         return vec![true; tree.nodes.len()];
@@ -72,7 +73,7 @@ fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
         let total = totals[at];
         add_to(&mut totals[node.parent as usize], total);
     }
-    // A parent is at least as heavy as its children, and has a smaller index.
+    // The total of a parent is at least as large as the totals of its children, and its index is smaller.
     let mut order: Vec<usize> = (0..tree.nodes.len()).collect();
     order.sort_unstable_by_key(|&at| (Reverse(totals[at]), at));
     let mut kept = vec![false; tree.nodes.len()];
@@ -80,7 +81,8 @@ fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
     kept
 }
 
-/// Returns the kept nodes in preorder, and the number of each. The node for merged nodes follows its parent directly.
+/// Returns the kept nodes in preorder, and the new index of each. A node for merged nodes comes directly after its
+/// parent.
 fn preorder(
     tree: &ViewTree,
     names: &FrameNames,

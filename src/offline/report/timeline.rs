@@ -1,4 +1,5 @@
-//! The timeline of a run: the critical path, slices per stream and launching thread, and idle time per GPU and cause. Short slices are merged with their neighbours, so that the page stays small.
+//! The timeline of a run: the critical path, the slices of each stream and launching thread, and the idle time of each
+//! GPU and cause. Short neighbouring slices are merged, so that the page stays small.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -16,25 +17,26 @@ use super::timeline_slices::{Slice, pack};
 use super::tracks::ThreadNames;
 use crate::analysis::{PathClass, PathPart};
 
-/// Maximum number of activities that are kept. They take 130 MB.
+/// Maximum number of activities that are stored. They take 130 MB of memory.
 const MAX_ACTIVITIES: usize = 2_000_000;
-/// Maximum number of slices of a page, over all rows. Browsers read this many in half a second.
+/// Maximum number of slices on a page, over all rows. Browsers read this many in half a second.
 const MAX_SLICES: usize = 2_000_000;
-/// Maximum sum of the sizes of names, in bytes. Names with less time are replaced by one.
+/// Maximum total size of the names, in bytes. The names with the least time are replaced by [`OTHER_NAMES`].
 const MAX_NAME_BYTES: usize = 1_000_000;
-/// Name that stands for those without room.
+/// Name that replaces all names that do not fit.
 const OTHER_NAMES: &str = "[name left out]";
-/// Maximum number of rows of streams and threads. Rows with less time are left out.
+/// Maximum number of rows for streams and threads. The rows with the least time are omitted.
 const MAX_ROWS: usize = 64;
 
 /// Collects activities and their launches from joined rows.
 #[derive(Debug, Default)]
 pub struct TimelineActivities {
     list: Vec<(Activity, Option<Launched>)>,
-    /// GPU, start and end of work that was launched outside windows. It is not drawn, but the GPU is not idle then.
+    /// GPU work that was launched outside all windows, as (GPU, start, end). It is not drawn, but the GPU is not idle
+    /// during it.
     outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
-    /// Start of the earliest activity that was skipped. From then on it is not known when a GPU was idle.
+    /// Start of the earliest activity that was skipped. After this time it is unknown when a GPU was idle.
     skipped_from: Option<u64>,
 }
 
@@ -62,7 +64,7 @@ impl TimelineActivities {
         work
     }
 
-    /// Returns the first moment of the run, and the last one.
+    /// Returns the first and the last time of the run.
     fn span(&self) -> Option<(u64, u64)> {
         let first = self.list.iter().map(|(activity, launched)| {
             launched.map_or(activity.start.0, |launched| launched.time.0.min(activity.start.0))
@@ -97,7 +99,7 @@ impl Sink for TimelineActivities {
     }
 }
 
-/// Kind of a row, in the order of the page.
+/// Kind of a row. Rows are drawn in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowKind {
     Path,
@@ -117,8 +119,9 @@ impl RowKind {
     }
 }
 
-/// Slices of a stream, a thread, a GPU's idle time or the critical path, by start. Their names are those of the timeline for
-/// streams and threads, and otherwise causes of idle time or classes of the path.
+/// Slices of a stream, a thread, a GPU's idle time or the critical path, sorted by start. For streams and threads, the
+/// name of a slice is an index into the timeline's names. For other rows, it is an index into the causes of idle time
+/// or the classes of the path.
 #[derive(Debug)]
 struct TimelineRow {
     label: String,
@@ -132,7 +135,7 @@ impl TimelineRow {
     }
 }
 
-/// Timeline of one or several runs. Each run has its own clock, so that times of different runs cannot be compared.
+/// Timeline of one or several runs. Each run has its own clock, so times of different runs must not be compared.
 #[derive(Debug, Default)]
 pub struct Timeline {
     rows: Vec<TimelineRow>,
@@ -142,17 +145,17 @@ pub struct Timeline {
     start: Option<u64>,
 }
 
-/// Members of the page's data about a timeline, and its slices, compressed as zlib.
+/// Data of a timeline for the page: a JSON object, and the slices compressed as zlib.
 #[derive(Debug)]
 pub struct TimelineData {
-    /// Object in JSON.
+    /// Description of the rows as a JSON object.
     pub json: String,
     /// Slices, row by row; see `timeline_slices.rs`.
     pub slices: Vec<u8>,
 }
 
 impl Timeline {
-    /// Adds the activities of a run, and its critical path, if it is known.
+    /// Adds the activities of a run, and the parts of its critical path if the path is known.
     pub fn add_run(
         &mut self,
         profile: &Profile,
@@ -204,7 +207,7 @@ impl Timeline {
             let label = format!("{before}GPU {device}, stream {stream}");
             self.rows.push(TimelineRow { label, kind: RowKind::Stream, slices });
         }
-        // Threads of the same name share a row.
+        // Threads with the same name share a row.
         let mut by_name: BTreeMap<String, Vec<Slice>> = BTreeMap::new();
         for (thread, slices) in callers {
             let name = thread.map_or_else(|| "thread".to_owned(), |thread| threads.name(thread));
@@ -212,7 +215,7 @@ impl Timeline {
         }
         for (name, mut slices) in by_name {
             slices.sort_by_key(|slice| (slice.start, slice.end));
-            // A launch of several activities is one call.
+            // Several activities launched by the same call give only one slice.
             slices.dedup_by_key(|slice| slice.start);
             self.rows.push(TimelineRow { label: format!("{before}{name}"), kind: RowKind::Thread, slices });
         }
@@ -227,7 +230,8 @@ impl Timeline {
         number
     }
 
-    /// Numbers names by their time, the longest first, and returns them as JSON, in at most `max_bytes`.
+    /// Sorts the names by their total time, the longest first, and returns them as JSON strings with a total size of at
+    /// most `max_bytes`. Renames the slices accordingly.
     fn limit_names(&mut self, max_bytes: usize) -> Vec<String> {
         let mut nanos = vec![0_u64; self.names.len()];
         let is_named = |row: &&mut TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);
@@ -253,20 +257,20 @@ impl Timeline {
         names
     }
 
-    /// Whether there is nothing to show.
+    /// Whether the timeline contains no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Start of the first run, in ns since 1970.
+    /// Returns the start of the first run, in ns since 1970.
     pub fn start(&self) -> Option<u64> {
         self.start
     }
 
-    /// Returns the timeline as data of a page, with as many slices as fit into `max_bytes`.
+    /// Returns the timeline as data for a page, with as many slices as fit into `max_bytes`.
     ///
     /// # Errors
-    /// None in practice: the compressor writes to memory.
+    /// Does not fail in practice, because the compressor writes to memory.
     pub fn data(&mut self, max_bytes: usize) -> Result<TimelineData> {
         let names = self.limit_names(MAX_NAME_BYTES);
         let is_work = |row: &&TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);
@@ -275,7 +279,7 @@ impl Timeline {
         let left = kept.len().saturating_sub(MAX_ROWS);
         kept.truncate(MAX_ROWS);
         kept.extend(self.rows.iter().filter(|row| !is_work(row)).take(MAX_ROWS));
-        // Idle time of a GPU is above its streams.
+        // The idle time of a GPU is drawn above the GPU's streams.
         let group = |row: &TimelineRow| if row.kind == RowKind::Idle { RowKind::Stream } else { row.kind };
         kept.sort_by(|a, b| (group(a), &a.label).cmp(&(group(b), &b.label)));
         let end = kept.iter().flat_map(|row| row.slices.iter().map(|slice| slice.end)).max().unwrap_or(0);
@@ -305,7 +309,7 @@ fn kind_json(word: &str, label: &str) -> String {
     format!("{{\"kind\":\"{word}\",\"label\":{}}}", quoted(label))
 }
 
-/// Classes of parts of the critical path. Slices have positions in this list as names.
+/// Classes of parts of the critical path. The name of a slice is its position in this list.
 const CLASSES: [PathClass; 11] = [
     PathClass::Kernel,
     PathClass::Memory,
@@ -334,7 +338,7 @@ mod tests {
         let [rare, often, never] = ["rare", "often", "never"].map(|name| timeline.name(name.to_owned()));
         let slices = vec![Slice::new(0, 5, rare), Slice::new(5, 50, often), Slice::new(50, 50, never)];
         timeline.rows.push(TimelineRow { label: String::new(), kind: RowKind::Stream, slices });
-        // "often" in quotes has seven bytes.
+        // The name "often" in quotes takes seven bytes.
         assert_eq!(timeline.limit_names(12), ["\"often\"", "\"[name left out]\""]);
         let numbers: Vec<u32> = timeline.rows[0].slices.iter().map(Slice::name).collect();
         assert_eq!(numbers, [1, 0, 1]);

@@ -1,9 +1,9 @@
-//! Slices of the timeline: pieces of a row that are near each other are merged, and rows are packed into bytes.
+//! Slices of the timeline. Neighbouring short slices of a row are merged, and rows are packed into bytes.
 //!
-//! The bytes of a row are five columns with a number per slice: start, as the distance from the start of the slice before
-//! it; length; name; count - 1; and length - busy time, doubled, or its absolute value doubled, minus 1, if it is negative.
-//! Every number has seven bits per byte, the lowest first, and the top bit of a byte tells that more bytes follow. The script
-//! of the page reads the columns in this order.
+//! The bytes of a row are five columns, each with one number per slice. They are: distance from the start of the
+//! previous slice; length; name; count - 1; and length - busy time. The last difference `d` is stored as 2 * d, or as 2
+//! * |d| - 1 if it is negative. Every number is stored with seven bits per byte, lowest bits first. The top bit of a
+//! byte means that more bytes follow. The page's script reads the columns in this order.
 
 use std::io::Write as _;
 
@@ -12,18 +12,18 @@ use flate2::write::ZlibEncoder;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::add_to;
 
-/// A slice, or several slices that were merged.
+/// A slice of the timeline, or several slices that were merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slice {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Sum of the durations.
+    /// Total duration of the merged slices, in ns.
     pub(super) nanos: u64,
-    /// Duration of the longest slice.
+    /// Duration of the longest merged slice, in ns.
     longest: u64,
-    /// Number of slices.
+    /// Number of merged slices.
     count: u32,
-    /// Number of the name of the longest slice.
+    /// Index of the name of the longest merged slice.
     name: u32,
 }
 
@@ -40,19 +40,19 @@ impl Slice {
         self.name
     }
 
-    /// Replaces the name by the one in `numbers`.
+    /// Replaces the slice's name index by the index that `numbers` has for it.
     pub(super) fn rename(&mut self, numbers: &[u32]) {
         self.name = numbers[self.name as usize];
     }
 
-    /// Returns the slice, moved by `nanos`.
+    /// Returns the slice, moved back in time by `nanos`.
     pub(super) fn earlier(self, nanos: u64) -> Self {
         Self { start: self.start - nanos, end: self.end - nanos, ..self }
     }
 }
 
-/// Merges neighbours as long as they last at most `resolution` ns together, with the gaps between them. With a resolution of
-/// 0 all slices stay as they are. Slices that are longer than the resolution are not merged, so they can still be seen.
+/// Merges neighbouring slices while they last at most `resolution` ns together, including the gaps between them. With a
+/// resolution of 0, all slices stay the same. Slices longer than the resolution are not merged, so they remain visible.
 pub(super) fn merged(slices: &[Slice], resolution: u64) -> impl Iterator<Item = Slice> {
     let mut left = slices.iter().copied().peekable();
     std::iter::from_fn(move || {
@@ -70,11 +70,11 @@ pub(super) fn merged(slices: &[Slice], resolution: u64) -> impl Iterator<Item = 
     })
 }
 
-/// Rows that fit into a page.
+/// Rows in packed form, small enough for a page.
 pub(super) struct PackedRows {
-    /// Slices that last at most this many ns together were merged; 0 if none were.
+    /// Maximum total duration of slices that were merged, in ns; 0 if no slices were merged.
     pub(super) resolution: u64,
-    /// Number of slices per row.
+    /// Number of slices in each row.
     pub(super) counts: Vec<usize>,
     /// Columns, row by row, compressed as zlib.
     pub(super) bytes: Vec<u8>,
@@ -86,7 +86,7 @@ pub(super) fn pack(rows: &[&[Slice]], mut max_slices: usize, max_bytes: usize) -
     loop {
         let count = |at: u64| rows.iter().map(|row| merged(row, at).count()).sum::<usize>();
         while count(resolution) > max_slices {
-            // Finer steps than doubling keep more of the slices that the page has room for.
+            // The resolution grows in smaller steps than doubling, so that more slices remain.
             resolution = (resolution + resolution / 4).max(100);
         }
         let (mut counts, mut columns) = (Vec::new(), Vec::new());
@@ -103,7 +103,7 @@ pub(super) fn pack(rows: &[&[Slice]], mut max_slices: usize, max_bytes: usize) -
         if bytes.len() <= max_bytes || slices <= rows.len() {
             return Ok(PackedRows { resolution, counts, bytes });
         }
-        // A tenth less than the bytes allow, because fewer slices have more bytes each.
+        // The new limit is a tenth lower than the bytes allow, because fewer slices take more bytes each.
         let fitting = (slices as u128 * max_bytes as u128 / bytes.len() as u128) as usize;
         max_slices = (fitting - fitting / 10).max(rows.len());
     }
@@ -120,7 +120,7 @@ fn push_columns(slices: &[Slice], columns: &mut Vec<u8>) {
     slices.iter().for_each(|slice| push_number(u64::from(slice.count - 1), columns));
     for slice in slices {
         let length = slice.end - slice.start;
-        // Slices of a stream may overlap, so that their sum may be longer than the time in which they ran.
+        // Slices of a stream may overlap, so their total duration may exceed the length of the merged slice.
         push_number(
             match length >= slice.nanos {
                 true => (length - slice.nanos) * 2,
@@ -168,13 +168,13 @@ mod tests {
         one[0].nanos = 13;
         let mut bytes = Vec::new();
         push_columns(&one, &mut bytes);
-        // 300 = 0b10_0101100. 10 ns with 13 busy ns are -3, which is 2 * 3 - 1.
+        // The start is 300 = 0b10_0101100. A length of 10 ns with 13 busy ns gives -3, which is stored as 2 * 3 - 1.
         assert_eq!(bytes, [0xac, 2, 1, 10, 1, 5, 0, 0, 0, 5, 0]);
     }
 
     #[test]
     fn rows_are_merged_until_they_fit() {
-        // Neither starts nor lengths repeat, so that the bytes do not compress to nothing.
+        // The starts and lengths vary, so that the bytes do not compress well.
         let many: Vec<Slice> = (0..20_000_u64)
             .map(|at| Slice::new(at * 1_000 + at * at % 487, at * 1_000 + 500 + at * at % 311, at as u32 % 7))
             .collect();

@@ -1,16 +1,16 @@
-//! Tracks: what the values of a view can be split by.
+//! Tracks: the ranks, GPUs, streams and threads by which the values of a view can be split.
 
 use std::collections::{BTreeMap, HashMap};
 
 use gpuflame_model::profile::{Profile, Sample};
 use gpuflame_model::record::ThreadId;
 
-/// Maximum number of tracks of a page. Beyond it, threads and streams are merged by GPU.
+/// Maximum number of tracks on a page. Beyond this limit, the threads and streams of a GPU are merged.
 const MAX_TRACKS: usize = 2_000;
-/// Name of the track of merged threads.
+/// Name of the thread that replaces merged threads.
 const OTHER_THREADS: &str = "other threads";
 
-/// Origin of a value. Each part is `None` if it is unknown, or if the page has only one rank.
+/// Origin of a value. A field is `None` if it is unknown, or if the page shows only one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) rank: Option<String>,
@@ -19,7 +19,7 @@ pub(super) struct Track {
     pub(super) thread: Option<String>,
 }
 
-/// All tracks, numbered in the order of their first value.
+/// All tracks, numbered in the order in which their first values were added.
 #[derive(Debug, Default)]
 pub(super) struct Tracks {
     list: Vec<Track>,
@@ -46,7 +46,7 @@ impl Tracks {
     }
 }
 
-/// Names of a profile's threads. Threads with the same name also have their ids.
+/// Names of a profile's threads. If several threads have the same name, the name includes the thread's id.
 pub(super) struct ThreadNames(HashMap<ThreadId, String>);
 
 impl ThreadNames {
@@ -73,7 +73,7 @@ impl ThreadNames {
         }
     }
 
-    /// Returns the track of a sample.
+    /// Returns the track that a sample belongs to.
     pub(super) fn track(&self, profile: &Profile, sample: &Sample, rank: Option<u32>) -> Track {
         let thread = sample.site.launch().ok().and_then(|context| profile.context(context));
         let thread = thread.map(|context| self.name(context.thread));

@@ -1,4 +1,4 @@
-//! The tree of a view, added up over runs.
+//! The tree of a view, summed over all runs.
 
 use std::collections::HashMap;
 
@@ -10,22 +10,22 @@ use gpuflame_model::profile::{Profile, ShownFrameId, View, add_to};
 use super::frame_names::{FrameName, FrameNames, NameKind, SourcePlace};
 use super::tracks::{ThreadNames, Tracks};
 
-/// Node of a tree. Parents have smaller indices than their children. Node 0 is the root.
+/// Node of a tree. A parent has a smaller index than its children. Node 0 is the root.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct TreeNode {
     pub(super) parent: u32,
     pub(super) name: u32,
 }
 
-/// Value and number of occurrences.
+/// Value and number of occurrences, in this order.
 pub(super) type Sums = [u64; 2];
 
-/// Tree whose nodes have names, and values by track.
+/// Tree whose nodes have names, and values for each track.
 #[derive(Debug)]
 pub(super) struct ViewTree {
     pub(super) nodes: Vec<TreeNode>,
     children: HashMap<(u32, u32), u32>,
-    /// Values of the stacks that end at a node, by node and track.
+    /// Values of the stacks that end at a node, keyed by node and track.
     pub(super) values: HashMap<(u32, u32), Sums>,
 }
 
@@ -57,7 +57,7 @@ impl ViewTree {
     }
 }
 
-/// Adds a view of a run to `tree`. Frames have the names that the folded stacks of this run have.
+/// Adds a view of a run to `tree`. Frames get the same names as in this run's folded stacks.
 pub(super) fn add_view(
     tree: &mut ViewTree,
     (names, tracks): (&mut FrameNames, &mut Tracks),
@@ -83,13 +83,13 @@ pub(super) fn add_view(
     }
 }
 
-/// Distinct frames of a view of one run.
+/// Distinct frames in a view of one run.
 #[derive(Default)]
 struct RunLabels {
-    /// Names, and the length of the tag of a kernel.
+    /// Names, each with the length of the kernel's tag.
     list: Vec<(FrameName, usize)>,
     numbers: HashMap<String, u32>,
-    /// Numbers of frames that have an id in the profile. Nearly all frames have one.
+    /// Indexes of frames that have an id in the profile. Nearly all frames have an id.
     by_frame: HashMap<ShownFrameId, u32>,
     text: String,
 }
@@ -118,8 +118,8 @@ impl RunLabels {
         number
     }
 
-    /// Adds the labels to the names of the page, and returns their numbers there. Kernels have short names unless two
-    /// kernels of the view would have the same one, as in folded stacks.
+    /// Adds the labels to the names of the page, and returns their indexes there. As in folded stacks, kernels get
+    /// short names, unless two kernels of the view would have the same short name.
     fn into_names(self, names: &mut FrameNames, whole_kernels: bool) -> Vec<u32> {
         let is_kernel = |(_, tag): &&(FrameName, usize)| *tag > 0 && !whole_kernels;
         let kernels = self.list.iter().filter(is_kernel).map(|(name, tag)| &name.text[*tag..]);

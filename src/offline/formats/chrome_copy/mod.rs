@@ -1,7 +1,7 @@
-//! Copies another tool's trace in Chrome's format event by event: operators, annotations, flows and arguments stay as
-//! they are written, and nothing is held in memory but the tracks of overlapping GPU work.
+//! Copies another tool's trace in Chrome's format event by event. Operators, annotations, flows and arguments stay as
+//! they are in the trace. Only the tracks of overlapping GPU work are held in memory.
 //!
-//! An event changes only where the format of torch.profiler needs it:
+//! An event is changed only if the format of torch.profiler requires it:
 //!
 //! | in the trace | in the copy |
 //! |---|---|
@@ -27,7 +27,7 @@ use gpuflame_traces::import::{Sink, Text, Wants};
 use rewrite::Changes;
 pub use tracks::{TrackFinder, Tracks};
 
-/// Categories of calls that torch.profiler writes.
+/// Categories of API calls in traces of torch.profiler.
 const CALLS: [&str; 8] = [
     "cuda_runtime",
     "cuda_driver",
@@ -39,14 +39,14 @@ const CALLS: [&str; 8] = [
     "hpu_runtime",
 ];
 
-/// Writes events of another source in front of the copied events. Returns whether it wrote any.
+/// Function that writes events of another source before the copied events, and returns whether it wrote any.
 pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> + 'a>;
 
-/// What another source adds to the copy.
+/// Events and properties of another source that are added to the copy.
 pub struct Addition<'a> {
-    /// Writes events in front of the copied events.
+    /// Writes events before the copied events.
     pub events: MoreEvents<'a>,
-    /// Property `gpuflame` with its key. It replaces a property of that name in the copied trace.
+    /// Property `gpuflame`, with its key. It replaces a property with the same name in the copied trace.
     pub property: Vec<u8>,
 }
 
@@ -59,16 +59,16 @@ pub struct ChromeCopy<'a> {
     part: Part,
     has_events: bool,
     changes: Changes,
-    /// Number of GPU operations so far.
+    /// Number of GPU operations that were copied so far.
     works: u64,
     text: Vec<u8>,
     failed: Option<Error>,
 }
 
-/// Part of the document that is being written.
+/// Part of the document that is currently written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
-    /// Properties in front of the events.
+    /// Properties before the events.
     Head,
     Events,
     /// Properties after the events.
@@ -76,7 +76,7 @@ enum Part {
 }
 
 impl<'a> ChromeCopy<'a> {
-    /// Starts the copy. `tracks` are the tracks of overlapping work, and `more` is what another source adds.
+    /// Starts the copy. `tracks` are the new tracks of overlapping work, and `more` is added from another source.
     pub fn new(out: &'a mut dyn Write, tracks: Tracks, more: Option<Addition<'a>>) -> Self {
         let (more, own_property) = more.map(|more| (more.events, more.property)).unzip();
         Self {
@@ -93,10 +93,10 @@ impl<'a> ChromeCopy<'a> {
         }
     }
 
-    /// Ends the document.
+    /// Completes the document.
     ///
     /// # Errors
-    /// The first error of the output. Nothing was written after that error.
+    /// The first error of the output. Nothing was written after this error.
     pub fn finish(mut self) -> Result<()> {
         if self.part == Part::Head {
             self.open_events();
@@ -212,13 +212,13 @@ impl<'a> ChromeCopy<'a> {
         self.changes.track = self.tracks.of_flow(flow);
     }
 
-    /// Drops changes that the event does not need, because it is already written as torch.profiler writes it.
+    /// Drops changes that are not needed, because the event already has the form that torch.profiler uses.
     fn keep_what_is_kineto(&mut self, category: &[u8]) {
         let is_kineto = match self.changes.category {
             Some("cuda_runtime" | "cuda_driver") => CALLS.iter().any(|call| call.as_bytes() == category),
-            // Work of an MTIA accelerator, whose names say what it is.
+            // Work of an MTIA accelerator. Its kind follows from its name, so the category stays.
             Some(_) if category == b"mtia_ccp_events" => true,
-            // A step may be an operator, as in Kineto's traces of 2021.
+            // In Kineto's traces of 2021, a step has the category of an operator.
             Some("user_annotation") => matches!(category, b"user_annotation" | b"cpu_op"),
             Some(word) => word.as_bytes() == category,
             None => true,
@@ -260,7 +260,7 @@ impl Sink for ChromeCopy<'_> {
     }
 }
 
-/// Returns the name without control characters, if it has any.
+/// Returns the name without control characters; `None` if it contains none.
 fn clean_name(name: Text<'_>) -> Option<String> {
     let is_plain = |byte: &u8| (b' '..=b'~').contains(byte) && *byte != b'\\';
     if name.raw().iter().all(is_plain) {

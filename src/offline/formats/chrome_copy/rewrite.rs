@@ -1,5 +1,5 @@
-//! Writes one event with changes: categories, ids and times as torch.profiler writes them. Only events of other
-//! dialects and events with odd names are written this way, so it need not be fast.
+//! Writes one trace event with changes: categories, ids and times are converted to the form that torch.profiler uses.
+//! Only events of other dialects and events with unusual names are written this way, so this code need not be fast.
 
 use std::fmt::{Display, Formatter};
 
@@ -7,7 +7,7 @@ use super::super::strict_json::{put_printable, put_strict};
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::json::document::{Document, Node};
 
-/// Names that other dialects give to arguments, and Kineto's names.
+/// Names of arguments in other dialects, and the names that Kineto uses.
 const ARGUMENTS: [(&str, &str); 9] = [
     ("correlation id", "correlation"),
     ("correlationId", "correlation"),
@@ -20,33 +20,33 @@ const ARGUMENTS: [(&str, &str); 9] = [
     ("graphNodeId", "graph node id"),
 ];
 
-/// Changes to an event.
+/// Changes to a trace event.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Category, for an event of another dialect.
+    /// New category, for an event of another dialect.
     pub(super) category: Option<&'static str>,
-    /// Name without control characters.
+    /// New name, without control characters.
     pub(super) name: Option<String>,
-    /// Start and end in ns.
+    /// New start and end in ns.
     pub(super) times: Option<(i64, i64)>,
-    /// Track, in place of the thread.
+    /// New track, which replaces the thread.
     pub(super) track: Option<u32>,
-    /// Arguments that an event with a new category must have.
+    /// Arguments that an event with a new category needs.
     pub(super) ids: [(&'static str, Option<u64>); 3],
 }
 
 impl Changes {
-    /// Whether the event is copied as it is.
+    /// Whether the event can be copied without changes.
     pub(super) fn is_empty(&self) -> bool {
         self.category.is_none() && self.name.is_none() && self.times.is_none() && self.track.is_none()
     }
 
-    /// Sets the times, if they are among the event's arguments.
+    /// Sets new times if the event has exact times among its arguments.
     pub(super) fn exact_times(&mut self, in_args: bool, start: i64, end: i64) {
         self.times = in_args.then_some((start, end));
     }
 
-    /// Appends the event `text` with the changes. An event that cannot be read as one object is copied as it is.
+    /// Appends the event `text` with the changes. An event that cannot be parsed as a JSON object is copied unchanged.
     pub(super) fn write(&self, text: &[u8], out: &mut Vec<u8>) {
         let document = Document::from_bytes(text);
         let Ok(event) = document.root() else { return put_printable(out, text) };
@@ -76,7 +76,7 @@ impl Changes {
     }
 }
 
-/// Members of a JSON object that is being written.
+/// Writes the members of a JSON object.
 struct Members<'a> {
     out: &'a mut Vec<u8>,
     has_any: bool,
@@ -101,7 +101,7 @@ impl<'a> Members<'a> {
         self.out.extend_from_slice(value.as_bytes());
     }
 
-    /// Writes a value as the trace has it. Words that are not JSON, such as `nan`, become strings.
+    /// Writes a value as it is in the trace. Words that are not valid JSON, for example `nan`, become strings.
     fn put_value(&mut self, key: &str, value: Node<'_>) {
         self.key(key);
         let raw = value.raw();
@@ -121,7 +121,7 @@ impl<'a> Members<'a> {
         for (key, value) in args.entries() {
             let key = key.decode();
             let kineto = ARGUMENTS.iter().find(|(other, _)| **other == *key).map(|(_, kineto)| *kineto);
-            // An argument that has Kineto's name already keeps it, and the other one keeps its own.
+            // An argument is renamed only if no other argument has Kineto's name already.
             let is_free =
                 |name: &&str| args.get(name).is_none() && !written.iter().any(|known| known == name);
             let key = kineto.filter(is_free).unwrap_or(&key);
@@ -152,7 +152,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// Time in nanoseconds, written as microseconds with three decimal places.
+/// Time in nanoseconds, which is written as microseconds with three decimals.
 struct Micros(i64);
 
 impl Display for Micros {

@@ -1,5 +1,5 @@
 //! Finds GPU work that overlaps other work of its track. Viewers silently drop one of two overlapping slices, so such
-//! work is copied to a track of its own.
+//! work is moved to a separate track.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use gpuflame_export::chrome::Lanes;
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
 
-/// First number for processes and threads that the trace names by text.
+/// First number that is assigned to processes and threads whose ids are text.
 const FIRST_NAMED: u32 = 1 << 29;
 
-/// A [`Sink`] that collects the times of all GPU work, 48 bytes per operation.
+/// A [`Sink`] that collects the times of all GPU work. It takes 48 bytes per operation.
 #[derive(Debug, Default)]
 pub struct TrackFinder {
     works: Vec<Work>,
     numbers: Numbers,
 }
 
-/// Correlation id of a GPU operation, and the operation's track.
+/// Correlation id and new track of a GPU operation.
 type FlowEnd = (Option<u64>, u32);
 
 #[derive(Clone, Copy, Debug)]
@@ -25,26 +25,27 @@ struct Work {
     lane: (u32, u32),
     start: i64,
     end: i64,
-    /// Number of GPU operations before this one in the file.
+    /// Number of GPU operations before this operation in the file.
     at: u64,
     correlation: Option<u64>,
 }
 
-/// New tracks of the GPU work that overlaps other work and therefore moves to a track of its own.
+/// New tracks of the GPU work that overlaps other work and is therefore moved to a separate track.
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// Ends of flows by the work's track in the trace and its start. Only starts at which some work moves are here.
+    /// Possible ends of flows, keyed by the track and start that the GPU work has in the trace. Contains only starts at
+    /// which some work is moved.
     by_start: HashMap<((u32, u32), i64), Vec<FlowEnd>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,
 }
 
-/// Numbers of processes and threads. Numbers in the trace stay as they are.
+/// Numbers of processes and threads. Ids that are numbers in the trace stay the same.
 #[derive(Debug, Default)]
 struct Numbers {
     named: HashMap<String, u32>,
-    /// Processes as JSON.
+    /// Ids of the processes as JSON.
     processes: HashMap<u32, String>,
 }
 
@@ -59,8 +60,8 @@ impl Numbers {
         (number, self.number(thread))
     }
 
-    /// Returns the name of an additional track, `stream 7 (overlapping)`, with the trace's own name of the stream if the
-    /// trace names it by text.
+    /// Returns the name of an additional track, for example `stream 7 (overlapping)`. If the trace names the stream by
+    /// text, the name contains this text.
     fn name_of_track(&self, name: String) -> String {
         let Some((number, rest)) = name.strip_prefix("stream ").and_then(|rest| rest.split_once(' ')) else {
             return name;
@@ -96,7 +97,7 @@ impl Sink for TrackFinder {
 }
 
 impl TrackFinder {
-    /// Assigns the tracks.
+    /// Assigns tracks to all GPU work.
     pub fn tracks(mut self) -> Tracks {
         self.works.sort_by_key(|work| (work.start, work.at));
         let first = self.works.first().map_or(0, |work| work.start);
@@ -127,13 +128,13 @@ impl TrackFinder {
 }
 
 impl Tracks {
-    /// Returns the track of a GPU operation, by the number of operations before it in the file, if it is not the
-    /// operation's own.
+    /// Returns the new track of a GPU operation, if the operation moves to another track. `at` is the number of GPU
+    /// operations before it in the file.
     pub(super) fn of_work(&self, at: u64) -> Option<u32> {
         self.by_work.get(&at).copied()
     }
 
-    /// Returns the track at which a flow ends, if the work there has another track than in the trace.
+    /// Returns the new track at which a flow ends, if the GPU work there is moved to another track.
     pub(super) fn of_flow(&mut self, flow: &Flow<'_>) -> Option<u32> {
         if flow.begins || self.by_start.is_empty() {
             return None;
@@ -145,7 +146,7 @@ impl Tracks {
         (track != lane.1).then_some(track)
     }
 
-    /// Returns process, number and name of each additional track.
+    /// Returns the process, number and name of each additional track, and clears the list.
     pub(super) fn take_names(&mut self) -> Vec<(String, u32, String)> {
         std::mem::take(&mut self.names)
     }

@@ -1,8 +1,8 @@
-//! Perfetto's protobuf, with its native messages for GPU work. GPU work is on hardware queues (one per stream),
-//! kernels carry their grid and block, and every call refers to the work that it submitted. The viewer draws these
-//! references as flows. Calls have their source location, if known.
+//! Writes Perfetto's protobuf format, with its native messages for GPU work. GPU work is on hardware queues (one per
+//! stream), kernels have their grid and block sizes, and every call refers to the work that it submitted. The viewer
+//! draws these references as flows. Calls have their source location, if it is known.
 //!
-//! Field numbers are those in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
+//! Field numbers are the same as in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
 //! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
 
 mod proto;
@@ -26,18 +26,19 @@ use slice_tracks::{TrackNumbers, slice_packets, track_packets};
 
 const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
-/// Sequence id; all packets belong to one sequence.
+/// Sequence id. All packets belong to this one sequence.
 const SEQUENCE: u32 = 1;
-/// Flag of the first packet, which resets interned data. All other packets need the interned data.
+/// Flag of the first packet, which resets the interned data. All other packets have [`NEEDS_STATE`], because they use
+/// the interned data.
 const CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
-/// Tag of `Trace.packet`: field 1, a message.
+/// Tag of `Trace.packet` (field 1, a message).
 const PACKET: u8 = 0x0a;
-/// Names of the launch parameters of kernels; the iid of a name is its index plus one.
+/// Names of the launch parameters of kernels. The interned id of a name is its index plus one.
 const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
 
-/// Perfetto's protobuf. Times are nanoseconds since 1970. Activities without times are omitted, because they have no
-/// place on a time line.
+/// Perfetto's protobuf format. Times are in ns since 1970. Activities without times are omitted, because they cannot be
+/// placed on a timeline.
 pub(super) static PERFETTO: Format = Format::of_events(
     "perfetto",
     &[".pftrace", ".perfetto-trace"],
@@ -46,10 +47,10 @@ pub(super) static PERFETTO: Format = Format::of_events(
 )
 .binary();
 
-/// Writes Perfetto's protobuf with further tracks next to the GPU work.
+/// Writes Perfetto's protobuf format with additional tracks next to the GPU work.
 ///
 /// # Errors
-/// Errors of `out`.
+/// The errors of `out`.
 pub fn write_perfetto_with_tracks(
     profile: &Profile,
     events: &JoinedRows,
@@ -89,17 +90,17 @@ fn write(
     writer.write_slice_tracks(tracks)
 }
 
-/// Numbers of interned data, counted from 1.
+/// Ids of interned data, starting at 1.
 #[derive(Default)]
 struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
-    /// Numbers of queues (device, context, stream). Stages (names of kinds of work) are numbered after the queues.
+    /// Ids of queues (device, context, stream). Stages (names of kinds of work) get the ids after the queues.
     queues: BTreeMap<(u32, u32, u32), u64>,
     stages: BTreeMap<Work, u64>,
     kernels: BTreeMap<NameId, u64>,
     stacks: BTreeMap<ContextId, u64>,
-    /// Numbers of calling source lines: function, file and line.
+    /// Ids of source lines that made calls, keyed by (function, file, line).
     sources: BTreeMap<(String, String, u32), u64>,
 }
 
@@ -118,7 +119,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Numbers all data that the events refer to, and writes the table of numbers.
+    /// Assigns ids to all data that the events refer to, and writes the table of ids.
     fn write_names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().map(|event| event.activity);
         let names = &mut self.names;
@@ -181,7 +182,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         })
     }
 
-    /// Writes the track of the process, which is number 1, and the tracks of its threads.
+    /// Writes the track of the process, which has id 1, and the tracks of its threads.
     fn write_tracks(&mut self) -> Result<()> {
         let pid = Some(threads::process_id(self.callers.profile) as i32);
         let process = proto::Process { pid, name: Some("CPU".to_owned()) };
@@ -197,7 +198,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes the losses as instants of the process at the beginning of the trace.
+    /// Writes the counts of dropped data as instants of the process, at the beginning of the trace.
     fn write_losses(&mut self, profile: &Profile, begin: Nanos) -> Result<()> {
         for (loss, count) in profile.lost() {
             let lost = proto::TrackEvent {
@@ -213,8 +214,8 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes the instants that the program marked, on the track of the marking thread. If that thread launched
-    /// nothing, the instant is on the track of the process.
+    /// Writes the instants that the program marked, on the track of the thread that marked each instant. If this thread
+    /// launched no work, the instant is on the track of the process.
     fn write_marks(&mut self, events: &JoinedRows) -> Result<()> {
         let threads = threads::launching_threads(self.callers.profile);
         for mark in events.marks() {
@@ -262,7 +263,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes further tracks, all below the process.
+    /// Writes additional tracks, all below the process.
     fn write_slice_tracks(&mut self, tracks: Vec<SliceTrack<'_>>) -> Result<()> {
         let mut numbers = TrackNumbers::default();
         for track in tracks {
@@ -311,12 +312,12 @@ impl<W: Write> PerfettoWriter<'_, W> {
     }
 }
 
-/// Returns the calling function, file and line, if known.
+/// Returns the calling function, file and line, if they are known.
 fn caller_source(caller: &Caller) -> Option<(String, String, u32)> {
     caller.source().map(|frame| (frame.text.clone(), frame.file.clone(), frame.line))
 }
 
-/// Numbers distinct things in sorted order, from 1.
+/// Assigns ids to distinct items in sorted order, starting at 1.
 fn assign_ids<T: Ord>(things: impl Iterator<Item = T>) -> BTreeMap<T, u64> {
     let mut numbers: BTreeMap<T, u64> = things.map(|thing| (thing, 0)).collect();
     numbers.values_mut().zip(1..).for_each(|(number, iid)| *number = iid);
@@ -327,8 +328,8 @@ fn queue_key(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
-/// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset`. Perfetto shows it as the name of the slice;
-/// releases before the GPU compute view know no other name of a kernel.
+/// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset` and so on. Perfetto shows it as the name
+/// of the slice. Releases without the GPU compute view have no other name for a kernel.
 fn stage_name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => clean::text(profile.kernel(name).unwrap_or_default()),
@@ -359,7 +360,7 @@ fn extra_data(name: &str, value: impl std::fmt::Display) -> proto::Extra {
     proto::Extra { name: Some(name.to_owned()), value: Some(value.to_string()) }
 }
 
-/// Returns the track of a thread; track 1 is the process.
+/// Returns the track id of a thread. Track 1 is the process.
 fn thread_track(thread: u32) -> u64 {
     u64::from(thread) + 2
 }

@@ -1,4 +1,4 @@
-//! The messages of Perfetto's protobuf that are written, with the field numbers of its definitions.
+//! The messages of Perfetto's protobuf format that are written, with the field numbers of Perfetto's definitions.
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Packet {
@@ -54,7 +54,7 @@ pub(super) struct Thread {
 pub(super) struct TrackEvent {
     #[prost(message, repeated, tag = "4")]
     pub(super) annotations: Vec<Annotation>,
-    /// Type of the event: 1 begins a slice, 2 ends a slice, 3 is an instant.
+    /// Type of the event: 1 for the begin of a slice, 2 for the end of a slice, 3 for an instant.
     #[prost(int32, optional, tag = "9")]
     pub(super) kind: Option<i32>,
     #[prost(uint64, optional, tag = "10")]
@@ -69,12 +69,12 @@ pub(super) struct TrackEvent {
     pub(super) source_iid: Option<u64>,
     #[prost(message, optional, tag = "3000")]
     pub(super) correlation: Option<Correlation>,
-    /// Flows that begin in the slice, and flows that end in it.
+    /// Flows that begin at the slice. The next field has the flows that end at the slice.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub(super) flows: Vec<u64>,
     #[prost(fixed64, repeated, packed = "false", tag = "48")]
     pub(super) ending_flows: Vec<u64>,
-    /// API number: 4 is CUDA.
+    /// Code of the API; 4 means CUDA.
     #[prost(int32, optional, tag = "3001")]
     pub(super) api: Option<i32>,
 }
@@ -155,7 +155,7 @@ pub(super) struct Context {
     pub(super) iid: Option<u64>,
     #[prost(int32, optional, tag = "2")]
     pub(super) pid: Option<i32>,
-    /// API number: 4 is CUDA.
+    /// Code of the API; 4 means CUDA.
     #[prost(int32, optional, tag = "3")]
     pub(super) api: Option<i32>,
 }
@@ -166,7 +166,7 @@ pub(super) struct Specification {
     pub(super) iid: Option<u64>,
     #[prost(string, optional, tag = "2")]
     pub(super) name: Option<String>,
-    /// Category number: 2 is compute.
+    /// Code of the category; 2 means compute.
     #[prost(int32, optional, tag = "4")]
     pub(super) category: Option<i32>,
 }

@@ -3,15 +3,15 @@
 use super::proto;
 use gpuflame_export::clean;
 
-/// A track of slices, which are sorted by time and do not overlap.
+/// A track of slices, which must be sorted by time and must not overlap.
 pub struct SliceTrack<'a> {
-    /// Name of the track that contains this one; `None` for a track directly below the process.
+    /// Name of the track that contains this track; `None` if the track is directly below the process.
     pub group: Option<&'static str>,
     /// Name of the track.
     pub name: String,
     /// Category of the slices.
     pub category: &'static str,
-    /// Slices, which are made when they are written: a run may have millions.
+    /// Slices of the track. They are created only when they are written, because a run may have millions of slices.
     pub slices: Box<dyn Iterator<Item = TrackSlice> + 'a>,
 }
 
@@ -24,22 +24,22 @@ pub struct TrackSlice {
     pub end: u64,
     /// Title of the slice.
     pub title: String,
-    /// Facts in text, as (name, value).
+    /// Facts as text, as (name, value).
     pub texts: Vec<(&'static str, String)>,
-    /// Facts in numbers, as (name, value).
+    /// Facts as numbers, as (name, value).
     pub numbers: Vec<(&'static str, u64)>,
-    /// Numbers of the flows that begin in the slice.
+    /// Ids of the flows that begin at the slice.
     pub flows: Vec<u64>,
-    /// Numbers of the flows that end in the slice.
+    /// Ids of the flows that end at the slice.
     pub ending_flows: Vec<u64>,
 }
 
-/// Number of the track of the process.
+/// Id of the process's track.
 const PROCESS: u64 = 1;
-/// First number of an added track. Tracks of threads are below 2^32 + 2.
+/// First id of an added track. The ids of thread tracks are below 2^32 + 2.
 const FIRST_TRACK: u64 = 1 << 33;
 
-/// Numbers of tracks.
+/// Ids of the added tracks.
 #[derive(Default)]
 pub(super) struct TrackNumbers {
     used: u64,
@@ -53,7 +53,7 @@ impl TrackNumbers {
     }
 }
 
-/// Returns the number of a new track, and the packets that describe it and its group.
+/// Returns the id of a new track, and the packets that describe the track and its group.
 pub(super) fn track_packets(numbers: &mut TrackNumbers, track: &SliceTrack<'_>) -> (u64, Vec<proto::Packet>) {
     let mut packets = Vec::new();
     let mut describe = |uuid: u64, name: &str, parent: u64| {
@@ -79,7 +79,7 @@ pub(super) fn track_packets(numbers: &mut TrackNumbers, track: &SliceTrack<'_>) 
     (uuid, packets)
 }
 
-/// Returns the packets of the begin and the end of a slice.
+/// Returns the packets for the begin and the end of a slice.
 pub(super) fn slice_packets(track: u64, category: &str, slice: TrackSlice) -> [proto::Packet; 2] {
     let text = |(name, value): &(&str, String)| proto::Annotation {
         text: Some(clean::text(value)),

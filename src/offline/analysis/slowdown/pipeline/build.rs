@@ -6,7 +6,8 @@ use super::dependencies::Dependencies;
 use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 
-/// Minimum transfer time in ns. A transfer time further below 0 is an error; other negative times become 0.
+/// Limit for negative transfer times, in ns. A transfer time at or below this limit means that the recorded times are
+/// wrong, so it is replaced by 0. Negative times above the limit are kept.
 const MAX_NEGATIVE_NS: f64 = -10e6;
 /// Maximum number of stages, and of replicas. Larger numbers mean that the file is damaged.
 const MAX_SIZE: u32 = 65_536;
