@@ -32,9 +32,9 @@ pub struct ReadOptions {
     /// Maximum memory of the sums in bytes. Beyond this limit, rare stacks are merged into "other" entries, and the
     /// ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
-    /// Whether GPU work of a backward pass is attributed to the forward pass. This works for traces of torch.profiler,
-    /// and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is then attributed to autograd,
-    /// which launched it.
+    /// Whether GPU work of a backward pass is attributed to the forward pass. This attribution works for traces of
+    /// torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is then
+    /// attributed to autograd, which launched it.
     pub backward_under_forward: bool,
     /// Whether the states of the host's threads are also read for times in which a GPU copied but ran no kernel.
     /// Default: false.
@@ -188,7 +188,7 @@ impl Run {
     /// Writes `view` in the given format.
     ///
     /// # Errors
-    /// The errors of `out`; `Setting` if the format needs single activities instead of sums.
+    /// Fails if writing to `out` fails, or with `Setting` if the format needs single activities instead of sums.
     pub fn draw(
         &self,
         view: &View,

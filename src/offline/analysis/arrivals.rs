@@ -1,17 +1,18 @@
 //! Finds which rank came last to each collective.
 //!
 //! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
-//! only if both ranks used the same clock. Collectives show whether they did. No rank leaves a collective before the
-//! last rank has entered it, and data arrives everywhere within microseconds. So on one clock, the kernels of a
-//! collective end at the same time on every rank. Kernels with the same name are paired across ranks by their position
-//! in each rank's order. If the ends of such kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not
-//! belong to one collective, or the clocks differ. Nothing is concluded then.
+//! only if both ranks used the same clock. Collectives show whether two ranks used the same clock. No rank leaves a
+//! collective before the last rank has entered it, and data arrives everywhere within microseconds. So on one clock,
+//! the kernels of a collective end at the same time on every rank. Kernels with the same name are paired across ranks
+//! by their position in each rank's order. If the ends of such kernels are more than [`MAX_END_SPREAD_NS`] apart, the
+//! kernels do not belong to one collective, or the clocks differ. In both cases, the result is that the last rank is
+//! unknown.
 //!
 //! Ranks whose kernels end together are the participants of a collective, so the process groups need not be known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum difference between the ends of one collective on two ranks, in ns.
+/// Maximum time between the ends of one collective on two ranks, in ns.
 const MAX_END_SPREAD_NS: i64 = 50_000;
 /// Minimum delay of the last rank that counts as late, in ns. Smaller delays mean nothing, because many traces round
 /// times to whole microseconds.
@@ -40,7 +41,7 @@ pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
     }
 }
 
-/// Number of collectives to which a rank came last, and the time this cost.
+/// Number of collectives to which a rank came last, and the waiting time that this caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
@@ -66,7 +67,7 @@ pub struct Arrivals {
 pub enum NotComparable {
     /// Two ranks ran different numbers of kernels, each given as (rank, number of kernels).
     Counts((u32, u64), (u32, u64)),
-    /// The kernels of two ranks end this many ns apart (median over the kernels). Given as (rank, rank, ns).
+    /// The kernels of two ranks end this many ns apart (median over the kernels). The fields are (rank, rank, ns).
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),
@@ -184,8 +185,8 @@ mod tests {
         compare_arrivals(&ranks, 0).remove("all").expect("two ranks have it")
     }
 
-    /// A rank that came last, as four values: the rank, how often it came last, total time in us after the second last
-    /// rank, and total time in us that the other ranks waited.
+    /// A rank that came last, as four values: the rank, how often it came last, total time in us that it came after the
+    /// second last rank, and total time in us that the other ranks waited.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.
@@ -213,7 +214,7 @@ mod tests {
 
     #[test]
     fn ranks_whose_kernels_end_together_are_one_process_group() {
-        // Ranks 0 and 1 are one group, ranks 2 and 3 another one.
+        // Ranks 0 and 1 are one process group, and ranks 2 and 3 are another one.
         let arrivals = compare(&[
             &[(0, 100), (1000, 1100)],
             &[(90, 100), (1090, 1100)],

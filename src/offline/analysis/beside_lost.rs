@@ -1,6 +1,6 @@
 //! Finds idle time that launches without a recorded activity may explain. A stream runs its operations in order. If an
 //! operation begins late although all recorded operations before it had ended, unrecorded work may have run between the
-//! two. A few such launches can account for most of the idle time.
+//! two. A few launches without an activity can account for most of the idle time.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -8,7 +8,8 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Denominator N: such idle time must take at least 1/N of the steady part of the run. Findings have the same limit.
+/// Denominator N: such idle time must take at least 1/N of the steady part of the run. The findings about lost time use
+/// the same limit.
 const MIN_PART: u64 = 50;
 
 /// A stretch of time: device, start and end in ns.

@@ -1,5 +1,5 @@
 //! Measures communication between GPUs, and its *exposed* part, which is the time in which a GPU communicated and did
-//! not compute. A job could be faster by the exposed time if all communication overlapped with computation.
+//! not compute. If all communication overlapped with computation, a job would be faster by the exposed time.
 //!
 //! Communication kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A
 //! communication kernel also waits for its peer GPUs, and its duration does not distinguish waiting from moving data.
@@ -63,7 +63,7 @@ pub enum WorkClass {
     Communication,
     /// Any other kernel, or a graph.
     Computation,
-    /// A copy or a fill. AMD's runtime may use kernels for them.
+    /// A copy or a fill. AMD's runtime may use kernels for copies and fills.
     Memory,
 }
 
@@ -170,7 +170,7 @@ impl DeviceSpans {
 struct SpanUnion(Vec<(u64, u64)>);
 
 impl SpanUnion {
-    /// Adds a span. It must not begin before any span that was added earlier.
+    /// Adds a span. The span must not begin before any span that was added earlier.
     fn add(&mut self, start: u64, end: u64) {
         match self.0.last_mut() {
             Some(last) if start <= last.1 => last.1 = last.1.max(end),

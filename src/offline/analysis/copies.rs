@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{CopyPath, Profile, Weight};
 use gpuflame_model::record::{Activity, CopyDetail, CorrelationId, Detail, Work};
 
-/// Sums of the copies that have usable times, grouped by path (direction and kinds of memory). They are collected from
-/// joined rows.
+/// Sums of the copies that have usable times, grouped by path (direction and kinds of memory). The sums are collected
+/// from joined rows.
 #[derive(Debug, Default)]
 pub struct CopySums(BTreeMap<CopyPath, Weight>);
 

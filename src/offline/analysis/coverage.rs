@@ -17,8 +17,8 @@ use gpuflame_model::record::{
 const MIN_LATE_NS: u64 = 200_000;
 /// Minimum number of late waits that shows that GPU work was not recorded. A single wait can be late for many reasons.
 const MIN_LATE_WAITS: u64 = 3;
-/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. So a thread that
-/// is sometimes preempted does not matter.
+/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. With this limit, a
+/// thread that is sometimes preempted has no effect.
 const MIN_LATE_PART: u64 = 2;
 /// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities, because
 /// this is also evidence of missing rows.
@@ -141,14 +141,15 @@ impl Sink for StepCoverage {
 }
 
 impl StepCoverage {
-    /// Notes that the program submitted host functions to streams. Call this if other data than the rows shows it.
+    /// Notes that the program submitted host functions to streams. Call this if data other than the rows shows such
+    /// calls.
     pub fn note_host_functions(&mut self) {
         self.has_host_functions = true;
     }
 
     /// Returns the coverage of the whole run and of its steps. `is_trace` means that another tool recorded the run. If
-    /// it is false, the counts of the whole run are read from the profile, so that they equal the counts in the stored
-    /// sums.
+    /// `is_trace` is false, the counts of the whole run are read from the profile, so that they equal the counts in the
+    /// stored sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
@@ -158,8 +159,8 @@ impl StepCoverage {
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
         let waits = match self.place {
-            // Stored sums do not contain single waits, and an analysis of sums must give the same answers as one of
-            // rows.
+            // Stored sums do not contain single waits, and an analysis of sums must give the same answers as an
+            // analysis of rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
             // With several CUDA contexts, it is unknown which one a thread waited for.
             _ => DeviceWaits::default(),
@@ -174,8 +175,8 @@ impl StepCoverage {
         let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
         let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
         let Self { activities, untimed, .. } = self;
-        // Stored sums do not count activities without times, and an analysis of rows must give the same answers as one
-        // of sums.
+        // Stored sums do not count activities without times, and an analysis of rows must give the same answers as an
+        // analysis of sums.
         let untimed = if is_trace { untimed } else { 0 };
         let steps_count = spans.len() as u64;
         let mut coverage = Coverage {
@@ -203,7 +204,7 @@ impl StepCoverage {
             }
         }
         // A single step may be a mark before or after the GPU work. A window that replaces missing steps may contain no
-        // GPU work. Neither of the two is reported as an empty step.
+        // GPU work. Neither such a step nor such a window is reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
@@ -282,7 +283,7 @@ impl StepCoverage {
             }
             let Some(facts) = facts.get(&launch.context) else { return };
             // The last work that a thread launched while the GPU still ran earlier work may have been queued when
-            // recording ended. It was not if the thread waited for it.
+            // recording ended. If the thread waited for this work, the work was not queued any more.
             let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
             let mut is_queued = !launch.is_covered
                 && launch.time < last_end

@@ -1,13 +1,13 @@
 //! Finds the API calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
 //!
-//! The host measures the times of these calls itself, so they are evidence about the GPU's rows. When such a call
+//! The host measures the times of such calls itself, so these times are evidence about the GPU's rows. When such a call
 //! returns, all GPU work that its thread launched earlier has ended.
 
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, Row, ThreadId, Wait};
 
-/// Maximum number of waits to store. They take 24 MB of memory.
+/// Maximum number of waits to store. This many waits take 24 MB of memory.
 const MAX_WAITS: usize = 1 << 20;
 /// Substrings of the names of API calls that wait for all work of a GPU, in CUDA and in HIP.
 const DEVICE_WAITS: [&str; 3] = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
@@ -52,7 +52,7 @@ impl DeviceWaits {
         self.0.is_empty()
     }
 
-    /// For the first wait of `thread` that began at `time` or later, returns the time at which it returned.
+    /// For the first wait of `thread` that began at `time` or later, returns the time at which this wait ended.
     pub(super) fn end_after(&self, thread: ThreadId, time: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(of, start, _)| (of, start) < (thread, time));
         self.0.get(at).filter(|(of, ..)| *of == thread).map(|(.., end)| *end)

@@ -1,7 +1,7 @@
 //! Stacks of the host's threads between the API calls that launch GPU work or wait for it.
 //!
-//! In traces of other tools, rows give the stack of a thread over time. Recordings give the calls that allocate, free
-//! or wait.
+//! In traces of other tools, rows contain the stack of a thread over time. Recordings contain only the calls that
+//! allocate, free or wait.
 
 use super::findings::HostStates;
 use gpuflame_explain::join::{Launched, Origin, Sink};
@@ -24,7 +24,7 @@ impl Sink for HostHistoryRows {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::HostState(_) => self.states.row(row),
-            // If there are states, their rows come first. They include the calls.
+            // If there are states, their rows come first. The states include the calls, so calls are not stored.
             Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
                 self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
             }

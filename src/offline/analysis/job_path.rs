@@ -8,8 +8,8 @@
 //!
 //! The graphs of all ranks are moved to one clock and become one graph. A collective moves data only after the last
 //! rank has entered it. The graph has a moment for this last arrival: after the begin of the collective on every rank,
-//! and before its end on every rank. If a rank enters before the last rank by no more than the clock error, it counts
-//! as last for itself. The path then stays on that rank.
+//! and before its end on every rank. If a rank enters before the last rank by no more than the clock error, this rank
+//! counts as last for its own kernel. The path then stays on this rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -101,8 +101,8 @@ impl JobPath {
         Some(Self { path, starts, last_ranks })
     }
 
-    /// The path. Its instructions and calls are numbered over all ranks; [`in_rank`](Self::in_rank) finds the rank of
-    /// each.
+    /// The path. The path's instructions and calls are numbered over all ranks; [`in_rank`](Self::in_rank) finds the
+    /// rank of each.
     pub fn path(&self) -> &CriticalPath {
         &self.path
     }
@@ -281,8 +281,8 @@ impl Joined {
         let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
-        // Edges lead to this moment from moments of the same time, and from it only to later moments. So `u32::MAX`
-        // sorts it correctly.
+        // Edges lead to this moment from moments of the same time, and from it only to later moments. So the rank
+        // `u32::MAX` sorts the moment correctly.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

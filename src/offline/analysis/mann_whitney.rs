@@ -61,18 +61,19 @@ mod tests {
 
     #[test]
     fn sets_differ_from_the_quantile_on() {
-        // Five durations on each side, without overlap: U = 0, expected 12.5, variance 25 * 11 / 12 = 22.92, z = 2.611.
+        // Each side has five durations, and the two sides do not overlap: U = 0, expected 12.5, variance 25 * 11 / 12 =
+        // 22.92, z = 2.611.
         assert!(differ_at_one_percent(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]));
         assert!(differ_at_one_percent(&[6, 7, 8, 9, 10], &[1, 2, 3, 4, 5]));
-        // One pair in the opposite order: U = 1, z = 11.5 / 4.787 = 2.402.
+        // One pair of durations is in the opposite order: U = 1, z = 11.5 / 4.787 = 2.402.
         assert!(!differ_at_one_percent(&[1, 2, 3, 4, 6], &[5, 7, 8, 9, 10]));
     }
 
     #[test]
     fn equal_durations_lower_the_variance() {
-        // On one side 4 of 10 durations are 0, on the other side all 10; so 14 zeros and 6 ones are equal. U = 10 * 10
-        // * 0.6 + 0.5 * 10 * 4 = 80, expected 50; variance 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5; z =
-        // 2.854.
+        // On one side 4 of 10 durations are 0, on the other side all 10; so there are 14 equal zeros and 6 equal ones.
+        // U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80, and 50 is expected.
+        // The variance is 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5, so z = 2.854.
         let (mixed, zeros) = ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1], [0; 10]);
         assert!(differ_at_one_percent(&mixed, &zeros));
         // With 5 of 10 zeros: U = 75, variance 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7; z = 2.517.

@@ -1,7 +1,7 @@
 //! Analyses that draw conclusions from a profile and from joined rows: whether two runs differ by more than chance, how
 //! long launches waited, which rank delays the job, and which figures of a trace are doubtful.
 //!
-//! All results are returned as data, and the command prints them.
+//! The analyses return their results as data, and the command prints them.
 
 mod arrivals;
 mod beside_lost;

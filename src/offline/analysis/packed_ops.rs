@@ -29,7 +29,7 @@ impl PackedOp {
     }
 }
 
-/// Bits of an operation's first byte. They state which fields follow.
+/// Bits of an operation's first byte. The bits state which fields follow.
 const HAS_LAUNCH: u8 = 1;
 const HAS_CONTEXT: u8 = 2;
 const HAS_CALL_NANOS: u8 = 4;

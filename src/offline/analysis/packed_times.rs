@@ -54,7 +54,7 @@ impl LaunchTimes {
     }
 }
 
-/// Stretches of time, encoded in about 6 bytes each. Neighbours that overlap or touch are merged.
+/// Stretches of time, encoded in about 6 bytes each. Neighbouring stretches that overlap or touch are merged.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     bytes: Vec<u8>,

@@ -1,10 +1,10 @@
 //! Aligns the clocks of ranks by the collectives in which the ranks meet, and gives the maximum error.
 //!
 //! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
-//! rank is not before the start on the other rank. These bounds hold whatever the network does; they give an interval
-//! for the difference of the two clocks. From this interval, the module chooses the difference at which the ends
-//! coincide, because data arrives everywhere within microseconds. The error given is the distance from the chosen
-//! difference to the farther end of the interval. The true difference is never farther away.
+//! rank is not before the start on the other rank. Such bounds hold regardless of the network, and give an interval for
+//! the difference of the two clocks. From this interval, the module chooses the difference at which the ends coincide,
+//! because data arrives everywhere within microseconds. The error given is the distance from the chosen difference to
+//! the farther end of the interval. The true difference is never farther away from the chosen one.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. Kernels do not show whether they are a broadcast, for which the bounds do not hold.
@@ -48,8 +48,8 @@ pub enum ClocksRefused {
     Counts((usize, usize), (usize, usize)),
     /// The ends of the collectives are this far apart after the alignment, in ns.
     Ends(u64),
-    /// A rank leaves a collective before another rank enters it, whatever the difference of their clocks. Given as the
-    /// indexes of the two ranks.
+    /// A rank leaves a collective before another rank enters it, whatever the difference of their clocks. The fields
+    /// are the indexes of the two ranks.
     Contradiction(usize, usize),
     /// The rank, given by its index, shares no collective with the first rank, not even indirectly through other ranks.
     Apart(usize),
@@ -67,7 +67,8 @@ pub struct GroupCollectives {
 /// the aligned rank with the smallest error.
 ///
 /// # Errors
-/// The errors of [`align_ranks`] for the ranks of a group, or an error if no groups connect a rank with the first rank.
+/// Fails for the same reasons as [`align_ranks`], for the ranks of a group. Also fails if no groups connect a rank with
+/// the first rank.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {
@@ -198,8 +199,8 @@ mod tests {
         assert_eq!(refused(&[ZERO.to_vec()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[Vec::new(), Vec::new()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[ZERO.to_vec(), ONE[..1].to_vec()]), ClocksRefused::Counts((0, 2), (1, 1)));
-        // The second kernel of rank 1 is 300 us early: with every difference of the clocks, it ends before the start on
-        // rank 0, or the first collective has a contradiction.
+        // The second kernel of rank 1 is 300 us early: for every difference of the clocks, the second or the first
+        // collective has a contradiction.
         let early = [(40_000, 50_000), (-230_000, -200_000)];
         assert_eq!(refused(&[ZERO.to_vec(), early.to_vec()]), ClocksRefused::Contradiction(0, 1));
         // Long kernels: the ends of the first collective are 70 us apart, the ends of the second one coincide.

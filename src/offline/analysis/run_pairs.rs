@@ -8,35 +8,36 @@
 //!
 //! The probability that any row is wrongly called `slower` or `faster` is at most 1 % (see [`SLOWER`] and the constants
 //! after it). This probability is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics
-//! and Computing 15, 2005): the values of all rows are rotated together, after level and drift were removed. This keeps
-//! the correlation between rows. Rows that always change together therefore count as one row, and independent rows
-//! count separately. The method assumes normal noise: of the logarithms of the values, or of the values themselves if
-//! some can be 0.
+//! and Computing 15, 2005): the values of all rows are rotated together, after level and drift were removed. Rotating
+//! all rows together keeps the correlation between rows. Rows that always change together therefore count as one row,
+//! and independent rows count separately. The method assumes normal noise: of the logarithms of the values, or of the
+//! values themselves if some can be 0.
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
 /// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
-/// small changes reduce it further: to 0.93 % at a noise of 1.5 % per run (the worst case), to 0.5 % at 1 %, and to 0.3
-/// % at 5 %. CI gates look for slowdowns, so slowdowns get nearly all of the 1 %. With 7 pairs and 1 % noise, a
-/// slowdown of 3 % is then found in 99 % of the comparisons, and a speed-up of 3 % in about 80 %.
+/// small changes reduce this probability further: to 0.93 % at a noise of 1.5 % per run (the worst case), to 0.5 % at 1
+/// %, and to 0.3 % at 5 %. CI gates look for slowdowns, so slowdowns get nearly all of the 1 %. With 7 pairs and 1 %
+/// noise, a slowdown of 3 % is then found in 99 % of the comparisons, and a speed-up of 3 % in about 80 %.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
 /// Probability that any other row is wrongly called slower if no main row changed. The same probability holds for a
 /// wrong `faster`. If a main row changed, the other rows are tested with the probabilities of main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Maximum probability of a wrong `slower`, and of a wrong `faster`, for noisy rows. Their runs are not suitable for
-/// the comparison.
+/// Maximum probability of a wrong `slower`, and of a wrong `faster`, for noisy rows. The runs of noisy rows are not
+/// suitable for the comparison.
 const NOISY: f64 = 0.003;
-/// Share of the margin: a row is noisy if half the width of its interval exceeds it.
+/// Share of the margin at which a row becomes noisy: half the width of its interval exceeds this share.
 const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
-/// Probability that the true change is above the upper end of the interval. The same holds for below the lower end.
+/// Probability that the true change is above the upper end of the interval. The probability that it is below the lower
+/// end is the same.
 const BEYOND_INTERVAL: f64 = 0.005;
 /// Probability of the t quantile that is added to the interval when the number of pairs is estimated.
 const MISSED: f64 = 0.05;
 /// Minimum change that is called slower or faster, as a share of the margin.
 const MIN_SHARE_OF_MARGIN: f64 = 0.25;
-/// Number of rotations. Each rotation counts twice, because the opposite direction is a rotation as well.
+/// Number of random rotations. Each rotation counts twice, because the opposite direction is a rotation as well.
 const ROTATIONS: usize = 10_000;
 /// Minimum number of runs per side.
 pub const MIN_RUNS: usize = 3;
@@ -354,7 +355,7 @@ fn t_tail(t: f64, freedom: usize) -> f64 {
     ((1.0 - within) / 2.0).max(0.0)
 }
 
-/// Pseudo-random numbers (SplitMix64). They are the same in every run, so that a comparison can be repeated.
+/// Pseudo-random numbers (SplitMix64). The numbers are the same in every run, so that a comparison can be repeated.
 struct Random(u64);
 
 impl Random {
@@ -428,7 +429,7 @@ mod tests {
         assert_eq!((found.verdict, found.pairs_needed), (PairVerdict::Slower, None));
         let back = RunOrder::in_turns(5, 5).compare(&[main_row(&AFTER, &BEFORE)], 0.05)[0];
         assert_eq!(back.verdict, PairVerdict::Faster);
-        // A machine that becomes 4 % slower with each run. There is no other change.
+        // A machine that becomes 4 % slower with each run. Apart from this drift, nothing changes.
         let warming = |from: i32| (0..5).map(|run| 1.04_f64.powi(from + 2 * run)).collect::<Vec<_>>();
         let found = RunOrder::in_turns(5, 5).compare(&[main_row(&warming(0), &warming(1))], 0.05)[0];
         assert!(found.change.abs() < 1e-9 && found.verdict == PairVerdict::Same, "{found:?}");

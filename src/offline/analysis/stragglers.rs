@@ -1,7 +1,7 @@
 //! Finds the straggler: the rank of a job that the other ranks wait for.
 //!
-//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it. The reason may be
-//! that its GPU had more work, or that its CPU launched late. So the straggler is the rank with the least communication
+//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it. The last rank's GPU
+//! may have had more work, or its CPU may have launched late. So the straggler is the rank with the least communication
 //! time. If not all ranks communicate, the straggler is the rank with the most work. A rank is reported only if the
 //! difference is statistically significant: its steps must differ significantly from the steps of the other ranks, with
 //! at least ten steps on each side. Step durations are compared by their ranks in sorted order, not by their sum.
@@ -18,7 +18,7 @@ use gpuflame_model::record::Work;
 pub struct RankTime {
     /// Time of all GPU work except communication, in ns.
     pub work: u64,
-    /// Time of kernels that move data between ranks, in ns. Most of this time is waiting.
+    /// Time of kernels that move data between ranks, in ns. Most of the communication time is waiting.
     pub communication: u64,
     /// Durations of work and communication in each step.
     pub steps: StepTimes,
@@ -90,8 +90,8 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication time. Its communication time is the shortest, because the other ranks
-    /// wait for it.
+    /// The rank is the straggler by communication time. The communication time of this rank is the shortest, because
+    /// the other ranks wait for it.
     OthersWait,
     /// The rank is the straggler by work: it has the most work, and some ranks do not communicate.
     MostWork,

@@ -175,7 +175,7 @@ const QUARTERS_NS: u64 = 350;
 const MIN_ROUNDED: usize = 8;
 
 /// Whether all times were once floating-point numbers of microseconds since 1970, which can only be multiples of 0.25
-/// us. This happens if a program such as Python's `json` module rewrote the file.
+/// us. Times have such values if a program such as Python's `json` module rewrote the file.
 fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     let is_quarter = |span: &WorkSpan| {
         let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
@@ -239,8 +239,8 @@ impl WaitedWork {
     }
 }
 
-/// Counts the activities that ended long after a wait for them returned. They count only if all work begins long after
-/// its launch, because then the clocks of the host and of the GPU differ.
+/// Counts the activities that ended long after a wait for them returned. Such activities count only if all work begins
+/// long after its launch, because then the clocks of the host and of the GPU differ.
 fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
     let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
     for (span, end) in spans {
@@ -264,7 +264,7 @@ struct ProgrammaticCalls<'a> {
     attributes: IdMap<CorrelationId, bool>,
 }
 
-/// How strictly the call that launched an activity keeps the order of its stream.
+/// Class of a launch call: how strictly the launched work keeps the order of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaunchClass {
     /// The call may have used programmatic dependent launch.

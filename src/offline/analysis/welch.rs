@@ -117,7 +117,7 @@ fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
 }
 
 /// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. The result is
-/// 5 % too low for 4 degrees of freedom. Its error is at most 0.5 % for 8 or more degrees.
+/// 5 % too low for 4 degrees of freedom. For 8 or more degrees, the error is at most 0.5 %.
 fn critical_t(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));

@@ -209,8 +209,8 @@ impl WorkSpan {
         (self.stream_and_flags & IS_LAUNCHED != 0).then_some(self.launch)
     }
 
-    /// Returns the correlation id and time of the activity's launch, if the launch is known. Together they identify the
-    /// launch.
+    /// Returns the correlation id and time of the activity's launch, if the launch is known. The id and the time
+    /// together identify the launch.
     pub(super) fn launch_key(&self) -> Option<(u32, Nanos)> {
         self.launched().map(|launched| (self.correlation.0, launched.time))
     }

@@ -6,7 +6,7 @@ use gpuflame_traces::execution::Values;
 
 use super::{GpuNode, LinkedTrace};
 
-/// Kind of communication of a GPU node. Numbers are those of Chakra's definition.
+/// Kind of communication of a GPU node. The codes of collectives are those of Chakra's definition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Communication {
     /// A message to another rank.

@@ -152,9 +152,9 @@ impl Graph<'_> {
         starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
     }
 
-    /// Adds a dependency from each GPU operation to the last operation on its stream that had ended when it began. This
-    /// is needed because nodes of a graph overlap on one stream. Operations on an unknown stream get no such
-    /// dependency.
+    /// Adds a dependency from each GPU operation to the last operation on its stream that had ended when it began. The
+    /// previous operation may still run, because nodes of a graph overlap on one stream. Operations on an unknown
+    /// stream get no such dependency.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {

@@ -75,8 +75,9 @@ impl Nesting {
         }
     }
 
-    /// Corrects the operator of each call by the call's External id, if that operator was open at the call. Without
-    /// this, a call in the microsecond in which one operator ends and another starts could get the wrong operator.
+    /// Corrects the operator of each call by the call's External id, if that operator was open at the call. Without the
+    /// External id, a call could get the wrong operator if one operator ends and another starts in the same
+    /// microsecond.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
         // Kineto before 2024 writes the correlation id instead of the call's External id.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {

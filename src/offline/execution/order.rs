@@ -46,7 +46,7 @@ impl Order {
     }
 }
 
-/// Returns all nodes. Each node comes before the nodes that it called, and these are in order of time.
+/// Returns all nodes. Each node comes before the nodes that it called, and the called nodes are in order of time.
 fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<usize> {
     let mut called = vec![Vec::new(); trace.nodes.len()];
     let mut open = Vec::new();

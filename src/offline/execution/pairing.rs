@@ -1,6 +1,6 @@
 //! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id of the operator's
-//! execution. If the timeline was recorded before PyTorch wrote these ids, they are found by the order of names on each
-//! thread.
+//! execution. If the timeline was recorded before PyTorch wrote these ids, pairs are found by the order of names on
+//! each thread.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -91,8 +91,8 @@ struct Finder<'a> {
     nesting: &'a Nesting,
     /// Correlation ids and their calls, sorted. In a file of several processes, an id may occur several times.
     calls: Vec<(u64, usize)>,
-    /// Operators of the own process, keyed by External id. Empty if the External ids of GPU work do not refer to
-    /// operators.
+    /// Operators of the own process, keyed by External id. The map is empty if the External ids of GPU work do not
+    /// refer to operators.
     ops: HashMap<u64, usize>,
     /// Root node of each thread in the timeline.
     thread_roots: Vec<Option<usize>>,

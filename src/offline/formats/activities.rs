@@ -1,4 +1,5 @@
-//! Writes a table of all activities in a recording or in another tool's trace. All rows must be in memory.
+//! Writes a table of all activities in a recording or in another tool's trace. All rows must be in memory before the
+//! table is written.
 
 use gpuflame_export::ActivityTable;
 use gpuflame_export::format::Format;

@@ -39,9 +39,9 @@ pub(super) struct Caller {
 pub(super) struct CallerFrame {
     /// Frame text for folded stacks.
     pub(super) text: String,
-    /// Frame text for formats that gpuflame can read again. It keeps all characters that are allowed between two `;`.
-    /// In such formats, a number at the end of the text is not a weight. Numbers in names are folded (replaced by `N`)
-    /// when the file is read.
+    /// Frame text for formats that gpuflame can read again. The text keeps all characters that are allowed between two
+    /// `;`. In such formats, a number at the end of the text is not a weight. Numbers in names are folded (replaced by
+    /// `N`) when the file is read.
     pub(super) exact: String,
     /// Source file; empty if it is unknown.
     pub(super) file: String,
@@ -57,7 +57,7 @@ impl Caller {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// Returns the kinds of the caller's frames, one letter each. Empty if all frames are calls or code.
+    /// Returns the kinds of the caller's frames, one letter each. The string is empty if all frames are calls or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }

@@ -90,7 +90,7 @@ enum NodeType {
 /// Writes a linked execution trace in Chakra's format.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_chakra(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Result<()> {
     let header = &linked.trace.header;
     let metadata = proto::GlobalMetadata {

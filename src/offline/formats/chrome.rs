@@ -39,7 +39,7 @@ pub struct ChromeOptions<'a> {
 /// Writes a complete trace.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_chrome(
     profile: &Profile,
     rows: &events::JoinedRows,
@@ -57,7 +57,7 @@ pub fn write_chrome(
 /// relative to the base time of the operators. Returns whether any event was written.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_chrome_events(
     profile: &Profile,
     rows: &events::JoinedRows,

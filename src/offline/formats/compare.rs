@@ -14,10 +14,11 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::profile::views::GPU;
 
-/// Writes `STACK BEFORE AFTER` for each stack in either profile. This is the input format of differential flame graphs.
+/// Writes `STACK BEFORE AFTER` for each stack in either profile. This text is the input format of differential flame
+/// graphs.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut dyn Write) -> Result<()> {
     for (when, lines) in [("before", before), ("after", after)] {
         for (loss, count) in lines.lost() {
@@ -34,7 +35,7 @@ pub fn write_diff_folded(before: &FoldedStacks, after: &FoldedStacks, out: &mut 
 /// swap the two profiles to see them.
 ///
 /// # Errors
-/// The errors of `out`; `Format` if the stacks of `after` have no weight.
+/// Fails if writing to `out` fails, or with `Format` if the stacks of `after` have no weight.
 pub fn write_diff_svg(
     before: &FoldedStacks,
     after: &FoldedStacks,
@@ -47,8 +48,8 @@ pub fn write_diff_svg(
 }
 
 /// Explains why two sets of folded stacks cannot be compared, if this is the case. One reason is that only one side has
-/// short kernel names. The other is that both sides have kernels but no stacks in common, for example because only one
-/// side used `--all-frames`.
+/// short kernel names. The other reason is that both sides have kernels but no stacks in common, for example because
+/// only one side used `--all-frames`.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");
@@ -79,7 +80,7 @@ fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
 /// Draws folded stacks that do not belong to a profile.
 ///
 /// # Errors
-/// The errors of `out`; `Format` if the stacks have no weight.
+/// Fails if writing to `out` fails, or with `Format` if the stacks have no weight.
 pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Write) -> Result<()> {
     let kinds = frame_kinds(lines.labels());
     let mut subtitle = format!("{} in {} stacks", show_weight(lines.total(), options.unit), lines.len());

@@ -127,7 +127,7 @@ fn read(text: &str) -> (ShownFrameKind, usize) {
 /// Writes folded stacks that do not belong to a profile. Times are in nanoseconds or microseconds, as `unit` selects.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_lines_folded(lines: &FoldedStacks, unit: Unit, out: &mut dyn Write) -> Result<()> {
     lost(lines.lost(), out)?;
     for (stack, weight) in lines.iter() {

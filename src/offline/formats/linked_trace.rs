@@ -18,7 +18,7 @@ const CONVERTED_SCHEMA: &str = "1.0.2-chakra.0.0.4";
 /// Writes a linked execution trace as JSON.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_linked_trace(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Result<()> {
     let header = &linked.trace.header;
     let is_old = linked.trace.nodes.iter().all(|node| node.attrs.is_none());

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use gpuflame_model::record::{Nanos, ThreadId};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
 
-/// A [`Sink`] that collects operators and annotations with an External id. It takes 40 bytes for each. Call
+/// A [`Sink`] that collects operators and annotations with an External id. The sink takes 40 bytes for each. Call
 /// [`Operators::sort`] before the first look-up.
 #[derive(Debug, Default)]
 pub struct Operators {
@@ -23,7 +23,7 @@ struct Thread {
     annotations: Innermost,
 }
 
-/// Spans of a thread. After sorting, also the innermost span at each time.
+/// Spans of a thread. After sorting, the innermost span at each time is stored too.
 #[derive(Debug, Default)]
 struct Innermost {
     spans: Vec<Span>,

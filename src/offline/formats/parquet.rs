@@ -116,8 +116,8 @@ fn schema() -> std::result::Result<Type, ParquetError> {
     Type::group_type_builder("gpuflame").with_fields(columns).build()
 }
 
-/// Values of a column in a row group. Only the existing values are stored. The definition levels mark the rows that
-/// have a value.
+/// Values of a column in a row group. Only values that exist are stored. The definition levels mark the rows that have
+/// a value.
 enum Values {
     Int(Vec<i32>, Vec<i16>),
     Long(Vec<i64>, Vec<i16>),

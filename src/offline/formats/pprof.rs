@@ -76,7 +76,7 @@ mod proto {
         pub(super) str: i64,
     }
 
-    /// A mapped file. Its flags tell readers that its functions need no further symbolization.
+    /// A mapped file. The flags tell readers that the file's functions need no further symbolization.
     #[derive(Clone, Copy, PartialEq, prost::Message)]
     pub(super) struct Mapping {
         #[prost(uint64, tag = "1")]
@@ -127,7 +127,7 @@ mod proto {
 }
 
 /// Gzipped pprof. The label `gpu` is the device of a sample. As in every format, missing and dropped work is shown as
-/// frames. It is also listed in comments.
+/// frames. Missing and dropped work is also listed in comments.
 pub(super) static PPROF: Format = Format::of_views(
     "pprof",
     &[".pb.gz", ".pprof"],

@@ -1,5 +1,5 @@
 //! Writes TraceSmith's binary format, version 0.1, as TraceSmith's code reads it. TraceSmith's documentation describes
-//! it differently.
+//! the format differently.
 //!
 //! ```text
 //! file     := header metadata devices events strings 255:u8
@@ -209,7 +209,7 @@ impl SbtWriter<'_> {
         self.write_event(kind, (call.time.0, call.duration), place, &name, (Some(&caller), dependency));
     }
 
-    /// Writes CUPTI's record of a wait. If the stack of the call is known, it is included.
+    /// Writes CUPTI's record of a wait. The stack of the call is included if it is known.
     fn write_sync(&mut self, sync: &SyncRecord, device: u32, context: Option<ContextId>) {
         let kind = match sync.kind {
             SyncKind::STREAM => kind::STREAM_SYNC,

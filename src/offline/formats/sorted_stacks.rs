@@ -39,7 +39,7 @@ pub(super) struct StackRow {
 pub(super) enum Granularity {
     /// Each line of a function is a separate frame.
     Lines,
-    /// Each function is one frame. Its line is the smallest line that occurs.
+    /// Each function is one frame. The frame's line is the smallest line that occurs in the data.
     Functions,
 }
 

@@ -17,7 +17,7 @@ use super::timeline_slices::{Slice, pack};
 use super::tracks::ThreadNames;
 use crate::analysis::{PathClass, PathPart};
 
-/// Maximum number of activities that are stored. They take 130 MB of memory.
+/// Maximum number of activities that are stored. This many activities take 130 MB of memory.
 const MAX_ACTIVITIES: usize = 2_000_000;
 /// Maximum number of slices on a page, over all rows. Browsers read this many in half a second.
 const MAX_SLICES: usize = 2_000_000;
@@ -32,8 +32,8 @@ const MAX_ROWS: usize = 64;
 #[derive(Debug, Default)]
 pub struct TimelineActivities {
     list: Vec<(Activity, Option<Launched>)>,
-    /// GPU work that was launched outside all windows, as (GPU, start, end). It is not drawn, but the GPU is not idle
-    /// during it.
+    /// GPU work that was launched outside all windows, as (GPU, start, end). Such work is not drawn, but the GPU is not
+    /// idle during this time.
     outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
     /// Start of the earliest activity that was skipped. After this time it is unknown when a GPU was idle.
@@ -99,7 +99,7 @@ impl Sink for TimelineActivities {
     }
 }
 
-/// Kind of a row. Rows are drawn in the order of their kinds.
+/// Kind of a timeline row. Rows are drawn in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum RowKind {
     Path,
@@ -120,8 +120,8 @@ impl RowKind {
 }
 
 /// Slices of a stream, a thread, a GPU's idle time or the critical path, sorted by start. For streams and threads, the
-/// name of a slice is an index into the timeline's names. For other rows, it is an index into the causes of idle time
-/// or the classes of the path.
+/// name of a slice is an index into the timeline's names. For other rows, the name is an index into the causes of idle
+/// time or the classes of the path.
 #[derive(Debug)]
 struct TimelineRow {
     label: String,
@@ -231,7 +231,7 @@ impl Timeline {
     }
 
     /// Sorts the names by their total time, the longest first, and returns them as JSON strings with a total size of at
-    /// most `max_bytes`. Renames the slices accordingly.
+    /// most `max_bytes`. Replaces the name indexes in the slices accordingly.
     fn limit_names(&mut self, max_bytes: usize) -> Vec<String> {
         let mut nanos = vec![0_u64; self.names.len()];
         let is_named = |row: &&mut TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);

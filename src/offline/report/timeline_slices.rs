@@ -1,9 +1,9 @@
 //! Slices of the timeline. Neighbouring short slices of a row are merged, and rows are packed into bytes.
 //!
-//! The bytes of a row are five columns, each with one number per slice. They are: distance from the start of the
-//! previous slice; length; name; count - 1; and length - busy time. The last difference `d` is stored as 2 * d, or as 2
-//! * |d| - 1 if it is negative. Every number is stored with seven bits per byte, lowest bits first. The top bit of a
-//! byte means that more bytes follow. The page's script reads the columns in this order.
+//! The bytes of a row are five columns, each with one number per slice. The columns are: distance from the start of the
+//! previous slice; length; name; count minus 1; and length minus busy time. A difference `d` in the last column is
+//! stored as `2 * d`, or as `2 * |d| - 1` if it is negative. Every number is stored with seven bits per byte, lowest
+//! bits first. The top bit of a byte means that more bytes follow. The page's script reads the columns in this order.
 
 use std::io::Write as _;
 

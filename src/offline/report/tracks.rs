@@ -10,7 +10,7 @@ const MAX_TRACKS: usize = 2_000;
 /// Name of the thread that replaces merged threads.
 const OTHER_THREADS: &str = "other threads";
 
-/// Origin of a value. A field is `None` if it is unknown, or if the page shows only one rank.
+/// Origin of a value. A field is `None` if its value is unknown, or if the page shows only one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) rank: Option<String>,

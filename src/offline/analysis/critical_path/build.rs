@@ -15,14 +15,15 @@ use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind
 /// Moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// Moment at which the instruction begins. For event records and event waits: at which the stream reaches them.
+    /// Moment at which the instruction begins. For event records and event waits, this is the moment at which the
+    /// stream reaches them.
     begin: MomentId,
     /// Moment at which the instruction is done.
     end: MomentId,
     kind: InstructionKind,
 }
 
-/// Value for an instruction that does nothing on a GPU.
+/// Value of [`OnGpu`] for an instruction that does nothing on a GPU.
 const NOT_ON_GPU: OnGpu = OnGpu { begin: u32::MAX, end: u32::MAX, kind: InstructionKind::Launch };
 
 /// Builds the graph by reading the instructions in order.
@@ -41,7 +42,7 @@ pub(super) struct Builder<'a> {
     streams: Streams,
     /// Ends of GPU work, used to infer dependencies from times.
     ends: Vec<End>,
-    /// Stream of each begin of GPU work and of each graph launch.
+    /// For each begin of GPU work and each graph launch, the index of the stream.
     stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
     /// Positions of the calls that wait for unknown work.
@@ -263,9 +264,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the moment at which a stream reaches an event record or an event wait. This is the earliest time at which
-    /// everything before it is done. A graph launch is reached at `latest`, at which its first node begins. Returns
-    /// `None` if nothing is recorded before the instruction.
+    /// Adds the moment at which a stream reaches an event record or an event wait. The moment is the earliest time at
+    /// which everything before the instruction is done. A graph launch is reached at `latest`, at which its first node
+    /// begins. Returns `None` if nothing is recorded before the instruction.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {

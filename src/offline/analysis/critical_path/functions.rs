@@ -8,7 +8,7 @@ use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Names of functions, and the function of each call.
+/// Names of the functions that host calls belong to, and the function of each call.
 pub(in super::super) struct Functions<'a> {
     /// Names of the functions, without duplicates.
     pub(in super::super) names: Vec<&'a str>,

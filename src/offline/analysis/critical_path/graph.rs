@@ -8,8 +8,8 @@ use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Maximum time in ns that the GPU's own scheduling explains, from the end of one operation to the begin of the next.
-/// It also limits the time from the end of a launch call to the begin of its work. On an H100, these times are 0.5 to 2
-/// us and 3 to 12 us.
+/// The same maximum applies to the time from the end of a launch call to the begin of its work. On an H100, these times
+/// are 0.5 to 2 us and 3 to 12 us.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
@@ -41,7 +41,7 @@ pub struct Moment {
     pub time: u64,
     /// What happens at this moment.
     pub kind: MomentKind,
-    /// Index of the instruction. For calls: of the first instruction that the call issued.
+    /// Index of the instruction. For calls, this is the first instruction that the call issued.
     pub instruction: u32,
     /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls); `u32::MAX` for moments of GPUs.
     pub call: u32,
@@ -139,7 +139,7 @@ impl EdgeKind {
     }
 }
 
-/// An edge: `to` comes at least `lag` ns after `from`.
+/// An edge of the dependency graph: `to` comes at least `lag` ns after `from`.
 ///
 /// A run has about five edges per kernel, and analyses store several lists of edges, so the fields are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -293,8 +293,8 @@ impl Graph {
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        // An edge that leads backwards between moments of equal time could close a cycle. It has no effect on times, so
-        // it is dropped.
+        // An edge that leads backwards between moments of equal time could close a cycle. Such an edge has no effect on
+        // times, so it is dropped.
         edge.from < edge.to
     });
 }

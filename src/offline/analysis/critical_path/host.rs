@@ -80,9 +80,9 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
     edges
 }
 
-/// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. This is
-/// assumed for the first call of a thread. For later calls it is assumed if the other thread was busy for most of the
-/// pause before the call.
+/// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. Such a
+/// wait is assumed for the first call of a thread. For later calls, a wait is assumed if the other thread was busy for
+/// most of the pause before the call.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],

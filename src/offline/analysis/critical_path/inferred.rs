@@ -16,8 +16,9 @@ pub(super) struct End {
 }
 
 /// Adds an edge to each begin of GPU work that comes late although all its recorded causes had ended. The cause is
-/// assumed to be work of the same stream that ended just before the begin. If no waits of streams are recorded, it can
-/// also be work of another stream of the GPU. `ends` must be sorted. `stream_of` contains the streams of the begins.
+/// assumed to be work of the same stream that ended just before the begin. If no waits of streams are recorded, the
+/// cause can also be work of another stream of the GPU. `ends` must be sorted. `stream_of` contains the streams of the
+/// begins.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
     (ends, stream_of): (&[End], &[(MomentId, u32)]),

@@ -6,9 +6,9 @@ use gpuflame_model::record::{Detail, IdMap, NameId};
 /// Moment at which a kernel allows a programmatically launched kernel to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Trigger {
-    /// This many ns after the kernel's begin.
+    /// The trigger is this many ns after the kernel's begin.
     After(u64),
-    /// At the kernel's end.
+    /// The trigger is the kernel's end.
     AtEnd,
 }
 
@@ -22,7 +22,7 @@ pub(in super::super) struct KernelTimes {
     /// this end.
     pub(in super::super) tail: Option<u64>,
     /// Minimum time in ns from the end of the previous kernel to the kernel's own end, over the launches that
-    /// overlapped the previous kernel. The tail is at most this long.
+    /// overlapped the previous kernel. The kernel's tail is at most this long.
     pub(in super::super) max_tail: Option<u64>,
 }
 

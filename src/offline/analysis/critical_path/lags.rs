@@ -1,5 +1,5 @@
-//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than that waited
-//! for something else.
+//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than the shortest
+//! time waited for something else.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
@@ -66,7 +66,7 @@ impl Lags {
         }
     }
 
-    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. It is limited to
+    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. The result is limited to
     /// [`MAX_LATENCY_NS`], because all launches of a file may have waited in a full queue.
     pub(super) fn launch(&self, kind: Submitted) -> u64 {
         self.shortest[kind as usize].min(MAX_LATENCY_NS)

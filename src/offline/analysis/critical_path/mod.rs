@@ -65,7 +65,7 @@ const CLOCK_ERROR_NS: u64 = 20_000;
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
-    /// Number of edges that are sorted by their later moment. The edges after them were added for graph nodes whose
+    /// Number of edges that are sorted by their later moment. The remaining edges were added for graph nodes whose
     /// edges are not recorded.
     sorted_edges: usize,
     /// For each moment, the position of the edge that decided its time.
@@ -73,8 +73,8 @@ pub struct CriticalPath {
     /// For each moment, the latest time that would not delay the end of the run, provided that the calls of all threads
     /// keep their order.
     latest: Vec<u64>,
-    /// For each moment, the latest time at which the calls of all threads also keep their order. Empty if no call has a
-    /// limit.
+    /// For each moment, the latest time at which the calls of all threads also keep their order. The list is empty if
+    /// the order of calls limits no call.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
     savings: OnceLock<Savings>,
@@ -107,7 +107,7 @@ impl CriticalPath {
     /// not need.
     ///
     /// # Errors
-    /// The errors of [`new`](Self::new).
+    /// Fails for the same reasons as [`new`](Self::new).
     pub fn for_replay(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let Built { mut graph, waits, thread_calls } = Builder::new(list, profile).build();
         let count = graph.edges.len() as u64;
@@ -206,7 +206,7 @@ impl CriticalPath {
         (time(self.graph.moments.first()), time(self.graph.moments.last()))
     }
 
-    /// Returns the parts of the path, in order of time. They have no gaps and do not overlap.
+    /// Returns the parts of the path, in order of time. The parts have no gaps and do not overlap.
     pub fn parts(&self) -> &[PathPart] {
         &self.parts
     }

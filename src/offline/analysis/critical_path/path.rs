@@ -82,9 +82,9 @@ pub enum What {
     Between(u32, u32),
     /// Time between two calls in which the thread was in a recorded stack.
     Stack {
-        /// Call before this time.
+        /// Position of the call before this time.
         after: u32,
-        /// Call after this time.
+        /// Position of the call after this time.
         before: u32,
         /// Launch context of the stack.
         context: ContextId,
@@ -93,7 +93,7 @@ pub enum What {
     Nothing,
 }
 
-/// A part of the path.
+/// A part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathPart {
     /// Start in ns since 1970.
@@ -187,7 +187,7 @@ struct Walk<'a> {
     graph: TimedGraph<'a>,
     facts: &'a dyn InstructionFacts,
     each: &'a mut dyn FnMut(&PathPart),
-    /// Reason of the zero-length edges since the last part.
+    /// Kind of the zero-length edges since the last part.
     reason: Option<EdgeKind>,
     /// Position of the current edge.
     at: Option<u32>,

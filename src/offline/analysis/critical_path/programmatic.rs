@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The first kernel lets the second kernel begin at its trigger, or at its end. At some point the second kernel waits
-//! for the end of the first kernel. The time that it runs after this end is its tail. No tool records the trigger or
-//! the tail. Both are learned from launches that show them, and are used for all launches of the same kernel.
+//! for the end of the first kernel. The time that the second kernel runs after this end is called its tail. No tool
+//! records the trigger or the tail. Both times are learned from launches that show them, and are used for all launches
+//! of the same kernel.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::graph::{EdgeKind, Graph, MomentId};
@@ -172,8 +173,8 @@ impl Learning<'_> {
         }
     }
 
-    /// Finds out whether a graph edge is programmatic. It is if the two kernels overlap in any launch. It is not if the
-    /// second kernel begins exactly when the first one ends.
+    /// Finds out whether a graph edge is programmatic. An edge is programmatic if the two kernels overlap in any
+    /// launch. It is not programmatic if the second kernel begins exactly when the first one ends.
     fn note_pair(&mut self, overlap: &Overlap) {
         let (first, second) = (self.list.get(overlap.before), self.list.get(overlap.after));
         let (before, after) = self.spans(overlap);
@@ -212,7 +213,8 @@ impl Learning<'_> {
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // The second kernel may depend on that end for all the time after it, or for the kernel's whole duration.
+            // The lag is unknown. It may be as long as the time after the first kernel's end, or as the second kernel's
+            // whole duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

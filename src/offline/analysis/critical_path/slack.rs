@@ -49,10 +49,10 @@ fn decide_part(
     }
 }
 
-/// Key by which the deciding edge of a moment is chosen: the edge that allows the moment last. If several edges are
-/// equal in this, the edge from the latest moment decides, with two exceptions. For a kernel that was not slowed down
-/// by the kernel before it, its own begin decides. For a collective that this rank may have entered last, the rank's
-/// own begin decides too.
+/// Key by which the deciding edge of a moment is chosen: the edge that allows the moment last. If several edges allow
+/// the moment at the same time, the edge from the latest moment decides, with two exceptions. For a kernel that was not
+/// slowed down by the kernel before it, its own begin decides. For a collective that this rank may have entered last,
+/// the rank's own begin decides too.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {

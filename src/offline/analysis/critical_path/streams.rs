@@ -32,11 +32,11 @@ struct Stream {
     key: StreamKey,
     /// Index of the stream's CUDA context in [`Streams::contexts`].
     context: u32,
-    /// Latest end of the stream's work so far. Used while the exempt streams are determined.
+    /// Latest end of the stream's work so far. This field is used only while the exempt streams are determined.
     end: u64,
     /// Whether the stream and the default stream of its context do not wait for each other.
     is_exempt: bool,
-    /// End of the stream's last work so far. Used while edges are added.
+    /// End of the stream's last work so far. This field is used only while edges are added.
     last_work: MomentId,
 }
 

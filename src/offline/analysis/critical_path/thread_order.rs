@@ -5,11 +5,12 @@
 //! thread 2                                       |wait for event|launch|
 //! ```
 //!
-//! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture,
-//! if `gemm` ended after the wait of thread 2 was called, this wait would be for an older record. No edge of the graph
-//! shows how much later the run would end in that case. So a call may be delayed only until the next call of another
-//! thread that uses the same object. Slack ends there. Such limits exist only for runs that record how threads wait for
-//! each other. In other runs, an unrecorded wait between the threads may keep the order of their calls.
+//! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture
+//! above, if `gemm` ended after the wait of thread 2 was called, this wait would be for an older record. The dependency
+//! graph cannot show how much later the run would end if a wait is for an older record. So slack allows a call to be
+//! delayed only until the next call of another thread that uses the same object. Slack ends there. Such limits of slack
+//! exist only for runs that record how threads wait for each other. In other runs, an unrecorded wait between the
+//! threads may keep the order of their calls.
 
 use std::collections::HashMap;
 
@@ -77,7 +78,7 @@ pub(super) fn order_limits(
         (call.begin, call.thread)
     });
     let mut limits = Vec::new();
-    // Begin of the next call, for each object, use and thread.
+    // Time at which the next call begins, for each object, use and thread.
     let mut next: HashMap<(Object, Use), HashMap<ThreadId, u64>> = HashMap::new();
     for (call, object, kind) in uses.into_iter().rev() {
         let call = &graph.calls[call as usize];

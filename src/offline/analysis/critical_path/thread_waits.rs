@@ -13,8 +13,8 @@ use gpuflame_model::record::{IdMap, ThreadId};
 /// Calls that wait for other threads, with the kind of each call and its position in [`Graph::calls`].
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
-/// Adds edges to the returns of calls that wait for other threads. Stores in `waits` until when each of these calls
-/// waited.
+/// Adds edges to the returns of calls that wait for other threads. Stores in `waits` the time until which each of these
+/// calls waited.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -41,7 +41,7 @@ pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &m
     }
     let last = if joins.is_empty() { BTreeMap::new() } else { last_calls(graph) };
     for (call, at) in &joins {
-        // A join waits for the threads that make no call after it.
+        // A join is assumed to wait for the threads that make no call after the join.
         let ended = last.iter().filter(|(thread, (end, _))| **thread != call.thread && *end <= call.end);
         found.extend(ended.map(|(_, (_, moment))| (*moment, *at)));
     }

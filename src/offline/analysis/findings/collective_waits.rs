@@ -1,9 +1,9 @@
 //! Finds the part of communication in which ranks only wait for the last rank to enter a collective.
 //!
-//! No rank leaves a collective before the last rank has entered it. After that, all ranks leave it together. So the
-//! kernel of the rank that entered last is the shortest, and its duration is the transfer time. On all other ranks, the
-//! time before the transfer is waiting. The method compares durations, so the clocks of the ranks may differ. The ends
-//! of kernels only show which kernels belong together.
+//! No rank leaves a collective before the last rank has entered it. After the last rank has entered, all ranks leave
+//! the collective together. So the kernel of the rank that entered last is the shortest, and its duration is the
+//! transfer time. On all other ranks, the time before the transfer is waiting. The method compares durations, so the
+//! clocks of the ranks may differ. The ends of kernels only show which kernels belong together.
 
 use std::collections::BTreeSet;
 

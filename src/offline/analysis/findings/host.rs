@@ -173,13 +173,14 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
 }
 
 /// Whether a function whose name suggests that it loads data may really do so. A function such as `next_token` that
-/// launches kernels and copies nothing to the GPU computes instead. The name is empty if a library loads the data.
+/// launches kernels and copies nothing to the GPU computes instead. `function` is empty if a library loads the data.
 fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     let launched = lost.work.of(function);
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason for time spent in a call that waits for the GPU. In a trace: for time that such a call costs.
+/// Returns the reason for time spent in a call that waits for the GPU. In a trace, returns the reason for the time that
+/// such a call costs.
 fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
     match () {
@@ -299,7 +300,7 @@ fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> O
     (all.nanos > 0).then_some(all)
 }
 
-/// Returns the median duration of the gaps. Each piece counts once for each of its gaps.
+/// Returns the median duration of the gaps. In this median, each piece counts once for each of its gaps.
 fn usual_gap(pieces: &[Piece]) -> u64 {
     let mut gaps: Vec<(u64, u64)> = pieces
         .iter()

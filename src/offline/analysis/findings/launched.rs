@@ -30,8 +30,8 @@ impl Sum {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launched {
     pub(super) kernels: Sum,
-    /// Kernels whose average duration is at most that of a tiny kernel. The average is taken for each stack and kernel
-    /// name.
+    /// Kernels whose average duration is at most that of a tiny kernel. The average duration is taken for each stack
+    /// and kernel name.
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
@@ -50,8 +50,8 @@ pub(super) struct LaunchedWork {
 }
 
 impl LaunchedWork {
-    /// Sums the GPU work of the steady part. `spans` are its single activities. A recording of sums has none; in this
-    /// case, the sums of the whole run are scaled to the steady part.
+    /// Sums the GPU work of the steady part. `spans` are the single activities of the steady part. A recording of sums
+    /// has no single activities; in this case, the sums of the whole run are scaled to the steady part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,

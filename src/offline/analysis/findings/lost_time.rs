@@ -39,7 +39,7 @@ pub(super) struct Gap {
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
     pub(super) pieces: Vec<Piece>,
-    /// Gaps in order of time. Empty for a recording, whose pieces have no times.
+    /// Gaps in order of time. The list is empty for a recording, whose pieces have no times.
     pub(super) gaps: Vec<Gap>,
     /// Time in ns from the first kernel to the end of the last kernel in the steady part; `None` for a recording.
     pub(super) wall: Option<u64>,
@@ -256,20 +256,20 @@ impl GapDivider<'_> {
 
     /// Divides the time before the launch in which the GPU ran no kernel, together with the time of copies that were
     /// launched late. Everything that the host did since its last launch delayed this launch, even if the GPU still had
-    /// work at that time. So each reason costs the time that it took since the last launch, but at most the time that
-    /// the GPU lost. Without this reason, the GPU would have lost this much less time. While PyTorch's backward thread
-    /// launches work, the thread that started the backward pass waits for it. In this case the time counts from the
-    /// last launch of the backward thread.
+    /// work at that time. So each reason for the delay costs the time that it took since the last launch, but at most
+    /// the time that the GPU lost. Without the reason, the GPU would have lost this much less time. While PyTorch's
+    /// backward thread launches work, the thread that started the backward pass waits for it. In this case the time
+    /// counts from the last launch of the backward thread.
     ///
     /// If a thread read a value earlier and no work has been queued since, the host has lost the lead over the GPU that
     /// it had before the read. This affects all threads: with this lead, their launches would have been less late.
     ///
     /// If the host was reading a value when the kernels ended, it did no work in advance. Without this read, it could
-    /// have done as much of its work in advance as the read took. The read costs this time, and the time until it
-    /// returned. If the host was waiting for copies, the copies are the reason.
+    /// have done as much of its work in advance as the read took. So the read costs this time, and also the time until
+    /// it returned. If the host was waiting for copies, the copies are the reason.
     ///
     /// A plain wait costs less: the time until it returns, and a short launch. The host may need the wait for the work
-    /// that it does after it. So the time after the wait is a cost of the function in which the host then was.
+    /// that it does after it. So the time after the wait is a cost of the function that the host then executed.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -379,7 +379,7 @@ impl GapDivider<'_> {
                 return;
             }
         }
-        // Total time of the states of each class. It limits what these states can cost together.
+        // Total time of the states of each class. This total limits the cost of all states of the class.
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()

@@ -3,7 +3,7 @@
 
 use gpuflame_model::record::IdMap;
 
-/// Map from numbers to values. See the module's documentation.
+/// Map from integers to values, which can be cleared in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     /// Values of small keys, each with the round in which it was set. Values from earlier rounds are removed values.

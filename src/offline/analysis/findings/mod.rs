@@ -64,8 +64,8 @@ pub struct Finding {
     pub severity: Severity,
     /// Number of occurrences and their total, if the check counts occurrences.
     pub figures: Option<Figures>,
-    /// Time that the GPUs lost, in ns, if the check measures it. Times of different findings may overlap, so they do not
-    /// add up.
+    /// Time that the GPUs lost, in ns, if the check measures it. The times of different findings may overlap, so their
+    /// sum is not meaningful.
     pub cost: Option<u64>,
     /// Short description of the check.
     pub what: &'static str,
@@ -127,7 +127,7 @@ struct Cost {
     nanos: u64,
     count: u64,
     why: String,
-    /// Description of the place. The user's function and the executed line follow in the next fields.
+    /// Description of the place. The next two fields have the user's function and the executed line.
     words: String,
     function: String,
     line: String,
@@ -183,6 +183,7 @@ struct Lost<'a> {
     wall: u64,
     /// Whether single activities are known.
     has_rows: bool,
-    /// Whether lost time means all time without kernels. If false, it means idle time, in which no copy runs either.
+    /// Whether lost time means all time without kernels. If false, lost time means idle time, in which no copy runs
+    /// either.
     is_kernel_time: bool,
 }

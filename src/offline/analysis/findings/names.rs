@@ -12,7 +12,7 @@ pub(super) struct FrameTraits {
     pub(super) profiles: bool,
     /// Whether a library that loads data worked or waited.
     pub(super) loads_data: bool,
-    /// Whether the host waited for another thread. Valid only for one of the innermost frames.
+    /// Whether the host waited for another thread. This property counts only for the innermost frames of a stack.
     pub(super) waits_for_thread: bool,
 }
 

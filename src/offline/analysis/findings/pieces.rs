@@ -23,9 +23,9 @@ pub(super) struct Piece {
     pub(super) uncounted: u64,
 }
 
-/// Returns an effective number of parts, which ignores parts that are too small to matter. The same number of parts of
-/// equal duration would have this sum and this sum of squares. For two parts of a second and a thousand parts of a
-/// microsecond, the result is 2.
+/// Returns an effective number of parts, which ignores parts that are too small to matter. This number of parts of
+/// equal duration would have the same sum and the same sum of squares. For two parts of a second and a thousand parts
+/// of a microsecond, the result is 2.
 pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
     if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
 }

@@ -16,7 +16,7 @@ use gpuflame_model::record::{ContextId, IdMap};
 /// Stacks with ids below this limit are looked up in a list instead of a hash table. The list takes at most 8 MB.
 const MAX_LISTED: u32 = 1 << 20;
 
-/// What the host did in a place. Places with the same class and the same function are one reason for lost time.
+/// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Garbage(Rc<str>),
@@ -70,14 +70,14 @@ pub(super) struct Place {
     is_called_loader: bool,
 }
 
-/// A stack, and the names at its innermost end.
+/// Frames of a stack, and the names at its innermost end.
 struct Stack {
     /// Indexes of the names of the frames, root first.
     frames: Box<[NameNumber]>,
     end: StackEnd,
 }
 
-/// Describes the places of sites. Each place is described only once.
+/// Finds the place of each site, with its names. Each place is described only once.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
     /// Names of NVTX and `record_function` ranges.
@@ -86,7 +86,8 @@ pub(super) struct Places<'a> {
     /// Places of the stacks with small ids, by id. A list is used because a trace may look up some places a million
     /// times.
     of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
-    /// Stacks of the places described so far. Several places share a stack: the times before a call and after it.
+    /// Stacks of the places described so far. Several places may share a stack, for example the times before a call and
+    /// after it.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
 }
@@ -249,7 +250,8 @@ impl FrameNames {
 }
 
 impl Place {
-    /// Returns the class of what the host did in this place, if this took `nanos` ns since the last launch.
+    /// Returns the class of the host's activity in this place. `nanos` is the duration of the activity since the last
+    /// launch, in ns.
     pub(super) fn class(&self, nanos: u64) -> Class {
         let (frames, call) = (&self.of_frames, &self.of_call);
         let function = || self.function.clone();

@@ -31,8 +31,8 @@ pub struct RankRun {
     pub late_at: BTreeMap<String, u64>,
     /// Executions of communication kernels.
     pub collectives: CollectiveKernels,
-    /// Periods of the steady part in which the GPU communicated but did not compute. For the GPU with the most such
-    /// time.
+    /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, this
+    /// is the GPU with the most such time.
     pub exposed: Vec<(i64, i64)>,
     /// Findings about the rank's own run.
     pub costs: RunCosts,
@@ -149,8 +149,8 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
 }
 
 /// Returns those findings of single ranks that matter to the job: findings that most ranks have, and findings of the
-/// straggler. Any other rank has time to spare. A rank that waits for another rank communicates for longer. So the
-/// job's communication time is that of the rank with the least communication.
+/// straggler. Ranks other than the straggler have time to spare. A rank that waits for another rank communicates for
+/// longer. So the job's communication time is that of the rank with the least communication.
 fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64]>) -> Vec<Cost> {
     let keys: BTreeSet<(&'static str, String)> = ranks
         .iter()
@@ -281,7 +281,7 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
 
 /// Returns the place where the host of the late rank keeps its GPU idle for longest, compared with other ranks at the
 /// same place. If no place is known, returns the place of the rank's largest finding about the host that no other rank
-/// has. Empty if there is none either.
+/// has. The result is empty if there is no such finding.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())
@@ -300,7 +300,7 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
 }
 
 /// Returns the finding about ranks that are late in turn: in each step the other ranks wait for one rank, but no rank
-/// causes more than half of the waiting. Inputs of different lengths cause this.
+/// causes more than half of the waiting. Inputs of different lengths can make ranks late in turn.
 fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);

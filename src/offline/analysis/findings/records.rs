@@ -23,7 +23,7 @@ use gpuflame_traces::import::{LinkReport, WriterState};
 pub struct Evidence<'a> {
     /// Sums and dropped records of the trace.
     pub profile: &'a Profile,
-    /// Counts from joining rows.
+    /// Counts of matched and unmatched rows from joining them.
     pub tally: &'a Tally,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
@@ -460,15 +460,15 @@ fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Whether at least `pending` activities have no launch or are unusable. If so, they may be the missing work of the
-/// last launches.
+/// Whether at least `pending` activities have no launch or are unusable. If so, these activities may be the missing
+/// work of the last launches.
 fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
 /// Truncated or guessed stacks, and the number of activities launched from them. One stack may have launched most of
-/// the work, so this number does not follow from the number of such stacks.
+/// the work, so the number of activities does not follow from the number of such stacks.
 struct IncompleteStacks {
     stacks: u64,
     /// Number of distinct stacks, including complete ones.
@@ -566,7 +566,7 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
 }
 
 /// Reports whether all times in the trace are multiples of a microsecond. Times in binary formats have a precision of a
-/// nanosecond, even if all are such multiples.
+/// nanosecond, even if all times are multiples of a microsecond.
 fn precision_finding(evidence: &Evidence<'_>) -> Finding {
     let whole_micros = match evidence.has_only_sums {
         true => evidence.profile.devices().iter().any(|device| device.count > 0).then_some(false),

@@ -303,8 +303,8 @@ fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     }
 }
 
-/// Removes the warm-up time from the pieces, which is the time that the first steps lost beyond the losses of later
-/// steps. Returns the piece with the most warm-up time.
+/// Removes the warm-up time from the pieces. This is the time that the first steps lost in addition to the usual losses
+/// of later steps. Returns the piece with the most warm-up time.
 fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Piece> {
     let in_warm_up = |start: u64| (warm_up.begin..warm_up.end).contains(&start);
     let mut early = vec![(0_u64, 0_u64); time.pieces.len()];

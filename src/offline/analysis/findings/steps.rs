@@ -18,11 +18,11 @@ pub(super) struct WarmUp {
     /// Start of the first warm-up step, and end of the last warm-up step.
     pub(super) begin: u64,
     pub(super) end: u64,
-    /// Total time by which these steps took longer than the median step, in ns.
+    /// Total time by which the warm-up steps took longer than the median step, in ns.
     pub(super) excess: u64,
 }
 
-/// Returns the steps with a known duration. Empty if any entry is a group of several steps.
+/// Returns the steps with a known duration. The result is empty if any entry is a group of several steps.
 fn single_steps(profile: &Profile) -> Vec<StepGroup> {
     let series = profile.step_series();
     let kind = (0..series.kinds.len()).max_by_key(|kind| series.kinds[*kind].nanos);
@@ -159,8 +159,8 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
 }
 
 /// Returns the GPU work of each iteration of a program without marked steps. A kernel is counted if the number of its
-/// executions from one stack is a multiple of the number of iterations. It is then assumed to run equally often in each
-/// iteration.
+/// executions from one stack is a multiple of the number of iterations. Such a kernel is assumed to run equally often
+/// in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {
@@ -286,8 +286,8 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
 const MIN_EXECUTIONS: usize = 20;
 
 /// Whether nine in ten late durations are longer than the median early duration, and nine in ten early durations are
-/// shorter than the median late duration. Durations that vary with the input do not meet this, even if a run happens to
-/// end with long inputs.
+/// shorter than the median late duration. Durations that vary with the input do not meet this condition, even if a run
+/// happens to end with long inputs.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();

@@ -1,5 +1,5 @@
-//! Limits the savings from a faster host to the time in which the busiest stream is idle. However early the host
-//! launches, a stream runs its operations one after another. If the findings about a late host cost more than this idle
+//! Limits the savings from a faster host to the time in which the busiest stream is idle. Even if the host launches
+//! earlier, a stream runs its operations one after another. If the findings about a late host cost more than this idle
 //! time, the stream's copies cause the rest of the time without kernels.
 
 use std::collections::BTreeMap;

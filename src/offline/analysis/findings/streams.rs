@@ -10,9 +10,9 @@ use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{DeviceId, Work};
 
 /// Returns the finding about kernels of two streams that never overlap although they were launched early enough to
-/// overlap. The usual reason is the legacy default stream: it waits for all blocking streams, and they wait for it.
-/// Streams also wait for events. If the program makes at least half as many event waits as the streams wait for each
-/// other, these waits are assumed to be intended.
+/// overlap. The usual reason is the legacy default stream: it waits for all blocking streams, and all blocking streams
+/// wait for it. Streams also wait for events. If the program makes at least half as many event waits as the streams
+/// wait for each other, these waits are assumed to be intended.
 pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
     for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {

@@ -3,7 +3,8 @@
 
 /// Minimum cost of a finding, in percent of the steady part of the run.
 pub(super) const MIN_COST_PERCENT: f64 = 2.0;
-/// Minimum cost of a launch-bound run, in percent of the steady part. In every program, launches cost some time.
+/// Minimum cost of a launch-bound run, in percent of the steady part. The limit is higher than [`MIN_COST_PERCENT`],
+/// because launches cost some time in every program.
 pub(super) const MIN_LAUNCH_COST_PERCENT: f64 = 3.0;
 
 /// Maximum mean duration of gaps that launches cause, in ns. In longer gaps, the host did something else.
@@ -37,7 +38,8 @@ pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 pub(super) const MAX_PAUSES_PERCENT: u64 = 20;
 /// Minimum number of gaps for a run to count as launch-bound if its gaps are as long as pauses.
 pub(super) const MIN_LAUNCH_GAPS: u64 = 3;
-/// Minimum duration of a pause, as a multiple of the median gap at other places, and in ns.
+/// Minimum duration of a pause, as a multiple of the median gap at other places. The next constant is the minimum in
+/// ns.
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
 

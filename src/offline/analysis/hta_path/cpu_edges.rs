@@ -87,7 +87,7 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
 }
 
 /// Returns the thread that has operators or annotations whose names contain `word`, if there is exactly one such
-/// thread. Thread 0 does not count.
+/// thread. Thread 0 is ignored.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -109,7 +109,7 @@ struct CallTree {
     rows: Vec<u32>,
     /// Slices that no other slice contains.
     roots: Vec<u32>,
-    /// For each slice, the slices in it. The next field has the slice that contains each slice.
+    /// For each slice, the slices inside it. The next field has the slice that encloses each slice.
     children: Vec<Vec<u32>>,
     parents: Vec<Option<u32>>,
 }

@@ -41,7 +41,7 @@ pub(super) struct EventRow {
     /// Index of the name, for [`HtaEvents::name`].
     pub(super) name: u32,
     pub(super) start: i64,
-    /// End of the event. It can be before the start, because starts are rounded up and ends are rounded down.
+    /// End of the event. The end can be before the start, because starts are rounded up and ends are rounded down.
     pub(super) end: i64,
     /// Index of the process and thread, for [`HtaEvents::track`].
     pub(super) track: u32,
@@ -203,7 +203,7 @@ impl Sink for HtaEvents {
     fn raw(&mut self, event: RawEvent<'_>) {
         let category = event.category.raw();
         if self.has_row {
-            // Some versions of PyTorch record the profiler's steps as operators.
+            // Some versions of PyTorch give the profiler's steps the category of operators.
             let row = self.rows.last_mut().expect("the element became a row");
             if row.kind == EventKind::Annotation && matches!(category, b"cpu_op" | b"Operator") {
                 row.kind = EventKind::Operator;
@@ -220,7 +220,7 @@ impl Sink for HtaEvents {
 }
 
 /// Returns the stream given in the arguments of an operator. Operators of Triton have this argument. HTA therefore
-/// treats them as GPU work without a launch, and omits them.
+/// treats operators of Triton as GPU work without a launch, and omits them.
 fn stream_of(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"\"stream\"";
     if !text.windows(KEY.len()).any(|window| window == KEY) {

@@ -70,7 +70,7 @@ struct GpuWalk<'a> {
     zero_launch_edges: bool,
     /// End node of the last operation on each stream, in the order in which the streams began.
     last: Vec<u32>,
-    /// For each stream, its position in `last`.
+    /// For each stream, the position of its entry in `last`.
     streams: HashMap<Option<u32>, usize>,
     /// For each operation that waits for an event, the operation that it waits for.
     sources: HashMap<u32, u32>,

@@ -89,7 +89,7 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    /// Returns the weight that counts for the length of paths. HTA treats negative weights as 0 there.
+    /// Returns the weight that counts for the length of paths. In this length, HTA treats negative weights as 0.
     pub(super) fn length(&self) -> i64 {
         self.weight.max(0)
     }

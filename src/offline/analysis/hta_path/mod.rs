@@ -106,8 +106,9 @@ pub struct HtaPath {
 
 /// Computes the critical path of a window by HTA's rules.
 ///
-/// # Errors `Format` if the window does not exist or has no edges. Also if HTA would refuse the graph, because it has a
-/// cycle or because work waits for work of its own stream.
+/// # Errors
+/// `Format` if the window does not exist or has no edges, or if HTA would refuse the graph. HTA refuses a graph that has
+/// a cycle, or in which work waits for work of its own stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::events::{EventKind, EventRow, HtaEvents};
 use super::window::Selection;
 
-/// For waits for CUDA events: the work that is waited for, and the work that waits.
+/// For each wait for a CUDA event, the work that is waited for and the work that waits.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
     /// Last operation before each record of a CUDA event, keyed by the correlation id of the recording call.
@@ -45,8 +45,8 @@ impl EventWaits {
     }
 }
 
-/// Returns the last operation launched before each record of a CUDA event. The stream is the one that the waits for the
-/// event name.
+/// Returns the last operation launched before each record of a CUDA event. The stream of the event is taken from the
+/// rows of the waits for it.
 fn find_recorded(
     events: &HtaEvents,
     selection: &Selection,

@@ -13,7 +13,7 @@ pub(super) struct Selection {
     pub(super) all: Vec<u32>,
     /// Rows in the window.
     pub(super) window: Vec<u32>,
-    /// Start and end of the window in us.
+    /// Start and end of the window, in us.
     pub(super) span: (i64, i64),
     /// For GPU work or a wait, the row of its call. For a call, the row of its GPU work or wait.
     partners: HashMap<u32, u32>,

@@ -1,9 +1,10 @@
-//! Collects the work on the blocking streams of each CUDA context. This work rules out contexts for waits whose context
-//! is not recorded.
+//! Collects the work on the blocking streams of each CUDA context. From this work follows which contexts a wait of
+//! unknown context cannot belong to.
 //!
 //! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
-//! its CUDA context. Work that is submitted later to these streams waits for the default stream. So if later work began
-//! before earlier work ended, no default stream of this context waited between the two.
+//! its CUDA context. Work that is submitted to these blocking streams after the wait waits for the default stream. So
+//! if later work began before earlier work ended, the default stream of this context did not wait for an event between
+//! the two.
 //!
 //! ```text
 //! calls     first   wait   second

@@ -16,7 +16,7 @@ const STREAM_NULL: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Start and end of the GPU work that was launched outside all windows. This work is not listed.
+    /// Start and end of the GPU work that was launched outside all windows. Such work is not listed as instructions.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
     /// Whether a stream and the default stream of its CUDA context wait for each other.

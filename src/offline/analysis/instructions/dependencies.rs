@@ -30,7 +30,7 @@ pub struct After {
 /// Reason for a dependency between two instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
-    /// The previous instruction of the stream. For a wait of the host for a stream: the last instruction of this
+    /// The previous instruction of the stream. If the host waits for a stream, this is the last instruction of the
     /// stream.
     Stream,
     /// The record of the CUDA event that is waited for.
@@ -90,7 +90,8 @@ pub(super) struct Finder<'a> {
     graphs: &'a mut [GraphLaunch],
     places: &'a Places,
     thread_of: &'a dyn Fn(ContextId) -> Option<ThreadId>,
-    /// Launch contexts of calls that launched work, keyed by correlation id. Such a call may also have waited.
+    /// Launch contexts of calls that launched work, keyed by correlation id. A call that launched work may also have
+    /// waited.
     launches: &'a IdMap<CorrelationId, ContextId>,
     after: Vec<After>,
     ends: Vec<u32>,
@@ -103,7 +104,7 @@ pub(super) struct Finder<'a> {
     /// Last record of each CUDA event, for data in which event records have no ids. `None` if several CUDA contexts use
     /// the event's id.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the record of its CUDA event, and the instructions have the order of the run.
+    /// Whether any wait names the record of its CUDA event, and the instructions are in the order of the run.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,
@@ -177,8 +178,7 @@ impl<'a> Finder<'a> {
             }
             Source::Graph(at) => self.graph(number, at),
             Source::Pending(..) => {}
-            // The time of this record is unknown, and therefore also which instruction of the stream was last before
-            // it.
+            // The time of this record is unknown, so the instruction before it on the stream is unknown too.
             Source::Record(at) => self.note_record(number, self.rows.event_records()[at as usize]),
             Source::Host(call, sync) => self.host(number, call, sync),
             Source::Sync(at) => {
@@ -238,7 +238,7 @@ impl<'a> Finder<'a> {
         self.after_same_graph(number, self.graphs[at as usize].graph);
     }
 
-    /// Makes the instruction the last one of its stream, and adds its dependency on the previous one.
+    /// Makes the instruction the last instruction of its stream, and adds its dependency on the previous instruction.
     fn in_order(&mut self, number: u32, stream: StreamKey) {
         let streams = self.contexts.entry(stream.1).or_default();
         if let Some(before) = self.last.insert(stream, number) {

@@ -183,10 +183,11 @@ pub struct Instruction<'a> {
 /// Order in which instructions are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InstructionOrder {
-    /// By the time of the host's call.
+    /// Instructions are sorted by the time of the host's call.
     #[default]
     Issue,
-    /// By the start of the GPU work. Instructions without GPU work are sorted by the time of the host's call.
+    /// Instructions are sorted by the start of the GPU work. Instructions without GPU work are sorted by the time of
+    /// the host's call.
     Start,
 }
 
@@ -386,10 +387,10 @@ impl InstructionList {
         Some(super::states::extend_to_windows(span, profile))
     }
 
-    /// Calls `each` with every instruction. Stops at the first error.
+    /// Calls `each` with every instruction. Stops at the first error that `each` returns.
     ///
     /// # Errors
-    /// The errors of `each`.
+    /// Returns the first error of `each`.
     pub fn each<E>(
         &self,
         order: InstructionOrder,

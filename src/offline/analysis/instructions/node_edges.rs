@@ -1,5 +1,5 @@
 //! Finds the nodes of a graph launch that a node waits for. Some nodes, for example empty ones, do no work and have no
-//! instruction. A node that waits for such a node waits for everything that the empty node waits for.
+//! instruction. A node that waits for such a node waits for all predecessors of the empty node.
 
 use std::collections::BTreeSet;
 

@@ -1,9 +1,9 @@
 //! Orders instructions by the times of the host calls that issued them.
 //!
-//! A call takes effect at some time between its start and its end. Usually the start is used. There is one exception:
-//! during this call, another thread's call on the same stream may begin whose work runs first. In this case, this call
-//! took effect after the other call. Work without a known launch is assumed to be issued before the first call whose
-//! work ran later on the same stream.
+//! A call takes effect at some time between its start and its end. Usually the start is used as the time of the
+//! instruction. There is one exception. During the call, another thread may begin a call on the same stream whose work
+//! runs first. In this case, the first call took effect after the second one. Work without a known launch is assumed to
+//! be issued before the first call whose work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -320,7 +320,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Adds event records whose call is unknown. Each is placed just before the first wait for it.
+    /// Adds event records whose call is unknown. Each event record is placed just before the first wait for it.
     fn records(&mut self) {
         let called: IdMap<CorrelationId, ()> =
             self.rows.host_calls().iter().map(|call| (call.id, ())).collect();
@@ -345,7 +345,7 @@ impl Placing<'_> {
 /// order of these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ThreadWait {
-    /// All threads continue when the last one has arrived.
+    /// All threads continue when the last thread has arrived.
     Barrier,
     /// A lock is released.
     Unlock,

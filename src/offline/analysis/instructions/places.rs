@@ -71,9 +71,9 @@ impl Places {
 
     /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
     /// The row of such a wait may have the context of the event instead. A thread works in one context until it changes
-    /// its device. So the context is the one of the work that the thread submitted before and after the wait. If these
-    /// two differ, or if later work rules out this context, the only context that is not ruled out is used. If several
-    /// contexts are possible, the wait is ambiguous.
+    /// its device. So the context is the one of the work that the thread submitted before and after the wait. If the
+    /// contexts before and after the wait differ, or if later work rules out the context, the only context that is not
+    /// ruled out is used. If several contexts are possible, the wait is ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -158,8 +158,8 @@ impl Places {
     }
 
     /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may have the context of
-    /// the event instead, which may have been recorded on another GPU. In that case, the stream must be the only one
-    /// with its id.
+    /// the event instead, which may have been recorded on another GPU. If the row has the context of the event, the
+    /// stream must be the only stream with its id.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {

@@ -136,8 +136,8 @@ fn without_numbers_of_records_the_last_record_of_the_event_counts() {
         rows.host(&Row::Sync(SyncRecord { event: Some(EventId(event)), ..wait }));
     }
     let after = listed(rows).into_iter().map(|(_, id, after)| (id, after)).collect::<Vec<_>>();
-    // The record with id 9 has no call and therefore no known time. It belongs to another CUDA context, whose events
-    // may have the same ids. It is listed last, so the wait with id 7 does not find it.
+    // The record with id 9 has no call and therefore no known time. This record belongs to another CUDA context, whose
+    // events may have the same ids. The record is listed last, so the wait with id 7 does not find it.
     let expected = [
         (1, vec![]),
         (3, vec![(0, "stream")]),

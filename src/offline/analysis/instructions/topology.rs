@@ -29,7 +29,7 @@ impl GraphRows {
     }
 }
 
-/// Edges of graphs. See the module's documentation.
+/// Edges of graphs, as described at the top of this module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphTopology {
     /// Predecessors of each node that has predecessors or that was created or copied.

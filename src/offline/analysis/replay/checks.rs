@@ -49,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the times from a replay in another topological order: of the moments that can come next, it always takes
-    /// the one with the highest position.
+    /// Returns the times from a replay in another topological order: the next moment is always the possible one with
+    /// the highest position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();

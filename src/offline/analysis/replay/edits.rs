@@ -10,9 +10,9 @@ use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
 /// Maximum duration in ns of host code between two launches that one graph replaces, and maximum duration of a launch
-/// call in such a graph. Launching from Python takes up to a few hundred microseconds. In longer times the program does
-/// something that a graph does not save, for example loading data or modules. The findings about lost time call such a
-/// time a pause.
+/// call in such a graph. Launching from Python takes up to a few hundred microseconds. If a time is longer, the program
+/// does something that a graph does not save, for example loading data or modules. The findings about lost time call
+/// such a time a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
 /// Set of selected instructions or calls, given by index.
@@ -81,7 +81,7 @@ pub enum Edit {
     ScaleHost {
         /// Selected calls.
         calls: Selection,
-        /// For each call, by position, the part in ns of the time since the thread's previous call that changes.
+        /// For each call, by position, the part of the time since the thread's previous call that changes, in ns.
         before: IdMap<u32, u64>,
         /// Factor for the durations.
         factor: f64,
@@ -246,7 +246,7 @@ impl Replay<'_> {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
-            // For a call that waits, this edge has the duration of the call without its wait.
+            // If a call waits, this edge has the duration that the call has without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
             if is_between && let Some(nanos) = before.get(&to.call) {
@@ -273,8 +273,8 @@ impl Replay<'_> {
     }
 
     /// Returns groups of calls that could become one graph. A group consists of calls of a thread that launch work, or
-    /// that record or wait for an event on a stream. Between them there must be no other call, no wait of the host, no
-    /// bound, and no long host code.
+    /// that record or wait for an event on a stream. Between the calls of a group there must be no other call, no wait
+    /// of the host, no bound, and no long host code.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();

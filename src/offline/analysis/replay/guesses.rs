@@ -8,7 +8,7 @@
 //! ```
 //!
 //! If a lag is longer, moments come later or stay the same, but never come earlier. So if the host calls and the end of
-//! the run have the same times for both bounds, they have these times for all triggers and tails between the bounds.
+//! the run have the same times for both bounds, they have the same times for all triggers and tails between the bounds.
 
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
@@ -20,9 +20,9 @@ use super::{Edit, EditedRun, Replay, Schedule, Selection};
 enum Bound {
     /// Every launch begins and ends as late as possible.
     Latest,
-    /// Every launch begins as early as possible. Its duration in the run was its own, and includes no waiting.
+    /// Every launch begins as early as possible. The launch's duration in the run includes no waiting.
     EarliestWithoutWait,
-    /// Every launch begins as early as possible. Its duration in the run includes waiting.
+    /// Every launch begins as early as possible. The launch's duration in the run includes waiting.
     EarliestWithWait,
 }
 

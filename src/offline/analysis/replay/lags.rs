@@ -13,7 +13,7 @@ use gpuflame_model::record::{IdMap, Work};
 /// kind of edge.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment of a launch call from which the lag of the launch is measured. The moment is used from which the lag varies
+/// Moment of a launch call from which the lag of the launch is measured. This is the moment from which the lag varies
 /// less in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
@@ -33,7 +33,8 @@ struct LagKey {
     kind: EdgeKind,
     /// Kind of the submitted work and index of the function that submits it; only for launches.
     submitted: Option<(Submitted, u32)>,
-    /// Whether a copy began during its call although the call did not wait for it. Copies from pageable memory do so.
+    /// Whether a copy began during its call although the call did not wait for it. Copies from pageable memory begin
+    /// during their call in this way.
     during_call: bool,
     from: MomentKind,
 }
@@ -53,7 +54,7 @@ pub struct LagRow {
     pub submitted: Option<&'static str>,
     /// Moment from which the lag is measured; only for launches.
     pub anchor: Option<LaunchAnchor>,
-    /// Median lag in ns. It can be negative, because work may begin before the end of its call.
+    /// Median lag in ns. The lag can be negative, because work may begin before the end of its call.
     pub nanos: i64,
     /// Number of moments whose time was decided by an edge of this kind.
     pub samples: usize,
@@ -67,7 +68,7 @@ struct Lag {
     samples: usize,
 }
 
-/// Typical lags. Each is the median lag over all moments whose time was decided by an edge of the same kind.
+/// Typical lags. Each lag is the median over all moments whose time was decided by an edge of the same kind.
 #[derive(Clone, Debug, Default)]
 pub struct Lags {
     typical: IdMap<LagKey, Lag>,
@@ -77,7 +78,7 @@ pub struct Lags {
     by_work: IdMap<(LagKey, WorkKey), Lag>,
     /// Lags over all functions and kinds of work, used for keys without samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
-    /// Function of each call, as an index into `names`. Positions are those of the calls in the graph.
+    /// Function of each call, as an index into `names`. The calls are in the same order as in the graph.
     functions: Vec<u32>,
     names: Vec<String>,
     /// The typical lags of edges other than launches, by place (see [`place_of`]).
@@ -175,8 +176,8 @@ impl Lags {
             }
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
-            // A late begin may have an unrecorded cause, so it is no sample. A late return is caused by the thread
-            // itself.
+            // A late begin may have an unrecorded cause, so it is no sample. A late return of a wait is caused by the
+            // thread itself, so it is a sample.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
             if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
                 of_key.add(lag, call);
@@ -321,7 +322,7 @@ impl Lags {
             | EdgeKind::ThreadWait
             | EdgeKind::Programmatic => false,
             EdgeKind::Wait | EdgeKind::InferredWait => true,
-            // Edges to the end of a programmatic launch or to the end of a graph.
+            // Edges to the end of a programmatic launch or to the end of a graph have no such lag.
             _ if matches!(to.kind, MomentKind::End | MomentKind::GraphEnd) => false,
             // An edge from the begin of a node, which the next node overlaps, has no lag of this kind.
             EdgeKind::GraphNode => from.kind == MomentKind::End,

@@ -75,7 +75,7 @@ impl Replay<'_> {
     }
 
     /// Returns the indexes of the programmatic launches whose times are not measured, but guessed by a rule, only
-    /// because of the edits. The run has others in addition.
+    /// because of the edits. Launches that are guessed even without the edits are not included.
     pub(super) fn guessed_by(&self, edits: &[Edit]) -> Vec<u32> {
         let is_guessed = |pair: &Relinked| match self.times(pair.before).trigger {
             Some(Trigger::AtEnd) => false,

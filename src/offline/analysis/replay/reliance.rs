@@ -16,33 +16,34 @@ pub enum Reliance {
     NoWaits,
     /// The edges of graphs are not recorded. Rule: a node depends on the node that ended last before it began.
     GraphEdges,
-    /// It is not recorded when a kernel lets a programmatic launch begin, and no launch shows it. Rule: after the same
-    /// time as in the run, or at the end of the kernel.
+    /// The time at which a kernel lets a programmatic launch begin is not recorded, and no launch shows it. Rule: the
+    /// launch begins after the same time as in the run, or at the end of the kernel.
     Programmatic,
     /// The kinds of streams are not recorded. Rule: default streams wait for other streams of their CUDA context, and
     /// other streams wait for default streams.
     DefaultStream,
-    /// A thread waited for another thread. Rule: it waits for the same time as in the run.
+    /// A thread waited for another thread. Rule: the thread waits for the same time as in the run.
     HandOff,
-    /// Several threads take locks. Rule: they take them in the order of the run.
+    /// Several threads take locks. Rule: the threads take the locks in the order of the run.
     LockOrder,
-    /// It is not recorded which CUDA context's default stream waits. Rule: the context of the event.
+    /// The CUDA context of the default stream that waits is not recorded. Rule: it is the context of the event.
     UnknownStream,
-    /// No order of the calls was found that its own edges reproduce.
+    /// The search found no order of the calls for which the resulting schedule has the same order.
     CallOrder,
-    /// It is not recorded what a call waited for. Rule: the work that ended last before the call returned.
+    /// The work that a call waited for is not recorded. Rule: it is the work that ended last before the call returned.
     UnknownWait,
-    /// It is not recorded what an operation waited for. Rule: the work that ended just before it began.
+    /// The work that an operation waited for is not recorded. Rule: it is the work that ended just before the operation
+    /// began.
     UnknownOrder,
     /// In the run, no operation of a stream began right after another one. Rule: the time between two operations is 0.
     UnknownGap,
     /// Host functions in streams are not recorded.
     HostFunctions,
-    /// It is not recorded whether launches with attributes are programmatic. Rule: they are if their kernels overlapped
-    /// in the run.
+    /// Launches with attributes may be programmatic, but this is not recorded. Rule: they are programmatic if their
+    /// kernels overlapped in the run.
     Attributes,
-    /// The launch of some work is not recorded. Rule: it begins at the recorded time or later, or right after other
-    /// work.
+    /// The launch of some work is not recorded. Rule: such work begins at the recorded time or later, or right after
+    /// other work.
     NoLaunch,
     /// The times of some work are not recorded.
     NoTimes,
@@ -157,8 +158,8 @@ impl Replay<'_> {
         found
     }
 
-    /// Returns the number of operations that begin right after another operation of their stream only after the edits.
-    /// Returns 0 if the recorded run shows how long such operations wait.
+    /// Returns the number of operations that begin right after another operation of their stream, but did not do so
+    /// before the edits. Returns 0 if the recorded run shows how long such operations wait.
     fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
         if self.lags.knows_gap() {
             return 0;

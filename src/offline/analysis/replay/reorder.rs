@@ -1,9 +1,10 @@
 //! Finds the order of the calls of several threads after a change.
 //!
 //! The dependencies of GPU work depend on the order in which threads submit it. For example, a wait for an event waits
-//! for the last record before it, and the default stream waits for work submitted before. So after a change, the edges
-//! that depend on this order are derived again, in rounds. The rounds end when the schedule has the same order of calls
-//! as the order from which its edges were derived. Each round fixes the position of at least one more call.
+//! for the last record before it, and the default stream waits for work submitted before its own work. So after a
+//! change, the edges that depend on the order of calls are derived again, in rounds. The rounds end when the schedule
+//! has the same order of calls as the order from which its edges were derived. Each round fixes the position of at
+//! least one more call.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::schedule::Schedule;
 use super::{Edit, Replay};
 use gpuflame_model::record::{ContextId, EventId, IdMap, StreamId, SyncKind, ThreadId};
 
-/// Maximum number of rounds. Random programs of 3 threads need up to 10.
+/// Maximum number of rounds. Random programs of 3 threads need up to 10 rounds.
 const MAX_ROUNDS: usize = 100;
 /// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
@@ -59,8 +60,8 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges can be derived for any order of the calls. This requires several threads, and data that
-    /// includes the kinds of all streams, the records of all events, and the calls that wait for other threads.
+    /// Whether the edges can be derived for any order of the calls. Deriving them requires several threads, and data
+    /// that includes the kinds of all streams, the records of all events, and the calls that wait for other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }

@@ -102,7 +102,7 @@ impl JobModel {
     /// algorithm.
     ///
     /// # Errors
-    /// If operations wait for each other in a cycle.
+    /// Fails if operations wait for each other in a cycle.
     pub(super) fn find_order(&mut self) -> Result<(), ModelError> {
         let mut next = vec![Vec::new(); self.ops.len()];
         let mut missing: Vec<usize> = self.ops.iter().map(|op| op.after.len()).collect();

@@ -99,8 +99,8 @@ pub struct ProcessGroup {
 /// Aligns the clocks of ranks by the collectives of their process groups.
 ///
 /// # Errors
-/// If the ranks of a group do not run the same collectives, if these collectives do not end together, or if the groups
-/// do not connect all ranks.
+/// Fails if the ranks of a group do not run the same collectives, if these collectives do not end together, or if the
+/// groups do not connect all ranks.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],

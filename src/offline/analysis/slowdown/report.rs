@@ -48,8 +48,8 @@ pub struct StepTime {
 /// Share of the slowdown that is removed if some workers get even durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// Share of the slowdown that is removed; 1 means all of it. The share can be below 0 or above 1, because with even
-    /// durations other operations may have to be waited for.
+    /// Share of the slowdown that is removed; 1 means all of it. The share can be below 0 or above 1, because even
+    /// durations change which operations are waited for.
     pub share: f64,
     /// Step duration that is saved, in ns.
     pub saved: f64,

@@ -35,7 +35,8 @@ impl JobModel {
         self.step_times(&ends)
     }
 
-    /// Sets the ends of a group's members. Each member ends its own duration after the latest start in the group.
+    /// Sets the ends of a group's members. The end of each member is the latest start in the group plus the member's
+    /// own duration.
     fn end_group(&self, group: &Group, starts: &[f64], durations: &[f64], ends: &mut [f64]) {
         let lanes = self.lanes();
         let last = self.last_starts(group, starts);

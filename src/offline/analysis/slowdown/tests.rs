@@ -242,9 +242,9 @@ fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     assert_eq!(worst.members, [1]);
     assert_near(worst.share, 10.0 / 15.0);
     assert_parts(&report, PartKind::Worker, &[("0", 1.1, 5e-6), ("1", 1.2, 10e-6)]);
-    // The following times are work + idle time before `gather` on ranks 0 and 1, then work before `reduce` on the
-    // slower rank. With even work: 15 and 15 + 10, then 15. With even idle time: 10 + 5 and 20 + 5, then 20. With only
-    // work as measured: 10 + 5 and 20 + 5, then 20. With only idle time as measured: 15 and 15 + 10, then 15.
+    // Each case lists work + idle time before `gather` on ranks 0 and 1, then work before `reduce` on the slower rank.
+    // With even work: 15 and 15 + 10, then 15. With even idle time: 10 + 5 and 20 + 5, then 20. With only work as
+    // measured: 10 + 5 and 20 + 5, then 20. With only idle time as measured: 15 and 15 + 10, then 15.
     assert_parts(&report, PartKind::Kind, &[("GPU work", 1.2, 10e-6), ("GPU idle", 1.1, 5e-6)]);
 }
 

@@ -101,8 +101,8 @@ impl StreamOps {
     }
 }
 
-/// A [`Sink`] that stores the operations of all streams, and the reasons why streams wait. It needs about 10 bytes per
-/// operation.
+/// A [`Sink`] that stores the operations of all streams, and the reasons why streams wait. The sink needs about 10
+/// bytes per operation.
 #[derive(Debug, Default)]
 pub struct StreamRows {
     /// Operations of each stream, by stream index.
@@ -236,7 +236,7 @@ impl RecordedEvents<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Happened {
     time: u64,
-    /// Last operation before the record. The next field is the index of its stream.
+    /// Last operation before the record. The next field is the index of the stream that ran this operation.
     last_work: Option<Work>,
     source: Option<u32>,
 }

@@ -5,8 +5,8 @@ use super::{Interval, MAX_PARTS, State, StreamKey};
 /// Time in ns for each state, in the order of [`State::ALL`].
 pub type Column = [u64; State::ALL.len()];
 
-/// States of streams in columns of equal duration. The times in a column add up to its duration. The last column can be
-/// shorter.
+/// States of streams in columns of equal duration. The times of the states in a column add up to the duration of the
+/// column. The last column can be shorter.
 #[derive(Clone, Debug)]
 pub struct StateColumns {
     /// Start and end of the shown time, in ns since 1970.

@@ -1,5 +1,5 @@
 //! Attributes the idle time of streams to places in the code: the calls and functions of the late thread before its
-//! launch. The rules are those for the idle time of GPUs.
+//! launch. The rules are the same as for the idle time of whole GPUs.
 //!
 //! A trace contains states of threads only for times in which a whole GPU was idle. If other streams of the GPU are
 //! busy, a stream's idle time is attributed to the late launch itself.

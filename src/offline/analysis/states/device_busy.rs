@@ -1,6 +1,6 @@
 //! Finds the times in which the streams of a GPU were busy.
 //!
-//! The running intervals of all streams are merged in order of time, so that only their union is stored.
+//! The busy intervals of all streams are merged in order of time, so that only their union is stored.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -50,7 +50,7 @@ impl DeviceBusy {
         };
         edges.extend((0..count_of_streams).filter_map(first));
         let (mut busy, mut since, mut count, mut at) = (Vec::new(), 0, 0, shown.0);
-        // At most one interval per stream can overlap, so there are only a few sums.
+        // At any time, at most one interval per stream is open, so there are only a few sums.
         let mut by_count: Vec<u64> = vec![0];
         let mut pass = |count: usize, time: u64| {
             let time = time.min(shown.1);
@@ -88,8 +88,8 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Returns the busy intervals that this stream has to wait for by the rule of default streams: those of its CUDA
-    /// context's default stream. If this is the default stream, returns the busy intervals of all streams.
+    /// Returns the busy intervals that this stream has to wait for by the rule of default streams: the busy intervals
+    /// of its CUDA context's default stream. If this is the default stream, returns the busy intervals of all streams.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;

@@ -23,7 +23,7 @@ const LAUNCH_CALLS: [&str; 10] = [
     "hipMemsetAsync",
     "hipMemcpyWithStream",
 ];
-/// Maximum gap in us for which the next operation is assumed to have waited only for its launch. Gaps must be shorter.
+/// If a gap is shorter than this number of us, the next operation is assumed to have waited only for its launch.
 const KERNEL_WAIT_US: i64 = 30;
 
 /// An operation on a stream, with times in ns.
@@ -68,7 +68,7 @@ pub struct HtaQueue {
 pub struct HtaIdle {
     /// GPU and stream that were idle.
     pub key: (DeviceId, StreamId),
-    /// `host_wait`, `kernel_wait` or `other`.
+    /// Category of the idle time: `host_wait`, `kernel_wait` or `other`.
     pub category: &'static str,
     /// Idle time in us, which can be negative.
     pub micros: i64,
@@ -122,7 +122,7 @@ pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
     let mut all = Vec::new();
     for (key, mut ops) in by_stream {
         ops.sort_by_key(|op| up(op.start));
-        // The first operation has no gap. Its row is in the category `other`.
+        // The first operation has no gap. The row of the first operation is in the category `other`.
         let mut sums = BTreeMap::from([("other", 0)]);
         for pair in ops.windows(2) {
             let (before, start) = (down(pair[0].end), up(pair[1].start));

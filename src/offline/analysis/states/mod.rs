@@ -62,14 +62,14 @@ pub struct StreamStates {
     pub key: StreamKey,
     /// Number of operations in the shown time.
     pub ops: u64,
-    /// Time in ns for each state and cause. The total is the shown time.
+    /// Time in ns for each state and cause. The total of these times is the shown time.
     pub sums: StateSums,
     /// Launch delays of the operations that begin in the shown time.
     pub delays: Delays,
     /// Maximum number of operations in flight (launched but not finished).
     pub max_queue: u64,
-    /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. Empty
-    /// unless the rows were created by [`StreamRows::with_culprits`].
+    /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. The list
+    /// is empty unless the rows were created by [`StreamRows::with_culprits`].
     pub culprits: Vec<IdleCulprit>,
 }
 

@@ -5,7 +5,7 @@ use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{EventId, Work};
 
-/// State of a stream. If several states apply, the first one in this order counts.
+/// State of a stream. If several states apply, the first of them in this list counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// An operation runs.
@@ -97,8 +97,8 @@ pub struct Interval {
     /// Stream whose work has to end before the event happens, if it is known. The event happens at the end of the
     /// interval.
     pub source: Option<StreamKey>,
-    /// Operation that runs first in the interval, or that begins next. For [`StateCause::Collective`]: the operation
-    /// waited for.
+    /// Operation that runs first in the interval, or that begins next. For [`StateCause::Collective`], this is the
+    /// operation waited for.
     pub work: Option<Work>,
     /// Launch that was late, for [`StateCause::HostLate`].
     pub late: Option<Launched>,

@@ -7,7 +7,7 @@ use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
 use gpuflame_model::profile::Cause;
 use gpuflame_model::record::Work;
 
-/// Visits the operations of one stream.
+/// State of the visit to the operations of one stream.
 pub(super) struct StreamWalk<'a> {
     /// Keys of all streams, by index.
     pub(super) keys: &'a [StreamKey],

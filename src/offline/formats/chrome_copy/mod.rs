@@ -46,11 +46,11 @@ pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> 
 pub struct Addition<'a> {
     /// Writes events before the copied events.
     pub events: MoreEvents<'a>,
-    /// Property `gpuflame`, with its key. It replaces a property with the same name in the copied trace.
+    /// Property `gpuflame`, with its key. The property replaces a property with the same name in the copied trace.
     pub property: Vec<u8>,
 }
 
-/// A [`Sink`] that writes the copy. See the module's documentation.
+/// A [`Sink`] that writes the copy, as described at the top of this module.
 pub struct ChromeCopy<'a> {
     out: &'a mut dyn Write,
     tracks: Tracks,
@@ -96,7 +96,7 @@ impl<'a> ChromeCopy<'a> {
     /// Completes the document.
     ///
     /// # Errors
-    /// The first error of the output. Nothing was written after this error.
+    /// Returns the first error of the output. Nothing was written after this error.
     pub fn finish(mut self) -> Result<()> {
         if self.part == Part::Head {
             self.open_events();
@@ -216,7 +216,7 @@ impl<'a> ChromeCopy<'a> {
     fn keep_what_is_kineto(&mut self, category: &[u8]) {
         let is_kineto = match self.changes.category {
             Some("cuda_runtime" | "cuda_driver") => CALLS.iter().any(|call| call.as_bytes() == category),
-            // Work of an MTIA accelerator. Its kind follows from its name, so the category stays.
+            // Work of an MTIA accelerator. The kind of such work follows from its name, so the category stays.
             Some(_) if category == b"mtia_ccp_events" => true,
             // In Kineto's traces of 2021, a step has the category of an operator.
             Some("user_annotation") => matches!(category, b"user_annotation" | b"cpu_op"),

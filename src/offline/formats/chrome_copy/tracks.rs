@@ -10,7 +10,7 @@ use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
 /// First number that is assigned to processes and threads whose ids are text.
 const FIRST_NAMED: u32 = 1 << 29;
 
-/// A [`Sink`] that collects the times of all GPU work. It takes 48 bytes per operation.
+/// A [`Sink`] that collects the times of all GPU work. The sink takes 48 bytes per operation.
 #[derive(Debug, Default)]
 pub struct TrackFinder {
     works: Vec<Work>,
@@ -34,8 +34,8 @@ struct Work {
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// Possible ends of flows, keyed by the track and start that the GPU work has in the trace. Contains only starts at
-    /// which some work is moved.
+    /// Possible ends of flows, keyed by the track and start that the GPU work has in the trace. The map contains only
+    /// starts at which some work is moved.
     by_start: HashMap<((u32, u32), i64), Vec<FlowEnd>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,

@@ -50,7 +50,7 @@ pub(super) static PERFETTO: Format = Format::of_events(
 /// Writes Perfetto's protobuf format with additional tracks next to the GPU work.
 ///
 /// # Errors
-/// The errors of `out`.
+/// Fails if writing to `out` fails.
 pub fn write_perfetto_with_tracks(
     profile: &Profile,
     events: &JoinedRows,
@@ -328,8 +328,8 @@ fn queue_key(activity: &Activity) -> (u32, u32, u32) {
     (activity.device.0, activity.context.0, activity.stream.0)
 }
 
-/// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset` and so on. Perfetto shows it as the name
-/// of the slice. Releases without the GPU compute view have no other name for a kernel.
+/// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset` and so on. Perfetto shows the stage's name
+/// as the name of the slice. Releases without the GPU compute view have no other name for a kernel.
 fn stage_name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => clean::text(profile.kernel(name).unwrap_or_default()),

@@ -11,7 +11,8 @@ pub struct SliceTrack<'a> {
     pub name: String,
     /// Category of the slices.
     pub category: &'static str,
-    /// Slices of the track. They are created only when they are written, because a run may have millions of slices.
+    /// Slices of the track. The slices are created only when they are written, because a run may have millions of
+    /// slices.
     pub slices: Box<dyn Iterator<Item = TrackSlice> + 'a>,
 }
 

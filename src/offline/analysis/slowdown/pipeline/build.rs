@@ -16,7 +16,7 @@ const MAX_SIZE: u32 = 65_536;
 /// also share weights; 1 if it is unknown.
 ///
 /// # Errors
-/// If operations are missing, or do not match each other.
+/// Fails if operations are missing, or do not match each other.
 pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobModel, ModelError> {
     let first_step = ops.iter().map(|op| op.step).min().ok_or_else(|| ModelError::new("no operations"))?;
     let sample: Vec<PipelineOp> =

@@ -39,7 +39,7 @@ impl<'a> Dependencies<'a> {
     /// Adds all dependencies and groups to the model.
     ///
     /// # Errors
-    /// If messages do not match the computations.
+    /// Fails if messages do not match the computations.
     pub(super) fn add_to(&self, model: &mut JobModel) -> Result<(), ModelError> {
         add_messages(model, &self.workers, self.index, self.global_chunks)?;
         for worker in &self.workers {

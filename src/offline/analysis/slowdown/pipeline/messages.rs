@@ -27,7 +27,7 @@ type Pairs = BTreeMap<(Kind, usize, i64), Vec<usize>>;
 /// Adds the dependencies of the messages, and a group for each message.
 ///
 /// # Errors
-/// If sends, receives and computations do not match each other.
+/// Fails if sends, receives and computations do not match each other.
 pub(super) fn add_messages(
     model: &mut JobModel,
     workers: &[Worker],
