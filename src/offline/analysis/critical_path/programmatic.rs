@@ -213,8 +213,8 @@ impl Learning<'_> {
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // The lag is unknown. It may be as long as the time after the first kernel's end, or as the second kernel's
-            // whole duration.
+            // If the second kernel's tail is unknown, it may be as long as the time after the first kernel's end, or as
+            // the kernel's whole duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

@@ -107,8 +107,8 @@ pub struct HtaPath {
 /// Computes the critical path of a window by HTA's rules.
 ///
 /// # Errors
-/// `Format` if the window does not exist or has no edges, or if HTA would refuse the graph. HTA refuses a graph that has
-/// a cycle, or in which work waits for work of its own stream.
+/// `Format` if the window does not exist or has no edges, or if HTA would refuse its graph. HTA refuses graphs with a
+/// cycle, and graphs in which work waits for work of its own stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));
