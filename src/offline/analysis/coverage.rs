@@ -99,7 +99,7 @@ impl GraphSizes {
 struct LaunchFacts {
     /// Whether the stack's launches must have GPU work.
     is_required: bool,
-    /// Time of the last launch on the stack's thread whose GPU work was recorded.
+    /// Time of the last launch of the stack's thread for which GPU work was recorded.
     last_covered: Option<u64>,
     thread: Option<ThreadId>,
 }

@@ -60,7 +60,7 @@ impl HostHistory {
     }
 
     /// Returns the known stacks of `thread` between `from` and `to` (ns since 1970) as (start, end, stack), sorted by
-    /// start. The stretches do not overlap, even if the rows of a damaged file do.
+    /// start. The returned times do not overlap, even if rows of a damaged file do.
     pub(super) fn during(
         &self,
         thread: ThreadId,

@@ -15,7 +15,7 @@ use gpuflame_model::record::{ContextId, CorrelationId, DeviceId, IdMap, Nanos, S
 use gpuflame_traces::import::LinkReport;
 
 /// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
-/// impossible. Shorter overlaps can be errors of the clock.
+/// impossible. Shorter overlaps can be caused by clock errors.
 const MIN_EXCESS_NS: u64 = 10_000;
 /// Denominator N: an activity must also last past the start of later work by at least 1/N of the stream's busy time.
 const MIN_EXCESS_PART: u64 = 100;
@@ -87,11 +87,11 @@ pub struct StreamOrder {
     pub impossible: Vec<ImpossibleDuration>,
     /// Total of all recorded durations, in ns.
     pub raw_ns: u64,
-    /// Total of all durations in ns, with each impossible duration clamped.
+    /// Total of all durations in ns, with each impossible duration reduced to the possible maximum.
     pub clamped_ns: u64,
     /// Total busy time of all GPUs as recorded, in ns.
     pub raw_busy_ns: u64,
-    /// Total busy time of all GPUs in ns, with each impossible duration clamped.
+    /// Total busy time of all GPUs in ns, with each impossible duration reduced to the possible maximum.
     pub clamped_busy_ns: u64,
     /// Start of the first activity.
     pub first: Nanos,
@@ -205,14 +205,14 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
 /// Results of comparing a run's activities with the waits for them.
 #[derive(Debug, Default)]
 struct WaitedWork {
-    /// Time at which a wait for each activity returned; [`u64::MAX`] if no wait returned. The list is empty if the
-    /// waits are not usable as evidence.
+    /// For each activity, the time at which a wait for it returned; [`u64::MAX`] if no such wait is known. The list is
+    /// empty if the waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }
 
 impl WaitedWork {
-    /// Finds the waits for the activities `spans`. `pending` are the launches without an activity.
+    /// Finds the waits for each of the activities `spans`. `pending` are the launches without an activity.
     fn find(profile: &Profile, waits: &DeviceWaits, spans: &[WorkSpan], pending: &[Launched]) -> Self {
         if waits.is_empty() {
             return Self::default();
@@ -297,7 +297,7 @@ struct OneStream<'a> {
     key: StreamKey,
     /// Class of the call that launched each activity.
     launches: Vec<LaunchClass>,
-    /// Time at which a wait for each activity returned, see [`WaitedWork`].
+    /// For each activity, the time at which a wait for it returned, see [`WaitedWork`].
     wait_ends: &'a [u64],
     resolution: u64,
 }
@@ -388,7 +388,7 @@ impl OneStream<'_> {
     }
 }
 
-/// Whether the activity began before a wait for it returned at `end`, but runs mostly after this return.
+/// Whether the activity began before `end`, at which a wait for it returned, but lasts mostly after `end`.
 fn is_stretched(span: &WorkSpan, end: u64) -> bool {
     let excess = span.end.saturating_sub(end);
     excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2

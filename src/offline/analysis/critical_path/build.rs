@@ -86,7 +86,7 @@ impl KnownCalls {
     }
 }
 
-/// Result of a [`Builder`]. The moments and the edges are not sorted.
+/// Result of a [`Builder`]. The graph's moments and edges are not sorted yet.
 pub(super) struct Built {
     pub(super) graph: Graph,
     /// For each call that waits, the latest end of the GPU work that it waited for.

@@ -91,9 +91,11 @@ pub enum EdgeKind {
     GraphNode,
     /// The previous launch of the same graph ends first.
     SameGraph,
-    /// Work of the same stream ended just before, although its call came later. Inferred from the times.
+    /// Work of the same stream ended just before this work began, although it was launched later. Inferred from the
+    /// times.
     InferredOrder,
-    /// Work of another stream ended just before. Inferred from the times if the waits of streams are not recorded.
+    /// Work of another stream ended just before this work began. Inferred from the times if the waits of streams are
+    /// not recorded.
     InferredEvent,
     /// A call waits for GPU work.
     Wait,

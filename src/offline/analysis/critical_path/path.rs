@@ -189,7 +189,7 @@ struct Walk<'a> {
     each: &'a mut dyn FnMut(&PathPart),
     /// Kind of the zero-length edges since the last part.
     reason: Option<EdgeKind>,
-    /// Position of the current edge.
+    /// Position of the edge that is currently visited.
     at: Option<u32>,
 }
 

@@ -106,7 +106,7 @@ impl Streams {
         *known = end.0.max(*known);
     }
 
-    /// Exempts the streams that are recorded as non-blocking. Call once, after the last instruction was noted.
+    /// Exempts the streams that are recorded as non-blocking. Call once, after the last instruction was added.
     pub(super) fn exempt_non_blocking(&mut self, list: &InstructionList) {
         for stream in &mut self.streams {
             stream.is_exempt |= list.is_blocking(stream.key.1, stream.key.2) == Some(false);

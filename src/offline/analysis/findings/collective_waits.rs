@@ -17,7 +17,7 @@ const MAX_END_SPREAD_NS: i64 = 50_000;
 /// Minimum share of the kernels of a name that must match a kernel on other ranks, in percent.
 const MIN_MATCHED_PERCENT: usize = 90;
 
-/// A period as (start, end), in ns.
+/// A time range as (start, end), in ns.
 pub(super) type Span = (i64, i64);
 
 /// Communication of a rank: its collectives, and the periods in which it communicated but did not compute.

@@ -43,7 +43,7 @@ struct Group {
     /// Number of copies or kernels, if these are counted. If 0, the number of gaps is estimated from `squares`.
     counted: u64,
     squares: f64,
-    /// Part of `nanos` for which the number of gaps is unknown.
+    /// Part of `nanos`, in ns, for which the number of gaps is unknown.
     uncounted: u64,
     /// Duration in ns and site of the longest piece.
     longest: (u64, Option<SampleSite>),
@@ -172,8 +172,9 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
     }
 }
 
-/// Whether a function whose name suggests that it loads data may really do so. A function such as `next_token` that
-/// launches kernels and copies nothing to the GPU computes instead. `function` is empty if a library loads the data.
+/// Whether a function whose name suggests that it loads data may really do so. For example, a function `next_token`
+/// that launches kernels and copies nothing to the GPU computes something and does not load data. `function` is empty
+/// if a library loads the data.
 fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     let launched = lost.work.of(function);
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0

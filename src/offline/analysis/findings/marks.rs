@@ -6,7 +6,8 @@ use gpuflame_model::record::IdMap;
 /// Map from integers to values, which can be cleared in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Values of small keys, each with the round in which it was set. Values from earlier rounds are removed values.
+    /// Values of small keys, each with the number of the round in which the value was set. Values from earlier rounds
+    /// are removed values.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,

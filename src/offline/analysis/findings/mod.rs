@@ -6,6 +6,9 @@
 //! lost_time: gaps, divided among causes    -> host: why the host was late
 //! steps, streams: durations over time      -> steps, kernels and GPUs that differ
 //! ```
+//!
+//! Costs are given for the steady part of a run, which excludes the run's start-up and shutdown. If no steady part is
+//! known, costs are given for the whole run.
 
 mod clocks;
 mod collective_waits;

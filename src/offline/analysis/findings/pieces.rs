@@ -19,7 +19,7 @@ pub(super) struct Piece {
     pub(super) gaps: u64,
     /// Sum of the squared durations in single gaps, from which [`usual_count`] is computed.
     pub(super) squares: f64,
-    /// Part of `nanos` for which the number of gaps is unknown.
+    /// Part of `nanos`, in ns, for which the number of gaps is unknown.
     pub(super) uncounted: u64,
 }
 

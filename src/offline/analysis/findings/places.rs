@@ -32,7 +32,7 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Whether names in the stack determine the class.
+    /// Whether names in the stack show which class applies.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }

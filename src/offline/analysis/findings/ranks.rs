@@ -29,7 +29,7 @@ pub struct RankRun {
     pub work: BTreeMap<(String, String), u64>,
     /// Idle time in ns in which the host was late, for each place in the host's code.
     pub late_at: BTreeMap<String, u64>,
-    /// Executions of communication kernels.
+    /// Start, end and GPU of each execution of a communication kernel.
     pub collectives: CollectiveKernels,
     /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, this
     /// is the GPU with the most such time.

@@ -5,11 +5,11 @@ use std::collections::{HashMap, HashSet};
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Rows that HTA keeps, in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in file
+/// Rows that HTA uses, in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in file
 /// order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
-    /// Rows of the whole trace that HTA keeps.
+    /// Rows of the whole trace that HTA uses.
     pub(super) all: Vec<u32>,
     /// Rows in the window.
     pub(super) window: Vec<u32>,

@@ -65,7 +65,7 @@ struct ContextStreams {
     /// Number of streams whose last instruction this is, keyed by instruction. A graph launch may be the last
     /// instruction of several streams.
     by_last: BTreeMap<u32, u32>,
-    /// Last wait for the whole CUDA context, for each thread.
+    /// For each thread, its last wait for the whole CUDA context.
     synchronized: IdMap<Option<ThreadId>, u32>,
 }
 

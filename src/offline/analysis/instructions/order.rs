@@ -40,7 +40,7 @@ pub(super) enum Source {
 /// An instruction with the keys by which it is sorted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Item {
-    /// Time at which the instruction was issued.
+    /// Time in ns at which the instruction was issued.
     pub(super) key: u64,
     /// Whether the call is known. At equal times, work without a known call comes first.
     pub(super) is_called: bool,
@@ -246,7 +246,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Sets the keys of work without a known launch. All items so far must be work, sorted by start.
+    /// Sets the keys of work without a known launch. All items added so far must be GPU work, sorted by start.
     fn place_unlaunched(&mut self) {
         let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
         for item in self.items.iter_mut().rev() {

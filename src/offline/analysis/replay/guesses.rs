@@ -15,7 +15,7 @@ use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::instructions::InstructionKind;
 use super::{Edit, EditedRun, Replay, Schedule, Selection};
 
-/// Assumption about the times that no launch shows.
+/// Assumption about the kernel times that no launch shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// Every launch begins and ends as late as possible.
@@ -53,7 +53,8 @@ impl Replay<'_> {
         if matters { count } else { 0 }
     }
 
-    /// Sets the lag of an edge from a kernel to a guessed launch of another kernel, according to the bound.
+    /// Sets the lag of an edge from a kernel to a guessed launch of another kernel, according to the assumption
+    /// `bound`.
     fn set_bound(&self, edge: &mut Edge, guessed: &Selection, begins: &[u32], bound: Bound) {
         let moments = self.moments();
         let (from, to) = (moments[edge.from as usize], moments[edge.to as usize]);

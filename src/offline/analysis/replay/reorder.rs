@@ -25,7 +25,7 @@ const DEFAULT_STREAM: StreamId = StreamId(7);
 /// A run after edits: its edges, and the resulting schedule.
 #[derive(Debug)]
 pub struct EditedRun {
-    /// Times of the moments.
+    /// Times of all moments after the edits.
     pub schedule: Schedule,
     pub(super) edges: EditedEdges,
     /// Whether the schedule has the order of calls from which its edges were derived.

@@ -11,7 +11,7 @@ use super::super::instructions::InstructionList;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     times: Vec<u64>,
-    /// Start and end of the run.
+    /// Start and end of the replayed run, in ns since 1970.
     window: (u64, u64),
     /// Places of the moments, by position: every edge leads to a moment with a later place. `None` if positions can
     /// serve as places.
