@@ -40,8 +40,8 @@ pub(super) struct CallerFrame {
     /// Frame text for folded stacks.
     pub(super) text: String,
     /// Frame text for formats that gpuflame can read again. The text keeps all characters that are allowed between two
-    /// `;`. In such formats, a number at the end of the text is not a weight. Numbers in names are folded (replaced by
-    /// `N`) when the file is read.
+    /// `;`. All of them can be kept because, in such formats, a number at the end of the text is not a weight, and
+    /// numbers in names are folded (replaced by `N`) only when the file is read.
     pub(super) exact: String,
     /// Source file; empty if it is unknown.
     pub(super) file: String,

@@ -5,8 +5,8 @@
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
-//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merge script treats
-//! it as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`, because readers split
+//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merge tool treats it
+//! as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`, because readers split
 //! lines at blanks. The processor is not recorded.
 
 use std::io::Write;

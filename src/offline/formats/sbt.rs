@@ -261,7 +261,7 @@ impl SbtWriter<'_> {
         }
     }
 
-    /// Writes an event of type 0 (unknown) with the time of the previous event.
+    /// Writes an event of type 0 (unknown). Such events come before all others, with the time of the first event.
     fn write_loss(&mut self, text: &str) {
         self.write_event_head(kind::UNKNOWN, 0, self.last);
         let name = self.intern_string(text);

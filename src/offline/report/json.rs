@@ -99,7 +99,7 @@ fn views_json(views: &ReportViews, max_nodes: usize) -> String {
     )
 }
 
-/// Indexes of the names that the views use, in the order of their first use.
+/// Names that the views use, in the order of their first use.
 #[derive(Default)]
 struct UsedNames {
     order: Vec<NodeName>,

@@ -236,7 +236,7 @@ impl RecordedEvents<'_> {
 #[derive(Clone, Copy, Debug)]
 struct Happened {
     time: u64,
-    /// Last operation before the record. The next field is the index of the stream that ran this operation.
+    /// Last operation before the record. `source` is the index of the stream that ran this operation.
     last_work: Option<Work>,
     source: Option<u32>,
 }

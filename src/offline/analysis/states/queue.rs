@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn operations_in_any_order_are_counted() {
-        // The operation that begins first is launched last and ends last. After time 4, all three are in the queue.
+        // The operation that begins first is launched last and ends last. At time 4, all three are in the queue.
         assert_eq!(longest(&[(4, 5, 50), (1, 6, 10), (2, 7, 9)]), 3);
         // The first operation had ended when the other two were launched.
         assert_eq!(longest(&[(1, 2, 3), (6, 7, 20), (5, 8, 9)]), 2);
