@@ -339,7 +339,8 @@ fn t_quantile(probability: f64, freedom: usize) -> f64 {
     high
 }
 
-/// Returns the probability that Student's t exceeds `t`, which is at least 0 (Abramowitz and Stegun, 26.7.3 and 26.7.4).
+/// Returns the probability that Student's t exceeds `t`, which is at least 0 (Abramowitz and Stegun, 26.7.3 and
+/// 26.7.4).
 fn t_tail(t: f64, freedom: usize) -> f64 {
     let angle = (t / (freedom as f64).sqrt()).atan();
     let (sine, cosine) = angle.sin_cos();

@@ -1,5 +1,5 @@
-//! The instruction stream: launches, copies, fills, graph launches, event records and waits of a run in the order in which
-//! the host issued them, and the dependencies between them.
+//! The instruction stream: launches, copies, fills, graph launches, event records and waits of a run in the order in
+//! which the host issued them, and the dependencies between them.
 //!
 //! ```text
 //! number  thread  instruction             after

@@ -6,9 +6,9 @@
 //! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
 //! ```
 //!
-//! The time of a moment is the latest time that its edges allow: for each edge, the time of the earlier moment plus the
-//! lag. There are two kinds of lags. The edge that decided a moment keeps the recorded lag, so a replay without edits
-//! returns the recorded times. All other edges have lags that are typical for the run ([`Lags`]).
+//! Each edge to a moment gives a time: the time of the earlier moment plus the lag of the edge. The moment comes at the
+//! latest of these times. There are two kinds of lags. The edge that decided a moment keeps the recorded lag, so a
+//! replay without edits returns the recorded times. All other edges have lags that are typical for the run ([`Lags`]).
 //!
 //! Nothing is executed. The replay assumes that operations that overlap do not slow each other down.
 

@@ -172,8 +172,8 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Passes on the part of an interval that is shown. If no operation ran in the interval, its times between recording
-    /// windows become intervals of the state [`State::NotRecorded`].
+    /// Passes on the part of an interval that is shown. If no operation ran in the interval, its times between
+    /// recording windows become intervals of the state [`State::NotRecorded`].
     fn emit(&mut self, interval: Interval) {
         let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {
