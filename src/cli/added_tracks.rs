@@ -1,4 +1,4 @@
-//! `gpuflame convert --to perfetto` with `--critical-path` or `--states`: a timeline with further tracks.
+//! `gpuflame convert --to perfetto` with `--critical-path` or `--states`: a timeline with additional tracks.
 
 use super::console::Console;
 use super::explain::explain;
@@ -14,17 +14,17 @@ use gpuflame_offline::analysis::{HostHistoryRows, InstructionRows, StreamRows};
 use gpuflame_offline::formats::write_perfetto_with_tracks;
 use gpuflame_offline::run::ReadOptions;
 
-/// Tracks to add.
+/// Tracks to add to the timeline.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AddedTracks {
-    /// The critical path.
+    /// Whether to add a track with the critical path.
     pub(super) path: bool,
-    /// States of all streams.
+    /// Whether to add one track per stream with the stream's states.
     pub(super) states: bool,
 }
 
 impl AddedTracks {
-    /// Reads `input`, and writes it for Perfetto with these tracks.
+    /// Reads `input`, and writes it in Perfetto's format with the selected tracks.
     pub(super) fn write(
         self,
         input: &Source,

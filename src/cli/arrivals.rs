@@ -1,4 +1,5 @@
-//! The table of `merge-ranks` that shows which rank arrived last at each collective. Times are on one clock.
+//! The table of `merge-ranks` that shows which rank entered each collective last. All times are on the first rank's
+//! clock.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -11,8 +12,8 @@ use gpuflame_offline::analysis::{
     compare_arrivals,
 };
 
-/// Converts the times of all ranks' collectives to the clock of the first rank, if the clocks differ and all ranks run the same
-/// collectives. Returns the maximum error in ns; 0 if no times were changed.
+/// Converts the collectives' times from every rank's clock to the clock of the first rank. Does so only if the clocks
+/// differ and all ranks run the same collectives. Returns the maximum clock error in ns; 0 if no times were changed.
 pub(super) fn align_clocks(ranks: &mut BTreeMap<u32, CollectiveKernels>, console: Console) -> i64 {
     let all: Vec<Vec<(i64, i64, &str)>> = ranks.values().map(in_order).collect();
     let is_first =
@@ -42,7 +43,7 @@ pub(super) fn align_clocks(ranks: &mut BTreeMap<u32, CollectiveKernels>, console
     i64::try_from(clocks.error).unwrap_or(i64::MAX)
 }
 
-/// Returns the start, end and name of each kernel, by start.
+/// Returns the start, end and name of each kernel, sorted by start.
 fn in_order(kernels: &CollectiveKernels) -> Vec<(i64, i64, &str)> {
     let named =
         kernels.iter().flat_map(|(name, all)| all.iter().map(|one| (one.start, one.end, name.as_str())));
@@ -51,9 +52,9 @@ fn in_order(kernels: &CollectiveKernels) -> Vec<(i64, i64, &str)> {
     all
 }
 
-/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the collectives that
-/// cannot be compared because a rank that ran them has only sums, with the number of ranks that ran each. `clock_error` is the
-/// error of the clocks in ns.
+/// Returns the table, with at most `most` ranks per collective and set of ranks. `withheld` maps the name of a
+/// collective that cannot be compared to the number of ranks that ran it: at least one of these ranks has only sums.
+/// `clock_error` is the maximum clock error in ns.
 pub(super) fn arrival_table(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     withheld: &BTreeMap<String, u64>,

@@ -1,7 +1,7 @@
 //! A baseline file: the values of runs before a change, so that later runs can be compared with them without the recordings.
 //!
-//! The file is JSON whose first key is `gpuflame_baseline`, with the version as its value. `runs` has an object of totals per
-//! run. `kernels` and `stacks` have an array per name, with a number of ns for each run.
+//! The file is JSON. Its first key is `gpuflame_baseline`, whose value is the version of the format. `runs` has one
+//! object with the totals of each run. `kernels` and `stacks` have one array per name, with one duration in ns per run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -17,16 +17,17 @@ use gpuflame_export::NameFolding;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::MIN_RUNS;
 
-/// Version of the file.
+/// Version of the baseline file's format.
 const VERSION: u64 = 1;
-/// Key at the beginning of the file.
+/// First key of a baseline file, by which the file is recognized.
 const KEY: &str = "\"gpuflame_baseline\"";
-/// Maximum number of kernels, and of stacks, in a baseline. Those with the largest times are stored.
+/// Maximum number of kernels, and of stacks, in a baseline. The ones with the longest durations are stored.
 const MAX_NAMES: usize = 1000;
-/// Maximum size of a file that is read, in bytes.
+/// Maximum size in bytes of a baseline file that is read.
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Writes the values of `runs` to `file`, with a line per run and per name, so that versions of the file can be compared.
+/// Writes the values of `runs` to `file`. Each run and each name has its own line, so that line-based tools such as
+/// `git diff` can compare two versions of the file.
 pub(super) fn save(file: &Path, runs: &[RunValues], names: NameFolding, console: Console) -> Result<()> {
     if runs.len() < MIN_RUNS {
         console.remark(format!("a baseline of fewer than {MIN_RUNS} runs gives no verdict; 7 are better"));
@@ -48,7 +49,7 @@ pub(super) fn save(file: &Path, runs: &[RunValues], names: NameFolding, console:
     })
 }
 
-/// Returns a value per run for each name, in the order of the runs.
+/// Returns a map from each name to one value per run, in the order of the runs.
 fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<String, Vec<u64>> {
     let names: BTreeSet<&String> = runs.iter().flat_map(|run| sums(run).keys()).collect();
     let values = |name: &String| -> Vec<u64> {
@@ -61,7 +62,7 @@ fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<S
     rows.into_iter().take(MAX_NAMES).map(|(name, values)| (name.clone(), values)).collect()
 }
 
-/// Reads a source that is a baseline. Returns `None` if it is another kind of file, such as a recording.
+/// Reads the values of a baseline file. Returns `None` if `source` is another kind of file, such as a recording.
 ///
 /// # Errors
 /// `Format` if the baseline is damaged, from a newer version, or has names of another kind.
@@ -95,9 +96,9 @@ pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<Run
     Ok(Some(runs))
 }
 
-/// Whether a file begins like a baseline. False for files that cannot be read.
+/// Whether a file begins with the baseline's first key. False for files that cannot be read.
 fn is_baseline(path: &Path) -> bool {
-    // Bytes that are read from a pipe here would be missing for the reader of recordings.
+    // A pipe can be read only once: bytes that are read here would be missing when the input is read as a recording.
     if !path.is_file() {
         return false;
     }

@@ -23,11 +23,13 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Speed-up for which the table states the saved time: a tenth of the function's or kernel's time.
+/// Speed-up whose saved time the table shows, as a share of the function's or kernel's own time.
 const SPEED_UP: f64 = 0.1;
-/// Further speed-ups for which the saved time is computed, in percent, to find out how far it grows linearly.
+/// Additional speed-ups in percent. The saved time is computed for each, to find the speed-up up to which it grows
+/// linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Maximum relative difference between the saved time and a straight line at which it still counts as linear.
+/// Maximum relative difference between the saved time and a straight line. Up to this difference, the growth counts as
+/// linear.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one were 10 % faster?
@@ -54,12 +56,12 @@ pub(super) struct Causal {
     pub(super) report: ReportFlags,
 }
 
-/// A kernel or a function that can be faster.
+/// A kernel or host function whose speed-up is evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Candidate {
-    /// Kernels, copies or fills of one name.
+    /// All kernels, copies or fills with this name.
     Work(String),
-    /// A function of the host: its calls, and its time before them.
+    /// A host function: the CUDA calls that it makes, and the time that it takes before them.
     Function(String),
 }
 
@@ -114,7 +116,7 @@ impl Causal {
         Ok(Outcome::Clean)
     }
 
-    /// Returns the part of the run whose candidates are compared, or `None` for the whole run.
+    /// Returns the time range whose candidates are compared, or `None` for the whole run.
     fn span(&self, found: &FoundPath) -> Result<Option<(u64, u64)>> {
         let spans = found.explained.facts.steps.spans();
         match self.step {
@@ -123,9 +125,10 @@ impl Causal {
         }
     }
 
-    /// Returns the part of the run whose change is measured, or `None` for the whole run.
+    /// Returns the time range whose change in duration is measured, or `None` for the whole run.
     fn measured(&self, found: &FoundPath) -> Option<ReplayedStep> {
-        // Times before the first call and after the last one count, too, although no path leads there.
+        // The time before the first call and the time after the last call count too, although the path does not cover
+        // them.
         let spans = found.explained.facts.steps.spans();
         let span = match self.step {
             Some(step) => *spans.get(step.checked_sub(1)?)?,
@@ -134,7 +137,8 @@ impl Causal {
         ReplayedStep::find(found, &[span]).first().copied()
     }
 
-    /// Returns the candidates on the critical path in the measured part, with their times on the path, largest first.
+    /// Returns the candidates on the critical path within `span`, each with its time on the path in ns, largest time
+    /// first.
     fn candidates(
         &self,
         found: &FoundPath,
@@ -142,7 +146,7 @@ impl Causal {
         span: Option<(u64, u64)>,
     ) -> Vec<(Candidate, u64)> {
         let (from, to) = span.unwrap_or((0, u64::MAX));
-        // A candidate is named once for all parts that have the same key.
+        // The name of a candidate is computed once for all parts with the same key.
         let mut by_key: IdMap<_, (u64, &PathPart)> = IdMap::default();
         for part in found.path.parts() {
             let nanos = part.end.min(to).saturating_sub(part.start.max(from));
@@ -163,13 +167,14 @@ impl Causal {
     }
 }
 
-/// Returns the time that a part of the recorded run takes in a schedule.
+/// Returns the time in ns that the measured part of the recorded run takes in a schedule.
 fn length(schedule: &Schedule, measured: Option<ReplayedStep>) -> u64 {
     let whole = || schedule.window().1 - schedule.window().0;
     measured.and_then(|step| step.duration_in(schedule)).unwrap_or_else(whole)
 }
 
-/// Calls `make` with each item, on as many threads as the machine has processors. Returns the results in the order of the items.
+/// Calls `make` with each item, on as many threads as processors are available. Returns the results in the order of the
+/// items.
 fn map_in_parallel<T: Send, R: Send>(items: Vec<T>, make: &(impl Fn(T) -> R + Sync)) -> Vec<R> {
     let threads = thread::available_parallelism().map_or(1, usize::from).min(items.len());
     if threads <= 1 {
@@ -190,20 +195,22 @@ fn map_in_parallel<T: Send, R: Send>(items: Vec<T>, make: &(impl Fn(T) -> R + Sy
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Key of a candidate. Several keys may have one candidate.
+/// Key of a candidate. Several keys may belong to the same candidate.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum CandidateKey<'a> {
     Work(NameKey<'a>),
-    /// A stack that makes calls.
+    /// Context whose stack contains the function: the launch context of a call, or a stack between two calls.
     Function(ContextId),
 }
 
-/// Finds the function of a call, and the name of a piece of work.
+/// Finds the function that made a CUDA call, and the name of a kernel, copy or fill.
 struct Functions<'a> {
     found: &'a FoundPath,
-    /// Function that is made faster, by stack; `None` if the stack names none.
+    /// Function that is made faster, keyed by the context of a call or of a stack between two calls. `None` if the
+    /// stack contains no named function.
     of_context: IdMap<ContextId, Option<String>>,
-    /// Time in ns that a function takes before calls, by its name and the position of the call.
+    /// Time in ns that a function takes before each of its calls, keyed by the function's name and the index of the
+    /// call.
     before: HashMap<String, IdMap<u32, u64>>,
 }
 
@@ -216,7 +223,7 @@ impl<'a> Functions<'a> {
             let function = || Some(names.function_of(host.context).unwrap_or_else(of_call));
             of_context.entry(host.context).or_insert_with(function);
         }
-        // Times are added up by stack first, because there are fewer stacks than times.
+        // The times are summed per stack first, because there are fewer stacks than times.
         let mut by_context: IdMap<ContextId, IdMap<u32, u64>> = IdMap::default();
         found.path.each_time_between(&found.history, &mut |call, context, nanos| {
             let function = |context: ContextId| {
@@ -267,7 +274,7 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Returns the change that makes a candidate faster, with the factor 1.
+    /// Returns the change that makes a candidate faster. Its factor is 1, which the caller replaces.
     fn edit(&self, candidate: &Candidate) -> Edit {
         match candidate {
             Candidate::Work(name) => {
@@ -334,7 +341,8 @@ fn effect_table(effects: &[Effect], whole: u64) -> Table {
     table
 }
 
-/// Draws the time that would be saved if each function and kernel were 10 % faster, under the stacks of its parts of the path.
+/// Draws the time that would be saved if each function and kernel were 10 % faster. The saved time is drawn under the
+/// stacks that the function or kernel has on the path.
 fn draw(
     found: &FoundPath,
     functions: &Functions<'_>,
@@ -350,7 +358,8 @@ fn draw(
         let Some(effect) = saved.get(&candidate) else { continue };
         let share = effect.saved_ns as f64 / effect.path_ns.max(1) as f64;
         let nanos = ((part.end - part.start) as f64 * share).round() as u64;
-        // The time between two calls counts for the function that made the second one, so it is drawn there.
+        // The time between two calls is attributed to the function that made the second call, so it is drawn under that
+        // function.
         let what = if let What::Between(_, at) = part.what { What::Call(at) } else { part.what };
         lines.add_folded(&found.names().folded(&PathPart { what, ..*part }), nanos);
     }

@@ -67,10 +67,10 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // In text, a check has only its description. In other formats it also has its id.
+        // Text output shows only the description of a check. Other formats show its id too.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Programs get every check. For people, checks that found no lost time are only counted.
+        // Formats for programs list every check. Text only counts the checks that found nothing and have no figures.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -95,7 +95,8 @@ const COLUMNS: [&str; 8] = ["result", "what", "count", "share_percent", "why", "
 
 const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
-/// Sentences for checks that found nothing, by the check's id, if the check's name contains a negation.
+/// Positive sentences for checks that found nothing, keyed by the check's id. Needed for checks whose names contain a
+/// negation.
 const GOOD_NEWS: [(&str, &str); 16] = [
     ("no_gpu_work", "GPU work was recorded"),
     ("no_launch", "every activity has a launch"),
@@ -115,8 +116,8 @@ const GOOD_NEWS: [(&str, &str); 16] = [
     ("cut_off", "the recording has its end"),
 ];
 
-/// Returns the cells of a finding. Text has a sentence instead of `none` before a name that contains a negation. Other formats
-/// have the name.
+/// Returns the cells of a finding. If a check found nothing and its name contains a negation, text shows a sentence
+/// from `GOOD_NEWS` instead of `none` and the name. Other formats always have the name.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

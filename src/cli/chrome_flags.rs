@@ -1,5 +1,5 @@
-//! `gpuflame convert --to chrome`: copies a trace that is already in Chrome's format, or converts a recording, which may be
-//! merged with the operators of a torch.profiler trace.
+//! `gpuflame convert --to chrome`: copies a trace that is already in Chrome's format, or converts a recording. The
+//! operators of a torch.profiler trace can be merged into a converted recording.
 
 use std::io::Write;
 
@@ -21,7 +21,7 @@ use gpuflame_offline::formats::{
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::{Kind, Opened};
 
-/// Flags of the format chrome.
+/// Flags that apply to the format `chrome` only.
 #[derive(Debug, Args)]
 pub(super) struct ChromeFlags {
     /// Trace that torch.profiler took of CPU activity alone, while the input was recorded. The output contains its
@@ -36,7 +36,7 @@ pub(super) struct ChromeFlags {
     no_stacks: bool,
 }
 
-/// Range of times in which a call must have begun.
+/// Time range in which a call must have begun to be converted.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: Nanos,
@@ -66,7 +66,7 @@ impl ChromeFlags {
         .find_map(|(is_given, flag)| is_given.then_some(flag))
     }
 
-    /// Returns an error if a flag is given for another format.
+    /// Returns an error if one of these flags was given although the output has another format.
     ///
     /// # Errors
     /// `Setting`.
@@ -79,7 +79,7 @@ impl ChromeFlags {
         }
     }
 
-    /// Writes `input` in Chrome's format.
+    /// Writes `input` to `output` in Chrome's format.
     pub(super) fn write(
         &self,
         input: &Source,
@@ -140,7 +140,7 @@ impl ChromeFlags {
     }
 }
 
-/// Reads the operators of a trace.
+/// Reads the operators of a torch.profiler trace.
 fn read_operators(from: &Source, console: Console) -> Result<Operators> {
     let refusal = |what: &str| Err(Error::new(ErrorKind::Format, format!("{from}: {what}")));
     if from == &Source::Stdin {
@@ -166,8 +166,8 @@ fn read_operators(from: &Source, console: Console) -> Result<Operators> {
     Ok(operators)
 }
 
-/// Copies a trace that is already in Chrome's format. Overlapping GPU work is found in a first pass and moved to other tracks.
-/// Standard input can be read only once, so it is copied without this change.
+/// Copies a trace that is already in Chrome's format. A first pass finds GPU work that overlaps on one track, which the
+/// second pass moves to other tracks. Standard input can be read only once, so it is copied without this change.
 fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Result<()> {
     let is_file = matches!(input, Source::File(path) if path.is_file());
     let (opened, tracks) = match is_file {
@@ -186,8 +186,8 @@ fn copy(input: &Source, opened: Opened, output: &Target, console: Console) -> Re
     })
 }
 
-/// A [`Sink`] that stores the rows of a window: the calls that began in it, and the work that they started, even if this work
-/// ran later.
+/// A [`Sink`] that stores the calls that began within `window`, and the GPU work that these calls launched, even if the
+/// work ran later.
 struct InWindow<'a> {
     rows: &'a mut JoinedRows,
     window: Option<Window>,

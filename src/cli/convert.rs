@@ -1,4 +1,4 @@
-//! `gpuflame convert`: converts data to the format of another tool.
+//! `gpuflame convert`: converts a recording or trace to the format of another tool.
 
 use std::fs;
 use std::io::{IsTerminal, Write, stdout};
@@ -25,9 +25,9 @@ use gpuflame_offline::formats::FORMATS;
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_os::file::Draft;
 
-/// Formats whose weights have the unit of `--unit`.
+/// Formats whose weights are in the unit that `--unit` selects.
 const UNIT_FORMATS: [&str; 3] = ["folded", "svg", "speedscope"];
-/// Formats with a row for each activity, and without rows for calls.
+/// Table formats with one row per GPU activity, and no rows for CUDA calls.
 const ACTIVITY_TABLES: [&str; 3] = ["arrow", "csv", "parquet"];
 
 /// Convert a recording or trace to the format of another tool.
@@ -149,14 +149,14 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // This second file lists the stacks to which ids in the main file refer.
+            // This second file lists the stacks. The main file refers to them by id.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
         Ok(Outcome::Clean)
     }
 
-    /// Returns an error if a flag adds a track to a format that has no tracks.
+    /// Returns an error if `--critical-path` or `--states` is given for a format that has no tracks.
     fn check_tracks(&self, format: &Format) -> Result<()> {
         let (flag, what) = match (self.critical_path, self.states) {
             (true, _) => ("critical-path", "track for the path"),
@@ -192,7 +192,7 @@ impl Convert {
         })
     }
 
-    /// Writes one file per input below `folder`.
+    /// Writes one Parquet file per input below `folder`.
     fn write_dataset(
         &self,
         format: &Format,
@@ -209,7 +209,8 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             None if inputs.len() == 1 => vec![0],
-            // Here ranks only name folders, so files without a rank get numbers in the order in which they are given.
+            // Here ranks only name folders, so input files without a rank are numbered in the order of the command
+            // line.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
         };
@@ -224,14 +225,14 @@ impl Convert {
     }
 }
 
-/// Files of a data set. They get their final names only when all of them are complete. If the set is dropped before
-/// that, they are removed.
+/// Files of a data set. The files get their final names only when all of them are complete. If `Partitions` is dropped
+/// earlier, the files are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
 impl Partitions {
-    /// Creates the folder and calls `content` to write its file. Until it is complete, the file has a name that
-    /// DuckDB and Spark ignore.
+    /// Creates the folder `partition` and calls `content` to write its file. Until the data set is complete, the file
+    /// has a name that DuckDB and Spark ignore.
     fn add(
         &mut self,
         partition: PathBuf,
@@ -259,8 +260,8 @@ impl Drop for Partitions {
     fn drop(&mut self) {
         for (partition, draft) in self.0.drain(..) {
             drop(draft);
-            // Removes only folders that are empty: the folder of the rank, and those of the run and of the data set
-            // above it.
+            // Removes only empty folders: the folder of the rank, then the folders of the run and of the data set above
+            // it.
             let _ = partition.ancestors().take(3).try_for_each(fs::remove_dir);
         }
     }
@@ -289,20 +290,20 @@ fn read(
     Ok((explained, events))
 }
 
-/// Returns a parser for the word of a format. The help text lists all formats with their purpose.
+/// Returns a parser for the word that names a format. It lets the help text list all formats with their purposes.
 fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)
         .map(|word| gpuflame_offline::formats::format(&word).expect("it is one of the possible values"))
 }
 
-/// Lists the ending and the word of every format: `.folded (folded), .svg (svg)`.
+/// Returns a list with the file name ending and the word of every format: `.folded (folded), .svg (svg)`.
 fn list_endings() -> String {
     let with_word = |format: &&Format| Some(format!("{} ({})", format.endings.first()?, format.word));
     FORMATS.iter().filter_map(with_word).collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the format whose ending `name` has. If several endings match, the longest one counts.
+/// Returns the format whose ending the file name `name` has. If several endings match, the longest ending wins.
 fn format_by_ending(name: &str) -> Option<&'static Format> {
     let endings =
         FORMATS.iter().flat_map(|format| format.endings.iter().map(move |ending| (ending, *format)));

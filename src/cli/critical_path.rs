@@ -81,7 +81,7 @@ impl CriticalPathVerb {
         self.run_one(input, console)
     }
 
-    /// Writes the path of one run.
+    /// Writes the critical path of one run.
     fn run_one(&self, input: &Source, console: Console) -> Result<Outcome> {
         let found = FoundPath::read_for(input, self.range.is_some(), console)?;
         let ranges = match &self.range {
@@ -115,7 +115,7 @@ impl CriticalPathVerb {
         Ok(Outcome::Clean)
     }
 
-    /// Writes the path of a job of several ranks.
+    /// Writes the critical path of a job with several ranks.
     fn run_job(&self, sources: &[Source], console: Console) -> Result<Outcome> {
         let of_one =
             [("--step", self.step.is_some()), ("--range", self.range.is_some()), ("--as-hta", self.as_hta)];
@@ -135,7 +135,7 @@ impl CriticalPathVerb {
         Ok(Outcome::Clean)
     }
 
-    /// Returns start and end of the shown time.
+    /// Returns the start and end in ns of the time range that is shown.
     fn window(&self, input: &Source, found: &FoundPath) -> Result<(u64, u64)> {
         match self.step {
             Some(step) => found.step(input, step),
@@ -147,7 +147,7 @@ impl CriticalPathVerb {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    /// Time on the path by class and name.
+    /// Returns the table of time on the path, grouped by class and name.
     fn name_table(&self, names: PathNames<'_>, parts: &[PathPart], total: u64) -> Table {
         let groups = path_groups(names, parts);
         let mut table =
@@ -159,14 +159,14 @@ impl CriticalPathVerb {
         table
     }
 
-    /// The parts of the path, by time.
+    /// Returns the table with the parts of the path, in chronological order.
     fn part_table(&self, names: PathNames<'_>, parts: &[PathPart], zero: u64) -> Table {
         let mut table = part_table(false);
         table.set_all_rows(parts.len());
         let savings = names.path.savings();
         let all = names.path.parts();
         for part in parts.iter().take(self.most()) {
-            // Of the whole path: the part before this one may be outside the shown time.
+            // Searches the whole path, because the part before this part may be outside the time range that is shown.
             let at = all.partition_point(|other| other.end <= part.start);
             let before = at.checked_sub(1).map(|at| &all[at]);
             let reason = names.reason(before, part);

@@ -33,7 +33,8 @@ fn parse_instances(text: &str) -> std::result::Result<(usize, usize), String> {
     }
 }
 
-/// Writes the path. Text has sums; the other formats have every edge and every node of the path as well.
+/// Writes the path by the rules of Holistic Trace Analysis. Text output has only sums; the other formats also have
+/// every edge and every node of the path.
 pub(super) fn write_hta_path(
     input: &Source,
     flags: &HtaPathFlags,
@@ -124,7 +125,8 @@ fn bound_table(path: &HtaPath) -> Table {
     table
 }
 
-/// Returns the table of the rules, with the time that the weights leave out.
+/// Returns the table with the edges per rule, and with the time between their nodes that the edges' weights do not
+/// include.
 fn rule_table(path: &HtaPath) -> Table {
     let mut table = Table::new("rules", &["rule", "edges", "time_ns", "critical_edges", "critical_ns"]);
     for rule in HtaRule::ALL {

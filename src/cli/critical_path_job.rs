@@ -1,4 +1,4 @@
-//! `gpuflame critical-path` for the ranks of a job.
+//! `gpuflame critical-path` for a job with several ranks.
 
 use std::cmp::Reverse;
 
@@ -18,29 +18,29 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{LastRank, PathPart};
 
-/// A part of the job's path.
+/// A part of the job's critical path.
 struct JobPart {
-    /// The part, with the times of the job and the instructions of its rank.
+    /// The part. Its times are on the job's clock; its instructions are indices in the rank's own list.
     part: PathPart,
-    /// Index of the rank.
+    /// Index of the part's rank in `FoundJob::ranks`.
     rank: usize,
     saving: u64,
     last_rank: Option<LastRank>,
 }
 
-/// The critical path of a job, as far as it is shown.
+/// The shown part of a job's critical path.
 pub(super) struct JobReport {
     found: FoundJob,
     parts: Vec<JobPart>,
-    /// Start and end of the shown time.
+    /// Start and end in ns of the time range that is shown.
     shown: (u64, u64),
 }
 
 impl JobReport {
-    /// Reads the ranks, and finds the path of the job between two times after its start.
+    /// Reads the ranks, and finds the job's critical path between `from` and `to`, two times since the job's start.
     ///
     /// # Errors
-    /// As [`FoundJob::read`], or if no time is left.
+    /// The errors of [`FoundJob::read`], and an error if the time range is empty.
     pub(super) fn read(
         sources: &[Source],
         flags: RankFlags,
@@ -67,7 +67,7 @@ impl JobReport {
         self.found.ranks[rank].found.names()
     }
 
-    /// Number of the rank at an index.
+    /// Returns the rank number of the rank at an index.
     fn number(&self, rank: usize) -> u32 {
         self.found.ranks[rank].number
     }
@@ -76,12 +76,12 @@ impl JobReport {
         self.parts.iter().map(|one| one.part).collect()
     }
 
-    /// Collectives on the path in which another rank was waited for.
+    /// Returns the collectives on the path at which ranks waited for the last rank.
     fn last_ranks(&self) -> impl Iterator<Item = LastRank> {
         self.parts.iter().filter_map(|one| one.last_rank)
     }
 
-    /// Lines above the tables.
+    /// Returns the lines that are printed above the tables.
     pub(super) fn lines(&self) -> [String; 3] {
         let changes = group_digits(self.last_ranks().count() as u64);
         let path = format!("the path changes to the last rank at {changes} collectives{}", self.doubt());
@@ -97,7 +97,7 @@ impl JobReport {
         )
     }
 
-    /// Number of collectives on the path whose last rank is not sure, in words.
+    /// Returns a clause with the number of collectives whose last rank is uncertain. Empty if there are none.
     fn doubt(&self) -> String {
         match self.last_ranks().filter(|last| !last.is_sure).count() {
             0 => String::new(),
@@ -108,7 +108,7 @@ impl JobReport {
         }
     }
 
-    /// Prints how many records are left out, and the causes of unexplained time.
+    /// Prints the remarks on the clocks, on records that were left out, and on the causes of unexplained time.
     pub(super) fn print_remarks(&self, console: Console) {
         console.remark(self.alignment() + &self.doubt());
         for rank in &self.found.ranks {
@@ -117,7 +117,7 @@ impl JobReport {
         print_unexplained("the job", &self.local_parts(), console);
     }
 
-    /// Folded lines of the parts, with their times in ns.
+    /// Returns one folded stack per part of the path, with the part's duration in ns.
     pub(super) fn folded(&self) -> impl Iterator<Item = (String, u64)> {
         self.parts.iter().map(|one| {
             let stack = self.names(one.rank).folded(&one.part);
@@ -125,7 +125,7 @@ impl JobReport {
         })
     }
 
-    /// Returns the tables, with at most `most` rows each, and with the list of the parts if `has_list` is set.
+    /// Returns the tables, with at most `most` rows each. Includes the table of the path's parts if `has_list` is set.
     pub(super) fn tables(&self, most: usize, has_list: bool) -> Vec<Table> {
         let find = |number: u32| {
             let (_, names, number) = self.found.instruction(number);
@@ -143,7 +143,7 @@ impl JobReport {
         tables
     }
 
-    /// Time on the path by rank. The sum is the shown time.
+    /// Returns the table of time on the path per rank. The times add up to the length of the shown time range.
     fn rank_table(&self) -> Table {
         let columns = &[
             "rank",
@@ -173,8 +173,8 @@ impl JobReport {
         table
     }
 
-    /// Returns the parts by rank, class, function and name, with the number of the rank. The group with most time comes
-    /// first.
+    /// Groups the parts by rank, class, function and name. Returns each group with the number of its rank, sorted by
+    /// time in descending order.
     pub(super) fn groups(&self) -> Vec<(u32, PathGroup)> {
         let mut groups: Vec<(u32, PathGroup)> = Vec::new();
         for rank in 0..self.found.ranks.len() {
@@ -183,12 +183,12 @@ impl JobReport {
             let of_rank = path_groups(self.names(rank), &of_rank).into_iter();
             groups.extend(of_rank.map(|group| (self.number(rank), group)));
         }
-        // The sort is stable: groups of equal time are in the order of ranks.
+        // The sort is stable, so groups with equal times stay in the order of the ranks.
         groups.sort_by_key(|(_, group)| Reverse(group.nanos));
         groups
     }
 
-    /// Time on the path by rank, class and name.
+    /// Returns the table of time on the path, grouped by rank, class and name.
     fn name_table(&self, most: usize) -> Table {
         let groups = self.groups();
         let columns = &["time_ns", "share_percent", "parts", "rank", "class", "function", "name"];
@@ -202,7 +202,7 @@ impl JobReport {
         table
     }
 
-    /// The parts of the path, by time.
+    /// Returns the table with the parts of the path, in chronological order.
     fn part_table(&self, most: usize) -> Table {
         let mut table = part_table(true);
         table.set_all_rows(self.parts.len());

@@ -1,9 +1,9 @@
-//! Tests truncated recordings, as left by processes that were killed while writing. The complete rows must be read, and the
-//! remarks about the missing rest must be right. The tests do not use the reader to find out which rows are complete, but the
-//! lengths of the rows.
+//! Tests truncated recordings, such as a process leaves if it is killed while writing. The complete rows must be read,
+//! and the remarks about the missing rest must be correct. To find the complete rows, the tests use the rows' lengths
+//! instead of the reader under test.
 //!
-//! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates 100 KB at every byte, which takes a few minutes. CI truncates
-//! at a few hundred positions.
+//! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates a recording of 100 KB at every byte, which takes
+//! a few minutes. CI truncates the recording at a few hundred positions only.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -15,14 +15,14 @@ use gpuflame_offline::run::{ReadOptions, read};
 
 const MIN_RECORDING_BYTES: usize = 100 << 10;
 const HEADER_BYTES: usize = 16;
-/// Size in bytes of a row's header, which has its tag and its length. `CRC_BYTES` is the size of the checksum at the start of a
-/// chunk.
+/// Size in bytes of a row's header, which consists of the row's tag and the row's length. `CRC_BYTES` is the size of
+/// the checksum at the start of a chunk.
 const ROW_HEADER_BYTES: usize = 5;
 const CRC_BYTES: usize = 4;
 const TAG_CHUNK: u8 = 25;
 const TAG_MARK: u8 = 27;
 
-/// A recording, and the counts that a reader must have reached at each mark.
+/// A recording, and the counts that a reader must have reached at each checkpoint mark.
 struct Recording {
     bytes: Vec<u8>,
     marked: Vec<ExpectedAtMark>,
@@ -38,7 +38,7 @@ fn mark(turn: u32) -> CheckpointMark {
     CheckpointMark { began: Nanos(0), time, interval_ms: 1000 + turn, open: u64::from(turn) * 3 }
 }
 
-/// Returns the recording of a process that writes sums instead of rows.
+/// Returns a recording as written by a process that records sums instead of rows.
 fn sums_recording() -> Recording {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -56,7 +56,7 @@ fn sums_recording() -> Recording {
     Recording { bytes, marked }
 }
 
-/// Returns the recording of a process that writes rows.
+/// Returns a recording as written by a process that records rows.
 fn rows_recording() -> Recording {
     let (mut explain, mut marked) = (Explain::default(), Vec::new());
     let mut writer = Writer::new(Vec::new()).unwrap();
@@ -78,7 +78,7 @@ fn length(bytes: &[u8]) -> usize {
 /// The complete rows of a truncated recording.
 #[derive(Debug, Default)]
 struct ValidPrefix {
-    /// Number of rows: chunks, the rows in chunks, and all other rows.
+    /// Number of rows. Chunks, the rows inside chunks, and all other rows each count as one row.
     rows: usize,
     marks: usize,
     end: usize,
@@ -103,7 +103,7 @@ fn walk(bytes: &[u8]) -> ValidPrefix {
     walked
 }
 
-/// Returns the remarks that a verb must print about the truncated recording.
+/// Returns the expected remarks of a verb that reads the truncated recording.
 fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) -> Vec<String> {
     let rest = &bytes[walked.end..];
     let cut = (!rest.is_empty()).then(|| {
@@ -133,8 +133,8 @@ fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) ->
     [cut, ended].into_iter().flatten().collect()
 }
 
-/// Truncates the recording at ever smaller sizes. Rows must be read up to the cut, and sums up to the last mark
-/// before it.
+/// Truncates the recording to smaller and smaller sizes. Rows must be read up to the cut, and sums up to the last
+/// checkpoint mark before the cut.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= MIN_RECORDING_BYTES, "{}", bytes.len());

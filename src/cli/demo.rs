@@ -1,5 +1,5 @@
-//! `gpuflame demo`: runs the demo program, which is installed with the command. Its folder also contains the simulated
-//! CUDA stack. The program is the example `demo` of the repository.
+//! `gpuflame demo`: runs the demo program, which is installed together with the command. The program's folder also
+//! contains the simulated CUDA stack. The source of the program is the repository's example `demo`.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use super::run::library;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
 
-/// Folder of the demo, next to the command (in a wheel) or in the neighbouring folder `lib`.
+/// Name of the demo's folder. It is next to the command (in a wheel) or in the folder `../lib`.
 const FOLDER: &str = "gpuflame-demo";
 
 /// Record a small demo program, with or without a GPU.
@@ -28,7 +28,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    /// Becomes the demo program; returns only if that fails.
+    /// Replaces this process with the demo program (`exec`). Returns only if that fails.
     pub(super) fn run(&self) -> Result<Outcome> {
         let library = library::find(self.library.as_deref())?;
         let folder = library::command_folder();
@@ -46,7 +46,8 @@ impl Demo {
         })?;
         let mut command = std::process::Command::new(&program);
         command.arg("installed").arg(library);
-        // If stderr is a file, the recorded program writes its messages there only if it knows that the file is stderr.
+        // If stderr is a file, the recorded program must be able to recognize that file as its stderr. Otherwise it
+        // does not write its messages there.
         if let Some(identity) = stderr::file_id_to_pass_on() {
             command.env(stderr::AT_EXEC_VARIABLE, identity);
         }

@@ -1,4 +1,4 @@
-//! `gpuflame deps`: the graph from which the critical path follows, as JSON or for Graphviz.
+//! `gpuflame deps`: writes the dependency graph from which the critical path is computed, as JSON or for Graphviz.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -89,7 +89,7 @@ impl Deps {
         Ok(Outcome::Clean)
     }
 
-    /// Returns start and end of the written time.
+    /// Returns the start and end in ns of the time range that is written.
     fn window(&self, window: (u64, u64)) -> Result<(u64, u64)> {
         let moment = |offset: Option<i64>, default| {
             offset.map_or(default, |offset| window.0.saturating_add(offset.unsigned_abs()))
@@ -116,7 +116,7 @@ impl Deps {
     }
 }
 
-/// A run, or the runs of a job.
+/// One run, or all ranks of a job.
 #[derive(Clone, Copy)]
 enum Runs<'a> {
     One(&'a FoundPath),
@@ -124,7 +124,8 @@ enum Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the rank of an instruction, its names, and its number there.
+    /// Returns the rank that an instruction belongs to, the names of that rank, and the instruction's index in that
+    /// rank.
     fn instruction(self, number: u32) -> (Option<u32>, PathNames<'a>, u32) {
         match self {
             Self::One(found) => (None, found.names(), number),
@@ -135,7 +136,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Returns the rank of a call, and its names.
+    /// Returns the rank that made a call, and the names of that rank.
     fn call(self, at: u32) -> (Option<u32>, PathNames<'a>) {
         match self {
             Self::One(found) => (None, found.names()),
@@ -152,9 +153,10 @@ struct Drawn<'a> {
     path: &'a CriticalPath,
     runs: Runs<'a>,
     zero: u64,
-    /// Stretches of time that are written, by time. They do not overlap.
+    /// Time ranges that are written, in chronological order. They do not overlap.
     shown: Vec<(u64, u64)>,
-    /// By instruction and call: time on the path, and time that it would save.
+    /// Keyed by instruction or call: its time on the path, and the time that the run would save if it took no time.
+    /// Both are in ns.
     on_path: HashMap<What, (u64, u64)>,
     savings: &'a Savings,
 }
@@ -173,7 +175,7 @@ impl<'a> Drawn<'a> {
         Self { path, runs, zero: path.window().0, shown, on_path, savings }
     }
 
-    /// Calls `each` with every node that is shown.
+    /// Calls `each` with every node in the written time ranges.
     fn each_node(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
         let moments = self.path.moments();
         let begins = begins(moments);
@@ -246,18 +248,18 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Rule that makes the slack of a moment smaller.
+    /// Name of the rule that limits the slack of a moment, if there is one.
     fn slack_limit(&self, at: usize) -> Option<&'static str> {
         self.path.is_limited_by_order(at).then_some("order")
     }
 
-    /// Moves the times of a rank's work to the clock of the job, which `moment`, the end of the work, has.
+    /// Converts the times of a rank's GPU work to the job's clock. `moment` is the end of the work on the job's clock.
     fn times(&self, moment: &Moment, start: u64, end: u64) -> (u64, u64) {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
-    /// Whether the moment is the only one of its instruction: of an event's record or wait, or of work without times, such as a
-    /// graph whose nodes do nothing.
+    /// Whether the moment's instruction has no other moment. This is so for the record of a CUDA event, for a wait for
+    /// one, and for GPU work without times, such as a graph whose nodes do nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
         names.list.get(number).ran.is_none()
@@ -279,7 +281,7 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Moment at which the last rank enters a collective.
+    /// Returns the node for the moment at which the last rank enters a collective.
     fn arrival(&self, at: usize, moment: &Moment) -> Option<Value> {
         let (rank, names, number) = self.runs.instruction(moment.instruction);
         self.is_shown(moment.time, moment.time).then(|| {
@@ -292,7 +294,8 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Calls `each` with every edge between two nodes that are shown. Edges inside a node are its duration.
+    /// Calls `each` with every edge between two nodes in the written time ranges. Edges inside one node are skipped,
+    /// because they are the node's duration.
     fn each_edge(&self, each: &mut dyn FnMut(Value) -> Result<()>) -> Result<()> {
         let moments = self.path.moments();
         for (at, edge) in self.path.edges().iter().enumerate() {
@@ -345,7 +348,7 @@ impl<'a> Drawn<'a> {
         Ok(())
     }
 
-    /// Writes the graph for Graphviz: nodes on the path are filled.
+    /// Writes the graph for Graphviz. Nodes on the critical path are filled.
     fn write_dot(&self, out: &mut dyn Write) -> Result<()> {
         writeln!(out, "digraph dependencies {{\n  rankdir=LR;\n  node [shape=box, fontsize=10];")?;
         self.each_node(&mut |node| {
@@ -387,13 +390,13 @@ fn write_list(
     })
 }
 
-/// Positions of the begins of work, by instruction.
+/// Indices of the moments at which GPU work begins, keyed by instruction.
 fn begins(moments: &[Moment]) -> HashMap<u32, usize> {
     let begins = moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::Begin);
     begins.map(|(at, moment)| (moment.instruction, at)).collect()
 }
 
-/// Adds the rank to a node of a job.
+/// Adds the field `rank` to a node, if the node belongs to a job.
 fn with_rank(mut node: Value, rank: Option<u32>) -> Value {
     if let Some(rank) = rank {
         node["rank"] = rank.into();
@@ -424,12 +427,13 @@ fn moment_word(kind: MomentKind) -> &'static str {
     }
 }
 
-/// A text inside quotes of Graphviz.
+/// Escapes a text for use inside a quoted string of Graphviz.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the parts of a path, with the time between two calls as one part, because the graph has no nodes for the stacks there.
+/// Returns the parts of a path, in which the time between two calls is one part. The graph has no nodes for the
+/// individual stacks between two calls.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

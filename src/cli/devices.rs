@@ -1,4 +1,5 @@
-//! `gpuflame devices`: lists the GPUs, the driver and the CUPTI libraries of this machine. A separate process loads them.
+//! `gpuflame devices`: lists the GPUs, the driver and the CUPTI libraries of this machine. A separate process loads the
+//! driver and the libraries.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -51,7 +52,7 @@ impl Devices {
     }
 }
 
-/// Runs in the separate process: writes the findings to `out`.
+/// Lists the devices and writes them to `out` as JSON. Runs in the separate process.
 fn print_answer(out: &mut (dyn Write + Send)) -> Result<()> {
     let found = cupti::list_devices(settings::from_environment().0.cupti);
     let kernel = std::fs::read_to_string(KERNEL_MODULE).ok();
@@ -69,7 +70,7 @@ fn print_answer(out: &mut (dyn Write + Send)) -> Result<()> {
     Ok(writeln!(out, "{answer}")?)
 }
 
-/// Returns the version in the text of [`KERNEL_MODULE`]: the first word that consists of numbers and dots.
+/// Returns the version in the text of [`KERNEL_MODULE`]: the first word that consists of digits and dots.
 fn kernel_module_version(text: &str) -> Option<&str> {
     let is_version =
         |word: &&str| word.contains('.') && word.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -100,7 +101,7 @@ fn format_uuid(bytes: [u8; 16]) -> String {
     )
 }
 
-/// Returns the libraries with their states. The first one without an obstacle is the one that a new process uses.
+/// Returns the CUPTI libraries as JSON, each with its state. A new process uses the first library that is usable.
 fn cupti_to_json(all: &[FoundCupti]) -> Vec<Value> {
     let is_usable = |found: &FoundCupti| found.version.is_some() && found.refusal.is_none();
     let used = all.iter().position(is_usable);
@@ -122,7 +123,7 @@ fn cupti_to_json(all: &[FoundCupti]) -> Vec<Value> {
     rows.collect()
 }
 
-/// Returns the reason why there is no GPU.
+/// Returns the message that explains why no GPU was found.
 fn missing_gpus(answer: &Value) -> String {
     let why = match answer["status"].as_u64() {
         _ if answer["driver"]["file"].is_null() => "libcuda.so.1 cannot be loaded".to_owned(),

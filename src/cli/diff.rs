@@ -1,5 +1,5 @@
-//! `gpuflame diff`: how much slower or faster a run is than another run, in total and by kernel, stack and module,
-//! and whether the change is larger than chance would explain. Several runs per side are compared by `gate.rs`.
+//! `gpuflame diff`: compares the duration of two runs, in total and per kernel, stack and module, and tests whether the
+//! change is larger than chance would explain. Several runs per side are compared by `gate.rs`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -97,7 +97,7 @@ const COLUMNS: [&str; 9] = [
     "name",
 ];
 
-/// Prefix of the frames by which torch.profiler shows modules.
+/// Prefix of the frames with which torch.profiler marks modules in a stack.
 const MODULE_PREFIX: &str = "nn.Module: ";
 
 impl Diff {
@@ -166,7 +166,7 @@ impl Diff {
         Ok(Outcome::Clean)
     }
 
-    /// Builds a table with the largest changes first, no matter whether they are increases or decreases.
+    /// Builds a table of changes, sorted by absolute size in descending order.
     fn comparison_table(&self, name: &'static str, before: &Sums, after: &Sums, hidden: &mut u64) -> Table {
         let mut names: Vec<&String> = before.keys().chain(after.keys()).collect();
         names.sort();
@@ -191,24 +191,25 @@ impl Diff {
     }
 }
 
-/// Whether a row is shown: the counts differ, or the durations differ by more than chance would explain.
+/// Whether a row is shown. True if the counts differ, or if the durations differ by more than chance would explain.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
 
-/// Returns the share of `all` that the sums have whose names are also in `other`.
+/// Returns the share of `all` that belongs to the names that `sums` and `other` have in common.
 fn share_in(sums: &Sums, other: &Sums, all: Durations) -> Cell {
     let both = sums.iter().filter(|(name, _)| other.contains_key(*name));
     Cell::share(saturating_sum(both.map(|(_, one)| one.nanos)), all.nanos)
 }
 
-/// Returns the table of busy and idle time of the GPUs in both runs, in total and per step.
+/// Returns the table with the GPUs' busy and idle time in both runs, in total and per step.
 fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut table = Table::new("run", &["change_ns", "change_percent", "before_ns", "after_ns", "what"]);
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
-    // A cause that did not occur has no row in `times`, which means zero, unless idle time is unknown in that run.
+    // A cause of idle time that did not occur has no row in `times`. Its time is then zero, unless idle time is unknown
+    // in that run.
     let get = |run: &ComparedRun, what: &str| {
         let find = |what: &str| run.times.iter().find(|(known, _)| *known == what).map(|(_, nanos)| *nanos);
         find(what).or_else(|| find("idle").map(|_| 0))
@@ -263,17 +264,17 @@ fn cells(name: &str, a: Durations, b: Durations) -> [Cell; 9] {
 
 type Sums = BTreeMap<String, Durations>;
 
-/// A run, reduced to the values that are compared.
+/// The values of a run that are compared.
 struct ComparedRun {
     kernels: Sums,
     stacks: Sums,
-    /// Sums by the module in a stack; empty if no stack contains a module.
+    /// Sums per module that occurs in a stack; empty if no stack contains a module.
     modules: Sums,
-    /// Breakdown of the run's GPU time, in ns.
+    /// Breakdown of the run's GPU time in ns, as pairs of a name and a time.
     times: Vec<(&'static str, u64)>,
-    /// Number of steps.
+    /// Number of steps in the run.
     steps: u64,
-    /// Result of checking the order of the activities on their streams.
+    /// Result of the check that activities on the same stream ran in order.
     order: StreamOrder,
     profile: Profile,
 }
@@ -284,7 +285,8 @@ impl ComparedRun {
         let options = ReadOptions { has_squares: true, ..flags.read_options() };
         let Explained { profile, facts, .. } = explain(source, &options, console, &mut spans)?;
         facts.require_work(source)?;
-        // Only the recording of a process that exited has durations by stack and kernel. A checkpoint does not have them.
+        // Only the recording of a process that exited contains durations by stack and kernel. A checkpoint does not
+        // contain them.
         let has_nothing = facts.is_finished && profile.works().is_empty();
         if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;
@@ -329,7 +331,7 @@ impl ComparedRun {
     }
 }
 
-/// Returns the breakdown of the time of all GPUs, in ns. It includes idle time by cause, if idle time is known.
+/// Returns the breakdown of the time of all GPUs in ns. It includes idle time per cause if idle time is known.
 fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![("wall", sum(|time| time.window)), ("busy", sum(|time| time.busy))];

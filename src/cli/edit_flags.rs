@@ -1,4 +1,4 @@
-//! The changes that `gpuflame what-if` replays.
+//! The command-line flags for the changes that `gpuflame what-if` replays.
 
 use std::collections::HashMap;
 
@@ -17,9 +17,9 @@ use gpuflame_model::profile::{Profile, SampleSite, format_nanos};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, Work};
 use gpuflame_offline::analysis::{CriticalPath, Edit, InstructionDetail, InstructionKind, Selection};
 
-/// Maximum number of names in a message.
+/// Maximum number of names that a message lists.
 const MAX_NAMES: usize = 5;
-/// Maximum factor. A larger one is probably a typing error.
+/// Maximum factor of a change. A larger factor is probably a typing error.
 const MAX_FACTOR: f64 = 1e6;
 /// Maximum number of additional streams.
 const MAX_STREAMS: u8 = 64;
@@ -60,7 +60,7 @@ pub(super) struct EditFlags {
     gpu_speed: Option<f64>,
 }
 
-/// Names and the factor for them.
+/// A pattern of names, and the factor by which the duration of matching work is multiplied.
 #[derive(Clone, Debug)]
 struct Scale {
     names: Regex,
@@ -80,7 +80,7 @@ fn parse_factor(text: &str) -> Result<f64> {
 
 fn parse_names(text: &str) -> Result<Regex> {
     Regex::new(text).map_err(|error| {
-        // The parser's message has several lines. The reason is in the last one.
+        // The regex parser's message has several lines. The reason is in the last line.
         let text = error.to_string();
         let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
         usage_error(format!("not a regular expression: {reason}"))
@@ -94,7 +94,7 @@ fn parse_scale(text: &str) -> Result<Scale> {
     }
 }
 
-/// Additional streams, and the work that moves to them.
+/// Number of additional streams, and the names of the GPU work that moves to these streams.
 #[derive(Clone, Debug)]
 struct Streams {
     count: u8,
@@ -112,14 +112,14 @@ fn parse_streams(text: &str) -> Result<Streams> {
     }
 }
 
-/// A change of the run, ready for a replay.
+/// A change to the run, resolved to the work and calls that it affects.
 pub(super) struct Change {
     pub(super) edit: Edit,
-    /// The change in words.
+    /// Description of the change in words.
     pub(super) words: String,
-    /// Number of pieces of work or calls that change; `None` if the change has no such number.
+    /// Number of kernels, copies, fills or calls that change; `None` if the change does not have such a count.
     pub(super) count: Option<usize>,
-    /// Condition for the prediction.
+    /// Condition under which the prediction holds.
     pub(super) assumption: &'static str,
 }
 
@@ -131,7 +131,7 @@ const NO_RACE: &str = "the host reads no result too early";
 const OVERLAP: &str = "nothing needs the results before the host's next wait";
 
 impl EditFlags {
-    /// Whether there is no change.
+    /// Whether the command line contains no change.
     pub(super) fn is_empty(&self) -> bool {
         self.scale.is_empty()
             && self.scale_stack.is_empty()
@@ -144,10 +144,10 @@ impl EditFlags {
             && self.gpu_speed.is_none()
     }
 
-    /// Finds the work and the calls of each change.
+    /// Finds the GPU work and the calls that each change affects.
     ///
     /// # Errors
-    /// `Format`, if a change has no work and no calls.
+    /// `Format` if a change affects neither GPU work nor calls.
     pub(super) fn resolve(&self, input: &Source, found: &FoundPath) -> Result<Vec<Change>> {
         let names = WorkNames { input, found };
         let mut changes = Vec::new();
@@ -224,7 +224,7 @@ impl Change {
     }
 }
 
-/// Selects the calls that wait for GPU work, and have one of the stacks that `is_selected` accepts.
+/// Selects the calls that wait for GPU work and whose launch context `is_selected` accepts.
 pub(super) fn waiting_calls(path: &CriticalPath, is_selected: impl Fn(ContextId) -> bool) -> Selection {
     let (calls, waiting) = (path.calls(), path.waiting_calls());
     let mut known: HashMap<ContextId, bool> = HashMap::new();
@@ -234,12 +234,12 @@ pub(super) fn waiting_calls(path: &CriticalPath, is_selected: impl Fn(ContextId)
     })
 }
 
-/// Selects the calls that wait for GPU work and have a stack that matches. Stacks are written as in folded files.
+/// Selects the calls that wait for GPU work and whose stack matches `regex`. Stacks are written as in folded files.
 pub(super) fn waiting_calls_under(path: &CriticalPath, profile: &Profile, regex: &Regex) -> Selection {
     waiting_calls(path, |context| regex.is_match(&folded_stack(profile, context)))
 }
 
-/// Returns the stack of a call as a folded line; empty if it is unknown.
+/// Returns the stack of a call as a folded line; empty if the stack is unknown.
 fn folded_stack(profile: &Profile, context: ContextId) -> String {
     if profile.context(context).is_none() {
         return String::new();
@@ -275,7 +275,7 @@ fn no_sync(names: &WorkNames<'_>, regex: &Regex) -> Result<Change> {
     })
 }
 
-/// Finds work by name and by stack.
+/// Finds GPU work by name or by launching stack.
 struct WorkNames<'a> {
     input: &'a Source,
     found: &'a FoundPath,
@@ -286,7 +286,7 @@ impl WorkNames<'_> {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Selects work for which `is_selected` returns true.
+    /// Selects the GPU work for which `is_selected` returns true.
     fn selected(
         &self,
         mut is_selected: impl FnMut(u32) -> bool,
@@ -315,7 +315,7 @@ impl WorkNames<'_> {
         })
     }
 
-    /// Returns the names of the work that took longest, for messages.
+    /// Returns the names of the GPU work with the longest total time, for messages.
     fn longest(&self) -> String {
         let mut sums: HashMap<String, u64> = HashMap::new();
         for number in 0..self.found.list.len() as u32 {
@@ -354,7 +354,7 @@ impl WorkNames<'_> {
         self.selected(is_match, otherwise)
     }
 
-    /// Spreads work over `count` additional streams.
+    /// Returns the change that spreads GPU work over `count` additional streams.
     fn streams(&self, count: u8, regex: Option<&Regex>) -> Result<Change> {
         let work = match regex {
             Some(regex) => self.named(regex)?,
@@ -368,7 +368,8 @@ impl WorkNames<'_> {
                 return 0;
             }
             let next = turn.entry((instruction.device, instruction.context, instruction.stream)).or_default();
-            // If work is selected by name, all of it leaves its stream. Without a name, a part of the work stays on it.
+            // If work is selected by name, all selected work leaves its stream. Without a name, a part of the work
+            // stays on the stream.
             let lanes = if regex.is_some() { count } else { count + 1 };
             let lane = *next % lanes + u8::from(regex.is_some());
             *next = (*next + 1) % lanes;
@@ -382,7 +383,7 @@ impl WorkNames<'_> {
         Ok(Change { edit: Edit::Streams { lanes }, words, count: Some(moved), assumption: INDEPENDENT })
     }
 
-    /// Removes the waits of streams for communication.
+    /// Returns the changes that remove the waits of streams for communication between GPUs.
     fn overlapped_communication(&self) -> Result<[Change; 2]> {
         let profile = &self.found.explained.profile;
         let is_communication = |number: u32| match self.found.list.get(number).detail {

@@ -1,5 +1,5 @@
-//! Reads a source and turns it into a profile with names. The join, the sums and the names are computed as in a
-//! recorded process.
+//! Reads a source and turns it into a profile with names. The matching of activities to launches, the sums and the
+//! names are computed as in a recorded process.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,17 @@ use gpuflame_traces::import::{Kind, Opened};
 pub(super) struct Explained {
     pub(super) profile: Profile,
     pub(super) ledger: Ledger,
-    /// Facts that were found while reading, in addition to the rows.
+    /// Facts about the source that were found while reading its rows.
     pub(super) facts: Facts,
-    /// Number of code frames that have no name, for each reason.
+    /// Number of code frames without a name, keyed by the reason.
     pub(super) unnamed: BTreeMap<Unnamed, u64>,
 }
 
 impl Explained {
-    /// Returns an error if the recording is truncated or damaged, and has no GPU activity.
+    /// Returns an error if the recording is truncated or damaged and contains no GPU activity.
     ///
     /// # Errors
-    /// `Format`, with the next step.
+    /// `Format`, whose message contains the next step for the user.
     pub(super) fn require_activities(&self, source: &Source) -> Result<()> {
         let is_whole = self.facts.writer_state.is_none() && self.facts.damaged == 0;
         if is_whole || self.ledger.tally.activities.seen > 0 {
@@ -43,10 +43,11 @@ impl Explained {
         Err(Error::new(ErrorKind::Format, what))
     }
 
-    /// Returns an error if the recording is incomplete and has no GPU work, because drawing it would write an empty file.
+    /// Returns an error if the recording is incomplete and contains no GPU work, because a picture of it would be
+    /// empty.
     ///
     /// # Errors
-    /// `Format`, with the next step for the user.
+    /// `Format`, whose message contains the next step for the user.
     pub(super) fn need_samples(&self, source: &Source, view: &View) -> Result<()> {
         let is_incomplete = self.facts.writer_state.is_some() || self.facts.damaged > 0;
         if !is_incomplete || self.profile.has(view) || self.profile.has(&GPU) {
@@ -58,12 +59,12 @@ impl Explained {
     }
 }
 
-/// Reads `source` to its end, and keeps only sums.
+/// Reads `source` to its end, and stores only sums in memory.
 pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
     explain_sums_with(source, reading, console, ())
 }
 
-/// Like `explain_sums`, but also passes every joined activity and launch to `sink`.
+/// Like `explain_sums`, but also passes every activity and launch to `sink` after they are matched to each other.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -74,13 +75,14 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes. It is the same as in a recorded process. Verbs that keep single activities do
-/// not use a limit, because they need the stack of every activity.
+/// Returns the memory limit for sums, in bytes. The limit is the same as in a recorded process. Verbs that store single
+/// activities do not use a limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
 
-/// Reads `source` to its end. Passes every joined activity and launch to `sink`, before names are available.
+/// Reads `source` to its end. Passes every activity and launch to `sink` after they are matched to each other, but
+/// before names are available.
 pub(super) fn explain(
     source: &Source,
     reading: &ReadOptions,
@@ -90,7 +92,7 @@ pub(super) fn explain(
     explain_opened(source, source.open()?, reading, console, sink)
 }
 
-/// Like `explain`, for a source that is already open. `options` determines which samples are distinguished and what
+/// Like `explain`, but for a source that is already open. `options` determines which samples are distinguished and what
 /// is displayed.
 pub(super) fn explain_opened(
     source: &Source,
@@ -104,7 +106,7 @@ pub(super) fn explain_opened(
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     memory::return_freed_memory();
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // A recording that contains only sums does not contain the times of launches.
+    // The coverage needs the times of launches, which a recording with only sums does not contain.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;
         if facts.linked.as_ref().is_some_and(|linked| linked.host_function_calls > 0) {

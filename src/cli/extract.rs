@@ -1,4 +1,4 @@
-//! `gpuflame extract`: writes the GPU operations of a time range as a table.
+//! `gpuflame extract`: writes the GPU operations within a time range as a table.
 
 use clap::Args;
 
@@ -13,7 +13,7 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange, micros};
 
-/// Number of operations to print as a preview if the table is written to a file.
+/// Number of operations that are printed as a preview if the table is written to a file.
 const PREVIEW: usize = 5;
 
 /// Write the GPU operations that are entirely within a time range, by start.
@@ -88,7 +88,8 @@ impl Extract {
 }
 
 impl Extract {
-    /// Keeps only operations between `--from` and `--to`, which count from the start of the first operation.
+    /// Removes the operations that are not entirely between `--from` and `--to`. Both count from the start of the first
+    /// operation.
     fn keep_range(&self, ops: &mut Ops) {
         let Some((zero, _)) = ops.span.filter(|_| self.from.is_some() || self.to.is_some()) else { return };
         let from = self.from.map_or(i64::MIN, |from| zero.saturating_add(from));

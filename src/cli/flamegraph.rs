@@ -1,5 +1,5 @@
 //! `gpuflame flamegraph`: draws a recording, a trace or folded stacks as a flame graph, or writes folded stacks. The
-//! input is one file, or two files to compare.
+//! input is either one file, or two files that are compared.
 
 use std::io::{IsTerminal, stdout};
 
@@ -165,8 +165,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.read_lines(before, console)?, self.read_lines(after, console)?);
-        // The frames of recordings and traces are named here, by the same rules. Only folded input has names that
-        // another tool may have written differently.
+        // The frames of recordings and traces get their names here, by the same rules. Only folded input can contain
+        // names that another tool wrote differently.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -205,7 +205,8 @@ impl Flamegraph {
         }
     }
 
-    /// Returns an error if the user wants frames for streams or threads, but the input has only sums over all of them.
+    /// Returns an error if `--root` selects streams or threads, but the input has only sums over all streams or
+    /// threads.
     ///
     /// # Errors
     /// `Format`.
@@ -222,7 +223,7 @@ impl Flamegraph {
         }
     }
 
-    /// Returns the stacks of one input, and whether the input is a file of folded stacks.
+    /// Returns the stacks of one input, and whether that input is a file of folded stacks.
     fn read_lines(&self, source: &Source, console: Console) -> Result<(FoldedStacks, bool)> {
         let opened = source.open()?;
         if is_folded(&opened) {
@@ -233,7 +234,7 @@ impl Flamegraph {
         Ok((FoldedStacks::from_profile(&explained.profile, &GPU, &self.options()), false))
     }
 
-    /// Draws stacks that another tool folded, without changing them.
+    /// Draws folded stacks that another tool wrote, without changing their frames.
     fn draw_folded(
         &self,
         input: &Source,
@@ -255,7 +256,7 @@ impl Flamegraph {
     }
 }
 
-/// Explains how to record the data of `view`; `None` if that data is always recorded.
+/// Returns a hint how to record the data of `view`; `None` if that data is always recorded.
 fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=sums,wait."),
@@ -278,8 +279,8 @@ fn is_folded(opened: &Opened) -> bool {
     matches!(opened.kind(), Kind::Folded | Kind::ExtendedFolded)
 }
 
-/// Reads folded stacks, and adds up lines with the same stack. Each line of extended folded stacks counts as one
-/// occurrence.
+/// Reads folded stacks, and sums the weights of lines with the same stack. Each line of extended folded stacks counts
+/// as one occurrence.
 fn read_stacks(source: &Source, opened: Opened, unit: Unit, console: Console) -> Result<FoldedStacks> {
     let mut stacks =
         FoldedReader { lines: FoldedStacks::default(), scale: if unit == Unit::Micros { 1000 } else { 1 } };
@@ -293,7 +294,7 @@ fn read_stacks(source: &Source, opened: Opened, unit: Unit, console: Console) ->
 
 struct FoldedReader {
     lines: FoldedStacks,
-    /// Factor that converts weights in the file to nanoseconds.
+    /// Factor by which a weight in the file is multiplied to get ns.
     scale: u64,
 }
 

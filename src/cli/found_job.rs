@@ -1,4 +1,4 @@
-//! The ranks of a job with their critical path, as several verbs read them.
+//! Reads the ranks of a job and finds the job's critical path. Several verbs share this code.
 
 use super::console::Console;
 use super::found_path::FoundPath;
@@ -14,18 +14,20 @@ use gpuflame_offline::analysis::{
     TimedCollective, base_shifts,
 };
 
-/// A rank with its own path.
+/// A rank of a job, with the critical path of this rank alone.
 pub(super) struct FoundRank {
     pub(super) number: u32,
     pub(super) found: FoundPath,
     source: Source,
-    /// Collectives by start, with times of the rank's file and `shift`, and the numbers of their instructions.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. Their times are the file's
+    /// times plus `shift`.
     collectives: Vec<(TimedCollective, u32)>,
-    /// Time in ns to add to the times of the rank's file, because it has another base than that of another rank.
+    /// Time in ns that is added to the times in the rank's file, because the files of the ranks have different time
+    /// bases.
     shift: i64,
 }
 
-/// The ranks of a job, in the order of their numbers, and its critical path.
+/// The ranks of a job, sorted by rank number, and the job's critical path.
 pub(super) struct FoundJob {
     pub(super) ranks: Vec<FoundRank>,
     pub(super) clocks: RankClocks,
@@ -33,10 +35,10 @@ pub(super) struct FoundJob {
 }
 
 impl FoundJob {
-    /// Reads the ranks, and finds the path of the job.
+    /// Reads the ranks and finds the critical path of the job.
     ///
     /// # Errors
-    /// If a rank has no path, or if the clocks of the ranks cannot be aligned.
+    /// If a rank has no critical path, or if the clocks of the ranks cannot be aligned.
     pub(super) fn read(sources: &[Source], flags: RankFlags, console: Console) -> Result<Self> {
         let ranks = read_ranks(sources, flags, console)?;
         let members = ranks.iter().map(|rank| MeetingRank {
@@ -49,20 +51,21 @@ impl FoundJob {
         Ok(Self { ranks, clocks: meetings.clocks, path })
     }
 
-    /// Returns the rank of an instruction of the job, its names, and the instruction's number in the rank.
+    /// Returns the rank that an instruction of the job belongs to, the names of that rank, and the instruction's index
+    /// in that rank.
     pub(super) fn instruction(&self, number: u32) -> (u32, PathNames<'_>, u32) {
         let (rank, number) = self.path.instruction(number);
         (self.ranks[rank].number, self.ranks[rank].found.names(), number)
     }
 
-    /// Returns the rank of a call of the job, and its names.
+    /// Returns the rank that made a call of the job, and the names of that rank.
     pub(super) fn call(&self, at: u32) -> (u32, PathNames<'_>) {
         let rank = self.path.call(at);
         (self.ranks[rank].number, self.ranks[rank].found.names())
     }
 }
 
-/// Reads the ranks, in the order of their numbers.
+/// Reads the ranks. Returns them sorted by rank number.
 fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<Vec<FoundRank>> {
     let sources = flags.without_front_ends(sources.to_vec(), console);
     let numbers = flags.assign(&sources, SameRank::Refused)?;
@@ -80,7 +83,7 @@ fn read_ranks(sources: &[Source], flags: RankFlags, console: Console) -> Result<
     Ok(ranks)
 }
 
-/// Moves all ranks to one clock, if the times of their files are relative to known times.
+/// Converts the collectives' times of all ranks to a common time base, if the base of each file is known.
 fn add_bases(ranks: &mut [FoundRank]) {
     let base = |rank: &FoundRank| {
         rank.found.explained.facts.linked.as_ref().map_or(Some(0), |linked| linked.clock_base)
@@ -94,10 +97,10 @@ fn add_bases(ranks: &mut [FoundRank]) {
     }
 }
 
-/// Returns the collectives of a rank, by start.
+/// Returns the collectives of a rank, sorted by start.
 ///
 /// # Errors
-/// `Format`, if they run on several GPUs.
+/// `Format` if the rank's collectives run on several GPUs.
 fn collectives(source: &Source, found: &FoundPath) -> Result<Vec<(TimedCollective, u32)>> {
     let (filter, profile) = (CommunicationFilter::default(), &found.explained.profile);
     let (mut all, mut device) = (Vec::new(), None);
@@ -128,12 +131,12 @@ fn collectives(source: &Source, found: &FoundPath) -> Result<Vec<(TimedCollectiv
     Ok(all)
 }
 
-/// Time in ns by which the rank's times are ahead of the times in its file.
+/// Returns the time in ns by which the rank's times are ahead of the times in the rank's file.
 fn offset(found: &FoundPath) -> i64 {
     found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
 }
 
-/// Finds the path of the job on the clock of its first rank.
+/// Finds the critical path of the job. Its times are on the clock of the first rank.
 fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<JobPath> {
     let ahead_of_job = |rank: &FoundRank| offset(&rank.found).saturating_sub(rank.shift);
     let first = ahead_of_job(&ranks[0]);
@@ -142,7 +145,8 @@ fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<
         .zip(&clocks.ahead)
         .map(|(rank, ahead)| first.saturating_sub(ahead_of_job(rank)).saturating_sub(*ahead));
     let shifts: Vec<i64> = shifts.collect();
-    // Times are never negative, so all ranks are moved if one begins before the first rank's time 0.
+    // Times cannot be negative. If a rank begins before the first rank's time 0, all ranks are therefore shifted to
+    // later times.
     let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {
         i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
     });

@@ -1,4 +1,4 @@
-//! A run with its critical path, as several verbs read it.
+//! Reads a run and finds its critical path. Several verbs share this code.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +16,17 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::run::ReadOptions;
 
-/// The run, its instructions and its critical path.
+/// A run, its list of instructions and its critical path.
 pub(super) struct FoundPath {
     pub(super) explained: Explained,
     pub(super) list: InstructionList,
     pub(super) path: CriticalPath,
-    /// Stacks of the threads between their calls; empty for a replay.
+    /// Stacks in which the host threads were between their CUDA calls; empty for a replay.
     pub(super) history: HostHistory,
 }
 
-/// Prints a remark if too many launches have no activity: then a GPU seems to be idle although it works.
+/// Prints a remark if too many launches have no recorded activity, because a GPU may then seem idle although it was
+/// busy.
 pub(super) fn remark_on_missing_work(input: &Source, profile: &Profile, console: Console) {
     if let Some(doubt) = profile.idle_doubt() {
         console.remark(format!("{input}: {doubt}, so the GPU may have worked where it seems to be idle"));
@@ -36,17 +37,18 @@ impl FoundPath {
     /// Reads `input` and finds its critical path.
     ///
     /// # Errors
-    /// `Format`, if the input has no rows or its records contradict each other.
+    /// `Format` if the input has no rows, or if its activity records contradict each other.
     pub(super) fn read(input: &Source, console: Console) -> Result<Self> {
         Self::read_with(input, &ReadOptions::default(), console)
     }
 
-    /// Like `read`, and with the times of named ranges if `ranges` is set.
+    /// Like `read`, but also reads the times of named ranges (such as NVTX ranges) if `ranges` is set.
     pub(super) fn read_for(input: &Source, ranges: bool, console: Console) -> Result<Self> {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
-    /// Like `read`, for replays: the path has neither parts nor slack, and nothing says what threads did while a GPU was idle.
+    /// Like `read`, but for replays. The path has neither parts nor slack, and the states of host threads while a GPU
+    /// was idle are not read.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
         let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
         let (explained, rows) = Self::read_rows(input, &options, InstructionRows::default(), console)?;
@@ -60,7 +62,8 @@ impl FoundPath {
         Ok(Self::new(input, explained, rows)?.with_host_stacks(history))
     }
 
-    /// Divides the time between two calls among the stacks in which the thread was, as far as these rows tell them.
+    /// Divides the time between two calls among the stacks in which the thread was. Times whose stack `history` does
+    /// not contain stay undivided.
     pub(super) fn with_host_stacks(mut self, history: HostHistoryRows) -> Self {
         self.history = HostHistory::new(history, &self.explained.profile);
         self.path = self.path.with_host_stacks(&self.history, &self.explained.profile);
@@ -73,16 +76,16 @@ impl FoundPath {
         mut rows: S,
         console: Console,
     ) -> Result<(Explained, S)> {
-        // Every part needs its stack, so `options` has no memory limit.
+        // Every part of the path needs its stack, so `options` has no memory limit, which would drop stacks.
         let explained = explain_opened(input, input.open()?, options, console, &mut rows)?;
         remark_on_missing_work(input, &explained.profile, console);
         Ok((explained, rows))
     }
 
-    /// Finds the critical path of a run that was read.
+    /// Finds the critical path of a run that has already been read.
     ///
     /// # Errors
-    /// As [`FoundPath::read`].
+    /// The errors of [`FoundPath::read`].
     pub(super) fn new(input: &Source, explained: Explained, rows: InstructionRows) -> Result<Self> {
         Self::found(input, explained, rows, CriticalPath::new)
     }
@@ -108,10 +111,10 @@ impl FoundPath {
         Ok(Self { explained, list, path, history: HostHistory::default() })
     }
 
-    /// Start and end of a step, counted from 1.
+    /// Returns the start and end in ns of step `step`, counted from 1, within the path's time range.
     ///
     /// # Errors
-    /// `Format`, if there is no such step.
+    /// `Format` if the path contains no such step.
     pub(super) fn step(&self, input: &Source, step: usize) -> Result<(u64, u64)> {
         let whole = self.path.window();
         let spans = self.explained.facts.steps.spans();
@@ -126,15 +129,16 @@ impl FoundPath {
         })
     }
 
-    /// Start and end of the stretch between two times after the start of the path.
+    /// Returns the start and end in ns of the time range between `from` and `to`, which count from the start of the
+    /// path.
     ///
     /// # Errors
-    /// `Setting`, if no time is left between them.
+    /// `Setting` if the time range is empty.
     pub(super) fn stretch(&self, from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
         stretch_of(self.path.window(), from, to)
     }
 
-    /// The streams that have work, for messages: `0:7, 0:20`.
+    /// Lists the device and stream of all GPU work, for messages: `0:7, 0:20`.
     pub(super) fn list_streams(&self) -> String {
         let instructions = (0..self.list.len() as u32).map(|number| self.list.get(number));
         let streams: std::collections::BTreeSet<_> =
@@ -149,10 +153,10 @@ impl FoundPath {
     }
 }
 
-/// Returns start and end of the stretch between two times after the start of a path.
+/// Returns the start and end in ns of the time range between `from` and `to`, which count from the start of a path.
 ///
 /// # Errors
-/// `Setting`, if no time is left between them.
+/// `Setting` if the time range is empty.
 pub(super) fn stretch_of(whole: (u64, u64), from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
     let moment = |offset: Option<i64>, default| {
         offset.map_or(default, |offset| whole.0.saturating_add(offset.unsigned_abs()).min(whole.1))
@@ -167,7 +171,7 @@ pub(super) fn stretch_of(whole: (u64, u64), from: Option<i64>, to: Option<i64>) 
     Ok((from, to))
 }
 
-/// Returns the error for records that contradict each other. It names both.
+/// Returns the error for two instructions that contradict each other. The message names both instructions.
 fn contradiction(input: &Source, list: &InstructionList, profile: &Profile, worst: &Contradiction) -> Error {
     let name = |number: u32| {
         let instruction = list.get(number);
@@ -188,14 +192,14 @@ fn contradiction(input: &Source, list: &InstructionList, profile: &Profile, wors
     Error::new(ErrorKind::Format, format!("{input}: {what}"))
 }
 
-/// Prints how many records are left out, and the causes of unexplained time.
+/// Prints how many activity records the path leaves out, and the causes of unexplained time.
 pub(super) fn print_remarks(input: &Source, found: &FoundPath, console: Console) {
     let name = input.to_string();
     print_left_out(&name, found, console);
     print_unexplained(&name, found.path.parts(), console);
 }
 
-/// Prints how many records are left out. `input` names the run.
+/// Prints how many records the path leaves out. `input` is the name of the run in the message.
 pub(super) fn print_left_out(input: &str, found: &FoundPath, console: Console) {
     if found.list.unclear_waits() > 0 {
         let count = group_digits(found.list.unclear_waits());
@@ -220,7 +224,7 @@ pub(super) fn print_left_out(input: &str, found: &FoundPath, console: Console) {
     }
 }
 
-/// Prints the causes of unexplained time. `input` names the run.
+/// Prints the causes of unexplained time. `input` is the name of the run in the message.
 pub(super) fn print_unexplained(input: &str, parts: &[PathPart], console: Console) {
     let unexplained = parts.iter().filter_map(|part| match part.class {
         PathClass::Unexplained(why) => Some((why, part.end - part.start)),

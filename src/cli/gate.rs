@@ -1,5 +1,6 @@
-//! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The result is a
-//! verdict, which has its own exit code, and a row per total, step, kernel, stack and idle cause.
+//! `gpuflame diff BASE... --new NEW...`: compares several runs before a change with several runs after it. The result
+//! is a verdict, which has its own exit code, and a table with one row for each total, step, kernel, stack and idle
+//! cause.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -17,21 +18,24 @@ use super::table_output::{Cell, ReportFlags, ReportFormat, Table, group_digits, 
 use gpuflame_model::error::Result;
 use gpuflame_offline::analysis::{MIN_RUNS, PairChange, PairRow, PairVerdict, RunOrder};
 
-/// Exit code of the verdict `faster`. The next constants are the exit codes of other verdicts. `same` has 0.
+/// Exit code of the verdict `faster`. The constants below are the exit codes of the other verdicts. The verdict `same`
+/// exits with 0.
 const FASTER: u8 = 10;
 const SLOWER: u8 = 11;
 const INCONCLUSIVE: u8 = 12;
 const INVALID: u8 = 13;
-/// Exit code of `slower` below `--fail-above`.
+/// Exit code of the verdict `slower` if the change is below `--fail-above`.
 const SLOWER_WITHIN: u8 = 14;
 
-/// Maximum number of kernels, and of stacks, to compare. Those with the most time on either side are compared.
+/// Maximum number of kernels, and of stacks, to compare. The ones with the longest mean time on either side are
+/// compared.
 const MAX_COMPARED: usize = 100;
-/// Maximum ratio between the numbers of GPU operations of runs of one side.
+/// Maximum ratio between the numbers of GPU operations of two runs on the same side (before or after the change).
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the median numbers of GPU operations of the two sides. Fused kernels may change the number.
+/// Maximum ratio between the median numbers of GPU operations of the two sides. The limit is larger because a change
+/// that fuses kernels reduces the number.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
-/// Maximum number of reasons in a sentence.
+/// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;
 
 const COLUMNS: [&str; 11] = [
@@ -48,16 +52,16 @@ const COLUMNS: [&str; 11] = [
     "name",
 ];
 
-/// Parts of the command line that are used to compare several runs.
+/// The command-line arguments of a comparison of several runs.
 pub(super) struct Gate<'a> {
     pub(super) base: Vec<&'a Source>,
     pub(super) new: &'a [Source],
-    /// Change above which the gate fails, in percent.
+    /// Change in percent above which the gate fails.
     pub(super) fail_above: f64,
     pub(super) save_baseline: Option<&'a std::path::Path>,
     /// Whether the exit code is 0 if the gate passes.
     pub(super) zero_on_pass: bool,
-    /// Maximum number of rows; 0: all.
+    /// Maximum number of rows of the table; 0: all.
     pub(super) number: usize,
     pub(super) names: &'a NameFlags,
     pub(super) report: &'a ReportFlags,
@@ -71,7 +75,7 @@ pub(super) fn parse_percent(text: &str) -> std::result::Result<f64, String> {
     percent.ok_or_else(|| "expected a percentage above 0 and up to 1000, such as 5%".to_owned())
 }
 
-/// Verdict on all runs.
+/// Overall verdict of the comparison.
 struct Conclusion {
     word: &'static str,
     code: u8,
@@ -82,20 +86,20 @@ struct Conclusion {
     reason: Option<String>,
 }
 
-/// A row of the result.
+/// A row of the result table.
 struct Row {
     by: &'static str,
-    /// `row`, `wall` or `GPU work`.
+    /// Quantity of which the change is a share: `row`, `wall` or `GPU work`.
     share_of: &'static str,
     name: String,
     values: PairRow,
 }
 
-/// Both sides, in the same unit.
+/// The runs before and after the change, with values in the same unit.
 struct Sides<'a> {
     before: &'a [RunValues],
     after: &'a [RunValues],
-    /// Whether values are those of a step, because runs have different numbers of steps.
+    /// Whether values are divided by the number of steps, because the runs have different numbers of steps.
     is_per_step: bool,
 }
 
@@ -160,7 +164,7 @@ impl Gate<'_> {
         self.finish(console, &conclusion, Some(self.table(&rows, &changes)))
     }
 
-    /// Returns a sentence for each run that is named twice, even by different paths.
+    /// Returns a sentence for each run that the command line names twice, even if by different paths.
     fn repeated(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let all = self.base.iter().copied().chain(self.new);
@@ -169,7 +173,7 @@ impl Gate<'_> {
                 Source::Stdin => None,
                 Source::File(path) => match fs::metadata(path) {
                     Ok(file) => Some((file.dev(), file.ino())),
-                    // The error is reported later, when the file is read.
+                    // The error is reported later, when the run's file is read.
                     Err(_) => return false,
                 },
             };
@@ -195,7 +199,7 @@ impl Gate<'_> {
             PairVerdict::Inconclusive => (INCONCLUSIVE, false),
         };
         let pairs_needed = find(PairVerdict::Inconclusive).map(|(_, change)| change.pairs_needed);
-        // `None` counts as more than any number.
+        // `None` (no number of pairs is enough) counts as larger than any number.
         let pairs_needed = pairs_needed.max_by_key(|pairs| pairs.unwrap_or(usize::MAX)).flatten();
         let end = match change.verdict {
             PairVerdict::Slower if is_above => format!("--fail-above is {limit}: the gate fails"),
@@ -233,8 +237,8 @@ impl Gate<'_> {
         Conclusion { word, code, passes, sentence, change, pairs_needed, reason: None }
     }
 
-    /// Builds the table. Its first rows are the total, the step, busy time and wall time; then come the other rows with a verdict
-    /// and the largest changes.
+    /// Builds the result table. Its first rows are the total, the step, busy time and wall time. The rows with a
+    /// verdict follow, and then the rows with the largest changes.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();
@@ -384,7 +388,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 }
 
 impl Row {
-    /// Returns the change in ns, without drift.
+    /// Returns the change in ns, from which steady drift between the runs is removed.
     fn cost(&self, change: &PairChange) -> i64 {
         (change.change * self.values.share_of.unwrap_or_else(|| mean(&self.values.before))).round() as i64
     }
@@ -411,7 +415,8 @@ impl<'a> Sides<'a> {
     /// Lists the reasons why the runs cannot be compared.
     fn problems(&self, has_both: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.all().flat_map(|run| run.problems.clone()).collect();
-        // Runs that could not be read have no facts, so comparing facts would only repeat these reasons.
+        // Runs that could not be read have no facts. A comparison of their facts would therefore only repeat the
+        // reasons found so far.
         if !problems.is_empty() {
             return problems;
         }
@@ -474,7 +479,7 @@ impl<'a> Sides<'a> {
         problems
     }
 
-    /// Prints a remark if the recordings of the two sides were not made in turns.
+    /// Prints a remark if the recordings of the two sides were not made in turns (before, after, before, after).
     fn remark_order(&self, has_baseline: bool, console: Console) {
         if has_baseline || self.all().any(|run| run.start.is_empty()) {
             return;
@@ -489,7 +494,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Returns the rows to compare. The total is the first one.
+    /// Returns the rows to compare. The total is the first row.
     fn rows(&self, console: Console) -> Vec<Row> {
         let row =
             |by, name: String, value: &dyn Fn(&RunValues) -> u64, whole: Option<(&'static str, f64)>| {
@@ -503,7 +508,7 @@ impl<'a> Sides<'a> {
         let mut rows = vec![row("total", "GPU work".to_owned(), &|run| run.work_ns, None)];
         if self.all().all(|run| run.steps > 1 && run.step_ns > 0) {
             let mut step = row("step", "mean step".to_owned(), &|run| run.step_ns, None);
-            // The duration of a step is already a value per step.
+            // The duration of a step is already a value per step, so it is not divided by the number of steps.
             let values = |side: &[RunValues]| side.iter().map(|run| run.step_ns as f64).collect();
             (step.values.before, step.values.after) = (values(self.before), values(self.after));
             rows.push(step);
@@ -530,7 +535,8 @@ impl<'a> Sides<'a> {
                 .into_iter()
                 .map(|name| {
                     let value = |run: &RunValues| sums(run).get(name).copied().unwrap_or(0);
-                    // A name that is missing in a run has no logarithm.
+                    // The change of a row is computed from logarithms. A name that is missing in a run has the time 0,
+                    // which has no logarithm, so its change is a share of all GPU work.
                     let whole = self.all().any(|run| value(run) == 0).then_some(("GPU work", work));
                     row(by, name.clone(), &value, whole)
                 })
@@ -598,8 +604,8 @@ mod tests {
         let other_gpu = problems(&|run| run.gpus = vec!["NVIDIA A100".to_owned()]);
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
-        // After fusion there may be fewer kernels, but three times as many kernels are different work. With more steps, the
-        // number of kernels must grow by the same factor.
+        // If the change fuses kernels, the number of kernels may be smaller, but three times as many kernels are
+        // different work. With more steps, the number of kernels must grow by the same factor as the steps.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

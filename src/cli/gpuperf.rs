@@ -1,5 +1,6 @@
-//! `gpuflame gpuperf`: does the same as the runner of eunomia's tutorial, with the verbs `run`, `convert` and `merge`. It has
-//! the runner's options, file names and exit code. It does not need root, because stacks are captured inside the process.
+//! `gpuflame gpuperf`: does the same as `gpuperf.py`, the runner of eunomia's tutorial, with the verbs `run`, `convert`
+//! and `merge`. It has the runner's options, file names and exit code. It does not need root, because stacks are
+//! captured inside the recorded process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -54,11 +55,12 @@ pub(super) struct Gpuperf {
     command: Vec<OsString>,
 }
 
-/// Exit code that shells return for a command ended by SIGINT.
+/// Exit code that a shell returns for a command that SIGINT ended.
 const INTERRUPTED: u8 = 130;
 
 impl Gpuperf {
-    /// Runs this verb. `verb` is a function that runs another verb from its command-line words.
+    /// Records the command and converts the recording. `verb` is a function that runs another verb, given as
+    /// command-line words.
     pub(super) fn run(
         &self,
         console: Console,
@@ -82,7 +84,7 @@ impl Gpuperf {
         Ok(Outcome::Status(code))
     }
 
-    /// Returns the command-line words that record the command.
+    /// Returns the words of the `gpuflame run` command line that records the command.
     fn record_arguments(&self, folder: &Path) -> Vec<OsString> {
         let mut words = os_args(["run", "--no-config", "--formats", "gfr", "--output"]);
         words.push(folder.join("run.%p").into());
@@ -94,7 +96,7 @@ impl Gpuperf {
         words
     }
 
-    /// Returns the command-line words of all conversions of the recording.
+    /// Returns the words of the command lines that convert the recording, one command line per conversion.
     fn step_arguments(&self, recording: &Path) -> Vec<Vec<OsString>> {
         let convert = |format: &str, to: &Path| {
             let mut words = os_args(["convert", "--to", format, "-i"]);
@@ -123,7 +125,7 @@ fn os_args<const N: usize>(words: [&str; N]) -> Vec<OsString> {
     words.map(OsString::from).into()
 }
 
-/// A temporary folder for recordings, removed on drop.
+/// A temporary folder for recordings, which is removed on drop.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -141,7 +143,7 @@ impl TempFolder {
         Ok(Self(folder))
     }
 
-    /// Returns the path of the largest recording in the folder; `None` if there is none.
+    /// Returns the path of the largest recording in the folder; `None` if the folder contains no recording.
     fn find_largest_recording(&self) -> Result<Option<PathBuf>> {
         let mut largest = None;
         for entry in fs::read_dir(&self.0)? {
@@ -156,7 +158,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // If files remain, they are small, and the system deletes them.
+        // Errors are ignored: files that remain are small, and the system deletes its temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,11 +1,13 @@
-//! The line above the tables on a terminal: the program, how busy its GPUs were, and the time to which this share refers.
+//! The line above the tables on a terminal: the program, the busy share of its GPUs, and the time of which this is a
+//! share.
 
 use super::input::Source;
 use gpuflame_export::run_facts;
 use gpuflame_model::profile::Profile;
 
-/// Returns a line such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps, 2026-11-23T02:45:09Z`.
-/// Unknown facts are omitted. If the program is unknown, the line begins with the name of the file.
+/// Returns a line such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps,
+/// 2026-11-23T02:45:09Z`. Unknown facts are omitted. If the program is unknown, the line begins with the name of the
+/// input file.
 pub(super) fn heading(source: &Source, profile: &Profile) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),

@@ -1,4 +1,5 @@
-//! `gpuflame info`: the contents of a recording, the share of its GPU work that is linked to launches, and its losses.
+//! `gpuflame info`: shows the contents of a recording, the share of its GPU work that is matched to launches, and the
+//! counts of lost data.
 
 use std::collections::HashSet;
 
@@ -50,8 +51,8 @@ impl Info {
     }
 }
 
-/// Returns the table of facts. `whole_micros`: whether all times of GPU work are whole microseconds, if that is
-/// known.
+/// Returns the table of facts. `whole_micros` is whether all times of GPU work are whole microseconds; `None` if that
+/// is unknown.
 fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
     let Explained { profile, ledger, .. } = explained;
     let tally = &ledger.tally;
@@ -134,7 +135,7 @@ fn fact_table(explained: &Explained, whole_micros: Option<bool>) -> Table {
         let what = if sample.kind.is_move() { " bytes" } else { "" };
         fact(&format!("unified memory{gpu} {}{what}", sample.kind.label()), Cell::Count(sample.value));
     }
-    // The same stack on two threads counts once, because a recorded process merges the stacks of its threads.
+    // The same stack on two threads is counted once, because a recorded process also merges the stacks of its threads.
     let stacks: HashSet<_> = profile.all_contexts().map(|(_, one)| (one.stack, one.flags)).collect();
     fact("stacks", Cell::Count(stacks.len() as u64));
     fact("frames without a name", Cell::Count(explained.unnamed.values().sum()));
@@ -156,7 +157,7 @@ fn device_table(explained: &Explained) -> Table {
     let mut table = Table::new("devices", &COLUMNS);
     let is_unknown = explained.profile.idle_doubt().is_some();
     for device in &explained.ledger.devices {
-        // If the activities of a device have no times, its busy and idle time are unknown.
+        // If the activities on a device have no times, the device's busy and idle time are unknown.
         let nanos = |value: Option<u64>| value.map_or(Cell::Nothing, Cell::Nanos);
         let known = device.time.filter(|_| !is_unknown);
         table.add_row([
@@ -172,8 +173,8 @@ fn device_table(explained: &Explained) -> Table {
     table
 }
 
-/// Returns the table of start-up, steady part and shutdown, which add up to the window. Returns `None` if the run has no steady
-/// part. If idle time is unknown, the table does not contain it.
+/// Returns the table with the times of start-up, steady part and shutdown, which add up to the whole window. Returns
+/// `None` if the run has no steady part. If idle time is unknown, its cells are empty.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
     let steady = profile.steady()?;
@@ -197,7 +198,7 @@ fn part_table(explained: &Explained) -> Option<Table> {
     Some(table)
 }
 
-/// Returns the table of steps, by kind. Returns `None` if the run has no steps.
+/// Returns the table with one row per kind of step. Returns `None` if the run has no steps.
 pub(super) fn step_table(explained: &Explained, most: usize) -> Option<Table> {
     const COLUMNS: [&str; 7] = ["step", "count", "total_ns", "p50_ns", "p95_ns", "max_ns", "longest_step"];
     let series = explained.profile.step_series();
@@ -220,7 +221,7 @@ pub(super) fn step_table(explained: &Explained, most: usize) -> Option<Table> {
     (!table.rows().is_empty()).then_some(table)
 }
 
-/// Returns the table of losses, and of activities that are not in any total.
+/// Returns the table with the counts of lost records, and of activities that no total contains.
 fn loss_table(explained: &Explained) -> Table {
     let mut table = Table::new("losses", &["lost", "count"]);
     let Activities { untimed, repeated, of_no_call, .. } = explained.ledger.tally.activities;
@@ -233,7 +234,7 @@ fn loss_table(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches that were captured into a graph are not losses. They are in the table of facts.
+    // Launches that were captured into a graph are not losses. The table of facts has their number.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

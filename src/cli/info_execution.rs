@@ -1,4 +1,4 @@
-//! `gpuflame info` of an execution trace: PyTorch's (JSON) or Chakra's (protobuf).
+//! `gpuflame info` for an execution trace of PyTorch (JSON) or Chakra (protobuf).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,14 +10,14 @@ use gpuflame_offline::execution::tensor_bytes;
 use gpuflame_traces::execution::{ChakraTrace, ExecutionTrace, NodeType, read_document};
 use gpuflame_traces::import::{Kind, Opened, Options};
 
-/// Maximum number of rows in the table of operators.
+/// Maximum number of rows in the table of operator names.
 const MAX_OPERATORS: usize = 30;
 
-/// Count, time and bytes of the nodes of one name.
+/// Count, total time and total bytes of all nodes with the same name.
 #[derive(Default)]
 struct Sums {
     count: u64,
-    /// Time in ns; `None` if the file has no times.
+    /// Total time in ns; `None` if the file has no times.
     nanos: Option<u64>,
     bytes: u64,
 }
@@ -25,7 +25,7 @@ struct Sums {
 /// Reads an execution trace, and returns its tables: facts, operators and communication.
 ///
 /// # Errors
-/// `Io` and `Format`, with the file's name.
+/// `Io` or `Format`. The message contains the file's name.
 pub(super) fn execution_tables(source: &Source, opened: Opened, console: Console) -> Result<Vec<Table>> {
     let kind = opened.kind();
     let (options, _bar) = with_progress(Options::default(), &opened, console);
@@ -70,7 +70,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     let (mut operators, mut collectives) = (BTreeMap::new(), BTreeMap::new());
     for node in executed {
         let name = node.name.decode().into_owned();
-        // The name of the collective is one of the values: `[[...], 151, "allreduce", ...]`.
+        // The name of the collective is one of the operator's input values: `[[...], 151, "allreduce", ...]`.
         if name == "record_param_comms"
             && let Some(collective) = collective_word(node.inputs.values).filter(|word| *word != "wait")
         {
@@ -84,7 +84,7 @@ fn pytorch_tables(trace: &ExecutionTrace<'_>) -> Vec<Table> {
     vec![table, operator_table(operators), communication_table(collectives)]
 }
 
-/// Returns the first word in a JSON list that is not the name of a device.
+/// Returns the first string in a JSON list that is a word and not the name of a device.
 fn collective_word(values: &str) -> Option<&str> {
     let texts = values.split('"').skip(1).step_by(2);
     let is_word = |text: &&str| {

@@ -1,9 +1,9 @@
-//! Stores the signal actions and file descriptors that this program inherited, before Rust's runtime changes them. `gpuflame
-//! run` restores them for the command that it runs.
+//! Saves the signal actions and file descriptors that this program inherited, before Rust's runtime changes them.
+//! `gpuflame run` restores them for the command that it runs.
 
 #![allow(unsafe_code)]
 
 #[used]
-// SAFETY: the C library calls each function in this section with arguments. The function may ignore them.
+// SAFETY: the C library calls each function in this section with arguments. The function may ignore these arguments.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

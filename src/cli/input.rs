@@ -1,4 +1,4 @@
-//! Opens the inputs of a verb, explains errors in them, and shows the progress of reading.
+//! Opens the input files of a verb, explains errors in these files, and shows the progress of reading.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,13 +25,13 @@ use gpuflame_traces::import::{
     RecordingSummary, WriterState,
 };
 
-/// Minimum file size for a progress bar. Smaller files are read before a user could notice the bar.
+/// Minimum file size in bytes for a progress bar. Smaller files are read before a user could notice the bar.
 const MIN_PROGRESS_BYTES: u64 = 32 << 20;
-/// Maximum number of unknown event categories to name in a message.
+/// Maximum number of unknown categories of trace events that a message names.
 const MAX_CATEGORIES: usize = 5;
-/// Maximum number of GPUs whose changed numbers are named in remarks.
+/// Maximum number of renumbered GPUs that remarks name.
 const MAX_RENUMBERED: usize = 8;
-/// Maximum number of damaged rows for which a remark is printed.
+/// Maximum number of damaged rows of a recording for which a remark is printed.
 const MAX_REMARKS: u64 = 3;
 
 /// Input of a verb.
@@ -58,47 +58,48 @@ impl std::fmt::Display for Source {
     }
 }
 
-/// Facts that were found while reading a source, in addition to its rows.
+/// Facts about a source that were found while reading its rows.
 #[derive(Debug)]
 pub(super) struct Facts {
     /// Kind of the source, such as a recording or a trace of a certain tool.
     pub(super) kind: Kind,
     /// Number of rows of a recording that could not be read.
     pub(super) damaged: u64,
-    /// Whether the source is a recording that has sums instead of single activities.
+    /// Whether the source is a recording that contains sums instead of single activities.
     pub(super) has_only_sums: bool,
-    /// Whether the source has the sums of a process that exited and wrote its files.
+    /// Whether the source contains the sums of a process that exited and wrote its files.
     pub(super) is_finished: bool,
     /// State of the recorded process; `None` if the recording has an end row.
     pub(super) writer_state: Option<WriterState>,
-    /// Counts of linked and unlinked work; `None` for a recording.
+    /// Counts of the trace's GPU work that is matched to a launch, and of the rest. `None` for a recording.
     pub(super) linked: Option<LinkReport>,
-    /// Steps of the run, or the windows of a recording without steps.
+    /// Time ranges of the run's steps, or of the recording windows if the recording has no steps.
     pub(super) steps: StepSpans,
-    /// Threads of the steps.
+    /// Threads on which the steps ran.
     pub(super) step_threads: StepThreads,
-    /// States of the host's threads, if they were requested by [`ReadOptions::kernel_gaps`].
+    /// States of the host's threads, if [`ReadOptions::kernel_gaps`] requested them.
     pub(super) host_states: HostStates,
-    /// Number of ranks of the job, if the source gives it.
+    /// Number of ranks of the job, if the source contains this number.
     pub(super) world_size: Option<u32>,
 }
 
 impl Facts {
-    /// Passes the correlation ids of another tool's trace to `events`, which then shows them instead of gpuflame's ids.
+    /// Passes the correlation ids of another tool's trace to `events`, which then shows these ids instead of
+    /// gpuflame's.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {
             events.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         }
     }
 
-    /// Passes facts of another tool's trace to `rows`: correlation ids as above, and kinds of streams.
+    /// Passes facts about another tool's trace to `rows`: the trace's correlation ids, and the kinds of its streams.
     pub(super) fn add_to(&mut self, rows: &mut InstructionRows) {
         if let Some(linked) = &mut self.linked {
             rows.add_trace_facts(linked);
         }
     }
 
-    /// Returns an error if the recording has only sums. Called by verbs that need single activities.
+    /// Returns an error if the recording has only sums. Verbs that need single activities call this.
     ///
     /// # Errors
     /// `Format`.
@@ -106,10 +107,10 @@ impl Facts {
         if self.has_only_sums { Err(sums_only_error(source, self.is_finished)) } else { Ok(()) }
     }
 
-    /// Returns an error if a trace has no GPU work, because no verb can show anything from it.
+    /// Returns an error if a trace contains no GPU work, because no verb can show anything for such a trace.
     ///
     /// # Errors
-    /// `Format`, with the categories that the trace contains instead.
+    /// `Format`, whose message lists the event categories that the trace contains instead.
     pub(super) fn require_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
@@ -144,7 +145,7 @@ impl Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of this source, which is open as `opened`. Prints a remark if a recording is
+    /// Calls `each` with every row of this source. `opened` is the open source. Prints a remark if a recording is
     /// damaged.
     ///
     /// # Errors
@@ -233,7 +234,7 @@ impl Source {
         })
     }
 
-    /// Passes the events of this source, which is open as `opened` and is a trace, to `sink`.
+    /// Passes the trace events of this source, which must be a trace, to `sink`. `opened` is the open source.
     ///
     /// # Errors
     /// `Io` or `Format` if nothing can be read.
@@ -246,12 +247,12 @@ impl Source {
         let options = Options { accept_cut: console.accept_cut, ..Options::default() };
         let (options, _bar) = with_progress(options, &opened, console);
         let counts = opened.read(&options, sink)?;
-        // Events without usable times are passed on like all others.
+        // Trace events without usable times are passed to `sink` too, so they are not reported as skipped.
         print_remarks(self, &ReadCounts { untimed: 0, ..counts }, console);
         Ok(())
     }
 
-    /// Opens the source, of whatever kind.
+    /// Opens the source, which may be of any kind.
     pub(super) fn open(&self) -> Result<Opened> {
         match self {
             Self::Stdin if io::stdin().is_terminal() => Err(usage_error(
@@ -265,7 +266,7 @@ impl Source {
         }
     }
 
-    /// Calls `each` with every row of an open recording. Prints remarks on the first few damaged rows.
+    /// Calls `each` with every row of an open recording. Prints remarks on the first few damaged rows of the recording.
     pub(super) fn recording(
         &self,
         opened: Opened,
@@ -296,7 +297,8 @@ impl Source {
     }
 }
 
-/// Returns the error for a recording that has only sums. `is_finished`: whether its process exited and wrote its files.
+/// Returns the error for a recording that has only sums. `is_finished` is whether the recorded process exited and wrote
+/// its files.
 pub(super) fn sums_only_error(source: &Source, is_finished: bool) -> Error {
     let what = match is_finished {
         true => {
@@ -441,10 +443,10 @@ fn describe_unlinked(linked: &LinkReport) -> String {
     )
 }
 
-/// Maximum number of files of a folder in which to search for similar names.
+/// Maximum number of files in a folder that are searched for similar names.
 const MAX_FILES: usize = 1000;
 
-/// Lists files in the folder of `path` whose names are similar; `None` if there are none.
+/// Lists files in the folder of `path` whose names are similar to the name in `path`; `None` if there are none.
 fn similar_files(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.take(MAX_FILES);
@@ -456,7 +458,7 @@ fn similar_files(path: &Path) -> Option<String> {
     (!paths.is_empty()).then(|| quoted(&paths.iter().map(String::as_str).collect::<Vec<_>>()))
 }
 
-/// Explains why a path cannot be read as a file.
+/// Returns an error that explains why a path cannot be read as a file.
 fn check_readable(path: &Path) -> Result<()> {
     let refuse = |what: &str| Error::new(ErrorKind::Io, format!("{}: {what}", path.display()));
     match std::fs::metadata(path) {
@@ -485,7 +487,7 @@ fn check_readable(path: &Path) -> Result<()> {
     }
 }
 
-/// A progress bar, which disappears when this guard is dropped.
+/// A progress bar, which is removed from the terminal when this guard is dropped.
 pub(super) struct ProgressGuard(ProgressBar);
 
 impl Drop for ProgressGuard {

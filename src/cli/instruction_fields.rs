@@ -1,4 +1,4 @@
-//! The fields of an instruction in JSON Lines and CSV. A field that the data does not contain is absent.
+//! The fields of an instruction in JSON Lines and CSV. Fields whose values the input does not contain are omitted.
 
 use std::borrow::Cow;
 use std::io::Write;
@@ -12,14 +12,15 @@ use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{ContextId, CopyDetail, Detail, KernelDetail, MemoryKind, Nanos, SetDetail};
 use gpuflame_offline::analysis::{After, Instruction, InstructionDetail, InstructionList, InstructionOrder};
 
-/// Declares the fields with their names.
+/// Declares the fields of an instruction with their names in the output.
 macro_rules! fields {
     ($($field:ident $name:literal,)*) => {
-        /// A field, in the order of CSV's columns. docs/schema.md describes them.
+        /// A field of an instruction. The fields are in the order of the CSV columns. docs/schema.md describes each
+        /// field.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         enum Field { $($field,)* }
 
-        /// Names of the fields.
+        /// Names of the fields, in the order of the CSV columns.
         pub(super) const COLUMNS: [&str; [$(Field::$field,)*].len()] = [$($name,)*];
     };
 }
@@ -64,16 +65,16 @@ fields! {
     After "after",
 }
 
-/// Clock of the times.
+/// The clock to which the times in the output refer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
-    /// Start and end of the window on the clock of the file, in ns.
+    /// Start and end of the window in ns, on the clock of the input file.
     pub(super) window: (u64, u64),
     pub(super) is_recording: bool,
 }
 
 impl Clock {
-    /// Returns a time in ns since the start of the window.
+    /// Converts a time on the file's clock to ns since the start of the window.
     pub(super) fn moment(self, time: Nanos) -> i64 {
         let nanos = i128::from(time.0) - i128::from(self.window.0);
         nanos.clamp(i64::MIN.into(), i64::MAX.into()) as i64
@@ -91,7 +92,7 @@ pub(super) enum Value<'a> {
     After(&'a [After]),
 }
 
-/// Values of the fields that an instruction has.
+/// Values of an instruction's fields, indexed by field; `None` for fields that the instruction does not have.
 pub(super) struct Fields<'a>([Option<Value<'a>>; COLUMNS.len()]);
 
 impl<'a> Fields<'a> {
@@ -103,14 +104,14 @@ impl<'a> Fields<'a> {
         self.add(field, Value::Number(number.into()));
     }
 
-    /// Adds a number if it is known.
+    /// Adds a field with a number, if the number is known.
     fn known(&mut self, field: Field, number: Option<impl Into<u64>>) {
         if let Some(number) = number {
             self.number(field, number);
         }
     }
 
-    /// Adds a number unless it is 0, which means that it is unknown.
+    /// Adds a field with a number unless the number is 0, which means that it is unknown.
     fn nonzero(&mut self, field: Field, number: impl Into<u64>) {
         let number = number.into();
         self.known(field, Some(number).filter(|number| *number != 0));
@@ -127,7 +128,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Returns the name of the API call of a context, if it is known.
+/// Returns the name of the API call of a launch context, if the name is known.
 pub(super) fn call_name(profile: &Profile, context: ContextId) -> Option<&str> {
     let name = gpuflame_export::compose::call(profile, context);
     Some(name).filter(|name| !name.starts_with('['))
@@ -246,7 +247,7 @@ fn add_copy(fields: &mut Fields<'_>, copy: &CopyDetail, is_recording: bool) {
         fields.number(Field::ToDevice, to.0);
     }
     fields.nonzero(Field::Bytes, copy.bytes);
-    // Other tools' traces do not contain this flag.
+    // Traces of other tools do not contain this flag.
     if is_recording {
         fields.add(Field::IsAsync, Value::Flag(copy.is_async));
     }
@@ -261,7 +262,7 @@ fn add_fill(fields: &mut Fields<'_>, fill: &SetDetail, is_recording: bool) {
     }
 }
 
-/// Writes the first line: facts about the file.
+/// Writes the first line of JSON Lines output, which has facts about the file.
 pub(super) fn write_json_head(
     source: &Source,
     clock: Clock,
@@ -282,7 +283,7 @@ pub(super) fn write_json_head(
     Ok(())
 }
 
-/// Writes an instruction as a line of JSON.
+/// Writes an instruction as one line of JSON.
 pub(super) fn write_json_line(fields: &Fields<'_>, out: &mut dyn Write) -> Result<()> {
     let known = COLUMNS.iter().zip(&fields.0).filter_map(|(name, value)| Some((name, value.as_ref()?)));
     for (at, (name, value)) in known.enumerate() {
@@ -309,7 +310,7 @@ pub(super) fn write_json_line(fields: &Fields<'_>, out: &mut dyn Write) -> Resul
     Ok(writeln!(out, "}}")?)
 }
 
-/// Returns the cells of an instruction's row in CSV.
+/// Returns the cells of an instruction's CSV row.
 pub(super) fn csv_cells(fields: &Fields<'_>) -> impl Iterator<Item = String> {
     fields.0.iter().map(|value| match value {
         None => String::new(),
@@ -322,7 +323,8 @@ pub(super) fn csv_cells(fields: &Fields<'_>) -> impl Iterator<Item = String> {
     })
 }
 
-/// Returns dependencies as text, such as `3 stream, 7 event`.
+/// Returns the dependencies of an instruction as text, such as `3 stream, 7 event`: the number of the earlier
+/// instruction and the reason.
 pub(super) fn after_text(all: &[After]) -> String {
     let one = |after: &After| format!("{} {}", after.number, after.reason.word());
     all.iter().map(one).collect::<Vec<_>>().join(", ")

@@ -1,5 +1,5 @@
-//! `gpuflame instructions`: lists launches, copies, fills, waits and event records in order, for people and for programs that
-//! replay them.
+//! `gpuflame instructions`: lists launches, copies, fills, waits and records of CUDA events in order, for people and
+//! for programs that replay the instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -29,7 +29,7 @@ use gpuflame_traces::import::Kind;
 
 /// Default number of instructions in text output.
 const DEFAULT_NUMBER: usize = 20;
-/// Maximum number of streams that an error lists.
+/// Maximum number of streams that an error message lists.
 const MAX_LISTED: usize = 16;
 
 /// List launches, copies, fills, waits and event records in order, with their dependencies.
@@ -124,7 +124,8 @@ impl Instructions {
         self.shown.check()?;
         let format = self.format()?;
         let mut rows = InstructionRows::default();
-        // Every instruction needs its call, so there is no memory limit, which would drop stacks.
+        // Every instruction needs the API call that issued it. The options therefore have no memory limit, which would
+        // drop stacks.
         let options = ReadOptions::default();
         let mut explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
         explained.facts.add_to(&mut rows);
@@ -157,7 +158,7 @@ impl Instructions {
         Ok(Outcome::Clean)
     }
 
-    /// Returns the format: the chosen one, or else the one for the ending of the output file.
+    /// Returns the format that the user chose, or otherwise the format for the output file's ending.
     fn format(&self) -> Result<InstructionFormat> {
         let ending = self.output.ending().map(str::to_ascii_lowercase);
         match (self.format, ending.as_deref()) {
@@ -190,7 +191,7 @@ impl Instructions {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Returns the error for filters that no instruction matches. Its message names the existing streams and kinds.
+    /// Returns the error for filters that no instruction matches. The message lists the streams and kinds that exist.
     fn nothing_shown(&self, list: &InstructionList) -> Error {
         let (mut kinds, mut streams) = (BTreeSet::new(), BTreeSet::new());
         let each = &mut |instruction: &Instruction<'_>| {
@@ -216,7 +217,7 @@ impl Instructions {
     }
 }
 
-/// Returns the times of the first and the last call, for data in which no GPU work has times.
+/// Returns the times of the first and the last call. Used as the window if no GPU work has times.
 fn calls_window(list: &InstructionList) -> (u64, u64) {
     let (mut first, mut last) = (u64::MAX, 0);
     let each = &mut |instruction: &Instruction<'_>| {
@@ -229,7 +230,7 @@ fn calls_window(list: &InstructionList) -> (u64, u64) {
     (first.min(last), last)
 }
 
-/// The instructions that the flags select.
+/// The instructions that the command-line flags select.
 struct Shown<'a> {
     flags: &'a Instructions,
     list: &'a InstructionList,
@@ -249,7 +250,7 @@ impl Shown<'_> {
             && flags.shown.to().is_none_or(|to| time.is_some_and(|time| time.0 < moment(to)))
     }
 
-    /// Calls `each` with the selected instructions, at most `most` of them. Returns the number of all selected instructions.
+    /// Calls `each` with at most `most` of the selected instructions. Returns the number of all selected instructions.
     fn each(&self, most: usize, each: &mut dyn FnMut(&Instruction<'_>) -> Result<()>) -> Result<usize> {
         let mut count = 0;
         self.list.each(self.flags.order(), &mut |instruction| {
@@ -338,7 +339,7 @@ impl Shown<'_> {
         ]
     }
 
-    /// Describes an instruction that is not a piece of GPU work.
+    /// Describes an instruction that is not a kernel, copy or fill.
     fn what(&self, instruction: &Instruction<'_>) -> String {
         let event = |event: Option<EventId>| event.map(|event| format!("event {}", event.0));
         match instruction.detail {
@@ -352,7 +353,7 @@ impl Shown<'_> {
         .unwrap_or_default()
     }
 
-    /// Writes the number of instructions by GPU, stream and kind.
+    /// Writes the number of instructions for each GPU, stream and kind.
     fn write_counts(&self, format: InstructionFormat, page: Page, out: &mut dyn Write) -> Result<()> {
         let mut counts: BTreeMap<_, u64> = BTreeMap::new();
         self.each(usize::MAX, &mut |instruction| {

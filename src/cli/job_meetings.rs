@@ -1,7 +1,8 @@
-//! Which collectives of the ranks of a job are the same one.
+//! Finds out which collective kernels on different ranks of a job belong to the same collective.
 //!
-//! If all ranks run the same collectives, those at one position are one. Otherwise only part of the ranks takes part in some
-//! collectives; then the process groups that the traces name tell the members of each.
+//! If all ranks run the same sequence of collectives, kernels at the same position belong together. Otherwise only a
+//! part of the ranks takes part in some collectives. The process groups that the traces name then determine the ranks
+//! of each collective.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -14,27 +15,28 @@ use gpuflame_offline::analysis::{
 use gpuflame_traces::execution::Kineto;
 use gpuflame_traces::import::{Kind, Options};
 
-/// A rank with its collectives.
+/// A rank and the collectives that it ran.
 #[derive(Clone, Copy)]
 pub(super) struct MeetingRank<'a> {
     pub(super) number: u32,
     pub(super) source: &'a Source,
-    /// Collectives by start, with times of the rank's file, and the numbers of their instructions.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. Times are those of the rank's
+    /// file.
     pub(super) collectives: &'a [(TimedCollective, u32)],
 }
 
-/// The clocks of the ranks, and the collectives in which they meet.
+/// The clocks of the ranks, and the collectives in which the ranks take part together.
 pub(super) struct Meetings {
     pub(super) clocks: RankClocks,
-    /// By rank and position among the rank's collectives: number of the collective in the job.
+    /// Index of each collective in the job, indexed by rank and by position among the rank's collectives.
     pub(super) numbers: Vec<Vec<usize>>,
 }
 
 impl Meetings {
-    /// Finds the collectives in which the ranks meet.
+    /// Finds the collectives in which the ranks take part together.
     ///
     /// # Errors
-    /// If the collectives of the ranks differ, and the traces do not name the process groups.
+    /// If the ranks run different collectives and the traces do not name the process groups.
     pub(super) fn find(ranks: &[MeetingRank<'_>]) -> Result<Self> {
         let timelines: Vec<RankTimeline> = ranks
             .iter()
@@ -67,7 +69,7 @@ fn refuse(why: &str) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-/// Numbers the collectives by the time at which their last rank enters.
+/// Numbers the collectives in the order in which their last ranks enter.
 fn number_collectives(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],
@@ -93,7 +95,7 @@ fn number_collectives(
     numbers
 }
 
-/// Reads the process groups of all collectives; `None` if a trace does not name the group of one.
+/// Reads the process groups of all collectives; `None` if a trace lacks the group of any collective.
 fn read_groups(ranks: &[MeetingRank<'_>]) -> Result<Option<Vec<ProcessGroup>>> {
     let mut groups: BTreeMap<String, Vec<(usize, Vec<usize>)>> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {
@@ -109,7 +111,8 @@ fn read_groups(ranks: &[MeetingRank<'_>]) -> Result<Option<Vec<ProcessGroup>>> {
     Ok(Some(groups.into_iter().map(|(name, members)| ProcessGroup { name, members }).collect()))
 }
 
-/// Returns the process group of each collective of a rank. The rows of a trace do not keep it, so the trace is read again.
+/// Returns the process group of each collective that a rank ran. Rows do not store process groups, so the trace is read
+/// again.
 fn group_names(rank: &MeetingRank<'_>) -> Result<Option<Vec<String>>> {
     if *rank.source == Source::Stdin {
         return Ok(None);

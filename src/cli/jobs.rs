@@ -1,4 +1,4 @@
-//! Refuses files that are not ranks of one job, and names the ranks that are missing.
+//! Refuses files that are not ranks of the same job, and lists the missing ranks of the job.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{JobDifference, JobMember, find_difference, find_missing};
 
-/// Returns what shows whether a rank belongs to the same job as others.
+/// Returns the facts by which a rank can be recognized as a member of the same job: the number of ranks and the
+/// kernels.
 pub(super) fn job_member(rank: u32, run: &Explained) -> JobMember {
     let kernels = run.profile.works().iter().map(|work| work.work);
     let kernels = kernels.filter(|work| matches!(work, Work::Kernel(_)));
@@ -19,8 +20,8 @@ pub(super) fn job_member(rank: u32, run: &Explained) -> JobMember {
     JobMember { rank, world_size: run.facts.world_size, kernels }
 }
 
-/// Returns an error if the members belong to different programs. `sources` are the files of the members. If the user
-/// has declared that the files are one job, prints a remark instead.
+/// Returns an error if the ranks in `members` ran different programs. `sources` are the files of these ranks. If the
+/// user declared that the files are one job, prints a remark instead.
 ///
 /// # Errors
 /// `Format`. The message names two files, their difference and the next step for the user.
@@ -56,8 +57,8 @@ pub(super) fn refuse_different_jobs(
     Err(Error::new(ErrorKind::Format, format!("{what}; {next}")))
 }
 
-/// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If `are_guessed`, ranks
-/// were assigned by the order of the files, so it is unknown which ranks are missing.
+/// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If `are_guessed`
+/// is set, ranks were assigned by the order of the files, so it is unknown which ranks are missing.
 pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: Console) -> Table {
     let ranks: BTreeSet<u32> = members.iter().map(|member| member.rank).collect();
     let world_size = members.iter().find_map(|member| member.world_size);
@@ -75,8 +76,8 @@ pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: 
     table
 }
 
-/// Returns the sentence about the ranks of a job that are not among `ranks`. Returns `None` if no rank is missing, or if the number
-/// of ranks is unknown. `are_guessed` is as for [`report_missing`].
+/// Returns the sentence about the ranks of a job that are not in `ranks`. Returns `None` if no rank is missing, or if
+/// the job's number of ranks is unknown. `are_guessed` has the same meaning as for [`report_missing`].
 pub(super) fn describe_missing(
     ranks: &BTreeSet<u32>,
     world_size: Option<u32>,
@@ -105,7 +106,7 @@ fn count_in_ranges(ranges: &[(u32, u32)]) -> u64 {
     ranges.iter().map(|(first, last)| u64::from(last - first) + 1).sum()
 }
 
-/// Lists ranges of numbers: `0, 2 to 7`.
+/// Returns ranges of rank numbers as text: `0, 2 to 7`.
 fn list_ranges(ranges: &[(u32, u32)]) -> String {
     const MAX_LISTED: usize = 8;
     let range = |(first, last): &(u32, u32)| match last - first {

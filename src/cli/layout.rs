@@ -1,5 +1,6 @@
-//! Lays out tables as text. In a pipe or a file, a table has every column and every name in full. On a terminal it fits the
-//! width: first the least useful columns are left out, then names are cut. A last line reports the omitted columns.
+//! Lays out tables as text. In a pipe or a file, a table has every column and complete names. On a terminal, a table is
+//! fitted to the width: the least useful columns are left out first, and then names are cut. A last line lists the
+//! omitted columns.
 
 use std::io::Write;
 
@@ -12,8 +13,8 @@ use super::table::{Cell, Table, column_title, group_digits};
 use gpuflame_export::clean_line;
 use gpuflame_model::error::Result;
 
-/// Columns that a narrow table leaves out, least useful first, by the name of the table. Columns that are not listed
-/// are always shown.
+/// Columns that a narrow table leaves out, least useful first, for each table name. Columns that are not listed are
+/// always shown.
 const LEAST_USEFUL: &[(&str, &[&str])] = &[
     ("kernels", &["min_ns", "p50_ns", "max_ns", "p95_ns", "avg_ns", "count"]),
     ("stacks", &["count", "ranks"]),
@@ -72,20 +73,23 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
 /// Columns that a narrow table of changes by kernel, stack or module leaves out, least useful first.
 const DIFFERENCES: &[&str] =
     &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
-/// Columns with the GPU or rank of a row. A narrow table leaves out such a column only if its value is the same in all rows.
+/// Columns with the GPU or rank of a row. A narrow table leaves out such a column only if all rows have the same value
+/// in it.
 const PLACES: [&str; 2] = ["device", "rank"];
-/// Columns of sentences. A terminal shows them under the row, where they can use the whole width.
+/// Columns that contain sentences. On a terminal, the sentences are shown under the row, where they can use the whole
+/// width.
 const BENEATH: [&str; 5] = ["why", "unknown_because", "host_line", "source", "remedy"];
-/// Number of characters between two columns.
+/// Number of blanks between two columns.
 const GAP: usize = 2;
-/// Number of blanks before a line under a row.
+/// Indentation, in blanks, of a line that is shown under a row.
 const INDENT: usize = 4;
-/// Maximum width of a column of words (such as `host_late` or `yes`), which are never cut.
+/// Maximum width, in characters, of a column of words such as `host_late` or `yes`. Such columns are never cut.
 const MAX_WORD: usize = 16;
-/// Character between the columns while a table is laid out. No cell contains it, because cells contain no control characters.
+/// Character between the columns while a table is laid out. No cell contains this character, because cells contain no
+/// control characters.
 const SEPARATOR: char = '\u{1f}';
 
-/// Writes the tables, with empty lines between them. On a terminal, `heading` is before them.
+/// Writes the tables, separated by empty lines. On a terminal, `heading` is written above the tables.
 pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut dyn Write) -> Result<()> {
     if let Some(columns) = page.columns {
         for line in heading.iter().flat_map(|line| wrap(&clean_line(line), columns)) {
@@ -102,7 +106,7 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
         }
         let layout = Layout::new(table, page);
         layout.write(out)?;
-        // Tables that lack the same columns are reported together.
+        // Tables that omit the same columns are reported in one line.
         if let Some(hidden) = layout.left_out() {
             let name = table.name().replace('_', " ");
             match left_out.iter_mut().find(|(columns, _)| *columns == hidden) {
@@ -123,7 +127,8 @@ pub(super) fn write(heading: &[String], tables: &[Table], page: Page, out: &mut 
     Ok(())
 }
 
-/// Writes sentences, each on separate lines, which are broken at the width of the page. The first one is the most important.
+/// Writes each sentence on a new line, wrapped at the width of the page. The first sentence is emphasized as the most
+/// important.
 pub(super) fn write_sentences(sentences: &[String], page: Page, out: &mut dyn Write) -> Result<()> {
     let columns = page.columns.unwrap_or(usize::MAX);
     for (at, sentence) in sentences.iter().enumerate() {
@@ -172,7 +177,7 @@ impl<'a> Layout<'a> {
         layout
     }
 
-    /// Leaves out columns until the rest fits.
+    /// Leaves out columns until the remaining columns fit into a width of `columns` characters.
     fn fit(&mut self, columns: usize) {
         if self.natural_width() <= columns || self.table.rows().is_empty() {
             return;
@@ -208,19 +213,19 @@ impl<'a> Layout<'a> {
         {
             self.beneath.insert(0, last);
         }
-        // The first and the last column are kept at any width.
+        // The first and the last column are shown at any width.
         while self.needed_width(columns) > columns && self.shown.len() > 2 {
             self.shown.remove(self.shown.len() - 2);
         }
     }
 
-    /// Returns the width of the shown columns if nothing is cut.
+    /// Returns the total width of the shown columns if no text is cut.
     fn natural_width(&self) -> usize {
         let widths = self.shown.iter().map(|column| self.width(*column));
         widths.sum::<usize>() + GAP * self.shown.len().saturating_sub(1)
     }
 
-    /// Returns the minimum width at which the shown columns are useful.
+    /// Returns the minimum total width at which the shown columns are still readable.
     fn needed_width(&self, columns: usize) -> usize {
         let texts = self.shown.iter().filter(|column| self.is_cut(**column)).count().max(1);
         let wanted = match texts {
@@ -228,7 +233,7 @@ impl<'a> Layout<'a> {
             2 => columns * 3 / 10,
             _ => columns / 4,
         };
-        // Sentences are wrapped, so they need fewer lines in a wide column.
+        // Sentences are wrapped, so a wide column reduces the number of lines.
         let is_prose = |column: &usize| text_kind(self.table.columns()[*column]) == TextKind::Prose;
         let wanted = if self.shown.iter().any(is_prose) { wanted.max(columns / 2) } else { wanted };
         let widths = self.shown.iter().map(|column| match self.is_cut(*column) {
@@ -238,7 +243,7 @@ impl<'a> Layout<'a> {
         widths.sum::<usize>() + GAP * self.shown.len().saturating_sub(1)
     }
 
-    /// Returns the width of a column if nothing in it is cut.
+    /// Returns the width of a column if none of its texts is cut.
     fn width(&self, column: usize) -> usize {
         let cells = self.texts.iter().map(|row| row[column].width());
         cells.chain([self.titles[column].width()]).max().unwrap_or(0)
@@ -249,13 +254,13 @@ impl<'a> Layout<'a> {
         self.is_text(column) && self.width(column) > MAX_WORD
     }
 
-    /// Whether a column has texts, which are aligned left.
+    /// Whether a column contains texts, which are aligned left (numbers are aligned right).
     fn is_text(&self, column: usize) -> bool {
         self.table.rows().iter().any(|row| row[column].is_text())
     }
 
     /// Returns the widths of the shown columns. Columns of numbers get the width that they need. Columns of texts share
-    /// the rest.
+    /// the remaining width.
     fn widths(&self) -> Vec<usize> {
         let mut widths: Vec<usize> = self.shown.iter().map(|column| self.width(*column)).collect();
         let Some(columns) = self.page.columns else { return widths };
@@ -269,7 +274,8 @@ impl<'a> Layout<'a> {
                 left = left.saturating_sub(widths[at]);
             }
         }
-        // Narrow columns are handled first, so that wider columns can use the width that narrow columns do not need.
+        // Narrow columns are handled first, so that wider columns can use the width that the narrow columns do not
+        // need.
         open.sort_by_key(|at| widths[*at]);
         while let Some(&at) = open.first() {
             let fair = (left / open.len()).max(MAX_WORD / 2);
@@ -337,7 +343,7 @@ impl<'a> Layout<'a> {
         Ok(())
     }
 
-    /// Returns the lines of every cell in a column.
+    /// Returns the lines of every cell in a column, cut or wrapped to `width`.
     fn fitted(&self, column: usize, width: usize) -> Vec<Vec<String>> {
         let all = self.texts.iter().map(|row| &row[column]);
         if self.page.columns.is_none() || !self.is_cut(column) {
@@ -349,7 +355,7 @@ impl<'a> Layout<'a> {
         fit_all(&texts, text_kind(self.table.columns()[column]), width)
     }
 
-    /// Writes a line, in which `SEPARATOR` is between the columns.
+    /// Writes a line of a table, in which `SEPARATOR` separates the columns.
     fn write_line(
         &self,
         line: &str,
@@ -385,7 +391,7 @@ impl<'a> Layout<'a> {
         style(&self.table.rows()[row][column], self.table.columns()[column])
     }
 
-    /// Names the columns that are not shown.
+    /// Lists the titles of the columns that are not shown; `None` if all columns are shown.
     fn left_out(&self) -> Option<String> {
         let is_shown = |column: &usize| self.shown.contains(column) || self.beneath.contains(column);
         let hidden: Vec<_> = (0..self.titles.len()).filter(|column| !is_shown(column)).collect();
@@ -394,7 +400,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the titles of columns: without units, and on a terminal in words.
+/// Returns the titles of columns. Titles have no units; on a terminal, they consist of words instead of identifiers.
 fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     let mut titles: Vec<String> = Vec::new();
     for column in columns {
@@ -412,7 +418,7 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
 fn text_kind(column: &str) -> TextKind {
     match column {
         "stack" => TextKind::Stack,
-        // Activities differ in their start.
+        // Texts in this column differ in their start, so the start must remain visible.
         "launched_by" => TextKind::Site,
         "line" | "module" => TextKind::Path,
         "value" | "found" | "help" | "values" | "what" | "missing_ranks" => TextKind::Prose,
@@ -420,7 +426,8 @@ fn text_kind(column: &str) -> TextKind {
     }
 }
 
-/// Returns the style of a cell. It depends on the kind of work for names, and on the severity for results.
+/// Returns the style of a cell. The style of a name depends on the kind of GPU work, and the style of a result on its
+/// severity.
 fn style(cell: &Cell, column: &str) -> Style {
     match cell {
         Cell::Nothing => Style::Faint,
@@ -450,12 +457,12 @@ fn style(cell: &Cell, column: &str) -> Style {
     }
 }
 
-/// Whether a name is that of a copy, such as `HtoD`, `PtoP` or `Memcpy ...`.
+/// Whether a name is the name of a copy, such as `HtoD`, `PtoP` or `Memcpy ...`.
 fn is_copy(name: &str) -> bool {
     matches!(name.as_bytes(), [b'A'..=b'Z', b't', b'o', b'A'..=b'Z', ..]) || name.starts_with("Memcpy")
 }
 
-/// Returns the style of a name of GPU work.
+/// Returns the style for the name of a kernel, copy or fill.
 fn work_style(name: &str) -> Style {
     const COMMUNICATION: [&str; 4] = ["nccl", "rccl", "nvshmem", "all_reduce"];
     let lower = name.to_ascii_lowercase();

@@ -1,14 +1,14 @@
-//! Table cells for a length before and after a change.
+//! Table cells for a duration before and after a change.
 
 use super::table_output::Cell;
 
-/// Returns the cells for the times before and after a change and their difference, in ns and in percent.
+/// Returns four cells: the durations before and after a change in ns, and their difference in ns and in percent.
 pub(super) fn change_row(old: u64, new: u64) -> [Cell; 4] {
     let share = Cell::Share(percent_change(old, new));
     [Cell::Nanos(old), Cell::Nanos(new), Cell::Change(new as i64 - old as i64), share]
 }
 
-/// Returns the change in percent of the time before.
+/// Returns the change as a percentage of the duration before the change.
 pub(super) fn percent_change(old: u64, new: u64) -> f64 {
     if old == 0 { 0.0 } else { 100.0 * (new as f64 - old as f64) / old as f64 }
 }

@@ -1,5 +1,5 @@
-//! `gpuflame link-et`: joins PyTorch's execution traces with the Kineto traces of the same runs, and writes linked traces
-//! in JSON and in Chakra's protobuf.
+//! `gpuflame link-et`: combines PyTorch's execution traces with the Kineto traces of the same runs, and writes the
+//! combined traces as JSON and as Chakra's protobuf.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -47,7 +47,7 @@ pub(super) struct LinkEt {
     pub(super) format: ReportFormat,
 }
 
-/// Result of a pair of files.
+/// Result of combining an execution trace with a Kineto trace.
 struct Joined {
     tag: String,
     rank: Option<u32>,
@@ -91,12 +91,12 @@ impl LinkEt {
         let mut tables = vec![linked_table(&all)];
         tables.extend(unlinked_table(&all));
         self.table.write(console, |out| write_tables(&[], &tables, self.format, page, out))?;
-        // If a pair failed, the table shows the pairs before it, whose files are written.
+        // If a pair failed, the table still shows the earlier pairs, whose files have been written.
         failed.map_or(Ok(Outcome::Clean), Err)
     }
 
-    /// Checks the folder and the kinds of all files. This is done before any pair is linked, because linking may take minutes.
-    /// Pipes can be opened only once, so they are checked when they are linked.
+    /// Checks the output folder and the kinds of all input files. The check is done before any pair is linked, because
+    /// linking may take minutes. Pipes can be opened only once, so a pipe is checked later, when its pair is linked.
     fn check_inputs(&self, pairs: &[&[Source]]) -> Result<()> {
         if self.inputs.iter().filter(|input| **input == Source::Stdin).count() > 1 {
             return Err(usage_error(
@@ -148,7 +148,7 @@ impl LinkEt {
     }
 }
 
-/// Opens both files.
+/// Opens the execution trace and the Kineto trace of a pair.
 ///
 /// # Errors
 /// `Format` if a file has the wrong kind, or if the files are swapped.
@@ -173,7 +173,7 @@ fn create_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| Error::from(error).within(folder.display()))
 }
 
-/// Returns the part of the file's name that is used in the names of its outputs.
+/// Returns the part of the execution trace's file name that its output files have in their names.
 fn tag(et: &Source) -> String {
     let Source::File(path) = et else { return "stdin".to_owned() };
     let name = path.file_name().map_or_else(|| "et".to_owned(), |name| name.to_string_lossy().into_owned());
@@ -183,7 +183,7 @@ fn tag(et: &Source) -> String {
     if tag.is_empty() { "et".to_owned() } else { tag.to_owned() }
 }
 
-/// Prints remarks on facts that make the result doubtful.
+/// Prints remarks on properties of the traces that make the result doubtful.
 fn print_doubts(et: &Source, linked: &LinkedTrace<'_>, console: Console) {
     let coverage = &linked.coverage;
     let remark = |what: String| console.remark(format!("{et}: {what}"));

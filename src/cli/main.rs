@@ -1,9 +1,9 @@
-//! The `gpuflame` command, with one file per verb. The verb `run` creates recordings. Most other verbs read a recording or a
-//! trace, call the same functions as the injected library, and write the results.
+//! The `gpuflame` command, with one source file per verb. The verb `run` creates recordings. Most other verbs read a
+//! recording or a trace, call the same functions as the injected library, and write the results.
 //!
-//! The code here only handles input and output; other crates compute the contents of profiles. The shared library
-//! does not contain this code. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid
-//! command line, 10 to 14 a verdict of `diff --new`.
+//! This crate only handles input and output; other crates compute the contents of profiles. `libgpuflame.so` does not
+//! contain this crate. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid command line,
+//! 10 to 14 a verdict of `diff --new`.
 
 #![deny(unsafe_code)]
 
@@ -140,7 +140,7 @@ struct Command {
     /// Read truncated input. This spelling, before the verb, is from earlier versions.
     #[arg(long, hide = true)]
     accept_cut: bool,
-    /// Reason why the options do not fit together.
+    /// Reason why the given options cannot be combined.
     #[arg(skip)]
     refusal: Option<String>,
     /// When to colour tables. `auto`: on a terminal, unless NO_COLOR is set.
@@ -207,7 +207,7 @@ fn main() -> ExitCode {
 }
 
 impl Command {
-    /// Parses a command line, which begins with the program's name.
+    /// Parses a command line, whose first word is the program's name.
     fn from_words(words: &[OsString]) -> std::result::Result<Self, clap::Error> {
         let mut parser = usage::complete(Self::command());
         let matches = parser.try_get_matches_from_mut(words);
@@ -219,7 +219,8 @@ impl Command {
         Ok(command)
     }
 
-    /// Reads the options that `usage` adds to a verb, and derives the format of tables from the output file.
+    /// Reads the options that `usage` adds to a verb, and derives the format of tables from the ending of the output
+    /// file.
     fn add_shared_options(&mut self, name: &str, verb: &ArgMatches) -> std::result::Result<(), String> {
         match verb.try_get_one::<bool>(usage::ACCEPT_CUT) {
             Ok(accept_cut) => self.accept_cut |= accept_cut.copied().unwrap_or(false),
@@ -242,7 +243,7 @@ impl Command {
 }
 
 impl Verb {
-    /// Returns the format and the file of the verb's tables, if it writes tables.
+    /// Returns the format and the output file of the verb's tables, if the verb writes tables.
     fn tables(&mut self) -> Option<(&mut ReportFormat, &Target)> {
         let report = match self {
             Self::Check(verb) => &mut verb.report,
@@ -269,7 +270,7 @@ impl Verb {
     }
 }
 
-/// Returns the format of tables for the ending of their file, or text if the name has no ending.
+/// Returns the format that the ending of an output file selects for tables; text if the file name has no ending.
 fn format_by_ending(output: &Target) -> std::result::Result<ReportFormat, String> {
     let ending = output.ending().map(str::to_ascii_lowercase);
     match ending.as_deref() {
@@ -283,7 +284,7 @@ fn format_by_ending(output: &Target) -> std::result::Result<ReportFormat, String
     }
 }
 
-/// Prints help or the version to stdout. For an invalid command line, prints the error to stderr.
+/// Prints the requested help or version to stdout. For an invalid command line, prints the error to stderr.
 fn print_usage(error: &clap::Error) -> ExitCode {
     let printed = error.print().and_then(|()| io::stdout().flush());
     if error.use_stderr() {
@@ -300,7 +301,7 @@ fn print_usage(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Runs a verb given as command-line words, as if the user had typed them.
+/// Runs a verb, given as command-line words, as if the user had typed these words.
 fn by_words(words: &[OsString], console: Console) -> Result<Outcome> {
     let all: Vec<OsString> =
         std::iter::once(OsString::from("gpuflame")).chain(words.iter().cloned()).collect();

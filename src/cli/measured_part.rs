@@ -1,4 +1,5 @@
-//! The part of a run to which shares of time refer: the steady part, or the whole run if the data does not distinguish them.
+//! The part of a run to which shares of time refer. This is the steady part, or the whole run if no steady part is
+//! known.
 
 use gpuflame_model::profile::Profile;
 
@@ -16,7 +17,7 @@ impl MeasuredPart {
         Self { nanos, name: Some(profile.steady().map_or(WHOLE_RUN, |_| STEADY_PART)) }
     }
 
-    /// Returns the part for a job with the runs of both parts.
+    /// Combines the parts of two runs into the part for a job with both runs.
     pub(super) fn and(self, other: Self) -> Self {
         let name = match (self.name, other.name) {
             (Some(one), Some(another)) if one != another => Some(EITHER),
@@ -33,7 +34,7 @@ impl MeasuredPart {
 
 const STEADY_PART: &str = "the steady part";
 const WHOLE_RUN: &str = "the whole run";
-/// Name for a job of which only some runs have a steady part.
+/// Name of the part for a job in which only some runs have a steady part.
 const EITHER: &str = "the steady part, or of the whole run where there is none";
 
 #[cfg(test)]

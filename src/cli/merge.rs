@@ -1,5 +1,5 @@
-//! `gpuflame merge`: merges the CPU stacks of an eBPF probe and the GPU trace of another tool into one folded file.
-//! It has the flags of the tutorial's `merge_gpu_cpu_trace.py`.
+//! `gpuflame merge`: merges CPU stacks from an eBPF probe and a GPU trace from another tool into one folded file. It
+//! has the flags of `merge_gpu_cpu_trace.py` in eunomia's tutorial.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -88,7 +88,7 @@ impl Merge {
     }
 }
 
-/// Weight of a line of the output, in each unit that the user may choose.
+/// Weight of an output line, in each unit that the user can choose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Weight {
     nanos: u64,
@@ -111,7 +111,8 @@ struct CpuStacks {
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Stack ids by the raw bytes in the file. A job launches from few call sites, so most look-ups are cache hits.
+    /// Ids of stacks, keyed by the raw bytes of the stack in the file. A job launches from few call sites, so most
+    /// look-ups are cache hits.
     cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -163,7 +164,7 @@ impl Sink for CpuStacks {
     }
 }
 
-/// Removes the last frame if it holds a correlation id. Returns the other frames, and the id if there is one.
+/// Removes the last frame if it contains a correlation id. Returns the other frames, and the id if there was one.
 fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
@@ -194,7 +195,7 @@ impl CpuStacks {
         Some((id, last.or(inside)))
     }
 
-    /// Returns the frames to show, and the correlation id if one of the frames holds it.
+    /// Returns the frames to show, and the correlation id if a frame contains one.
     fn shown_frames(&self, frames: &str) -> (String, Option<u64>) {
         let mut shown: Vec<String> = Vec::new();
         let (mut id, mut seen_launch) = (None, false);
@@ -218,7 +219,7 @@ impl CpuStacks {
     }
 }
 
-/// A piece of GPU work, with the frame that shows it.
+/// A kernel, copy or fill, with the id of the frame that shows it.
 #[derive(Debug)]
 struct FramedWork {
     frame: u32,
@@ -228,12 +229,12 @@ struct FramedWork {
 #[derive(Default)]
 struct GpuTrace {
     launches: Vec<Launch>,
-    /// Kernels by correlation id, in the order of the file. Copies and fills are in `others`.
+    /// Kernels in the order of the file, keyed by correlation id. Copies and fills are in `others`.
     kernels: IdMap<u64, Vec<FramedWork>>,
     others: Vec<FramedWork>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Frame ids by the raw name in the file, in one map per kind of operation.
+    /// Ids of frames, keyed by the raw name in the file. There is one map per kind of operation.
     cache: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,

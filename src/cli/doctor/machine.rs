@@ -6,18 +6,18 @@ use std::process::{Command, Stdio};
 use super::CheckResult;
 use gpuflame_os::free_space::free_bytes;
 
-/// Versions of CPython whose functions can be shown.
+/// Oldest version of CPython whose functions can be shown.
 const MIN_PYTHON: (u32, u32) = (3, 9);
 const MAX_PYTHON: (u32, u32) = (3, 15);
 /// Free disk space below which a run with `--rows` may not fit: about 60 million launches.
 const MIN_FREE_BYTES: u64 = 1 << 30;
 /// Capabilities that permit CPU samples: CAP_PERFMON and CAP_SYS_ADMIN.
 const SAMPLING_CAPABILITIES: u64 = 1 << 38 | 1 << 21;
-/// Prints the implementation, its version, and 1 if it has no GIL.
+/// Python program that prints the implementation, its version, and 1 if Python was built without the GIL.
 const ASK_PYTHON: &str = "import sys, sysconfig; print(sys.implementation.name, *sys.version_info[:2], \
                           sysconfig.get_config_var('Py_GIL_DISABLED') or 0)";
 
-/// Checks which CPU samples the kernel permits.
+/// Checks which kinds of CPU samples the Linux kernel permits.
 pub(super) fn check_samples() -> CheckResult {
     let level = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -64,7 +64,8 @@ fn samples_result(level: Option<i32>, has_capability: bool) -> CheckResult {
     }
 }
 
-/// Checks whether functions of the first `python3` on the PATH can be shown. Returns nothing if there is none.
+/// Checks whether functions of the first `python3` on the PATH can be shown. Returns `None` if the PATH has no
+/// `python3`.
 pub(super) fn check_python() -> Option<CheckResult> {
     let mut command = Command::new("python3");
     command.args(["-I", "-S", "-c", ASK_PYTHON]).env_remove("LD_PRELOAD");
@@ -95,7 +96,7 @@ fn python_result(answer: &str) -> Option<CheckResult> {
     })
 }
 
-/// Checks the free space for the files in `folder`, which exists.
+/// Checks whether `folder`, which must exist, has enough free space for the output files.
 pub(super) fn check_disk(folder: &Path) -> Option<CheckResult> {
     Some(disk_result(folder, free_bytes(folder).ok()?))
 }

@@ -1,7 +1,7 @@
 //! `gpuflame doctor`: checks whether programs can be recorded on this machine, and lists what prevents it.
 //!
-//! Checks that could crash or hang run in a separate process (`probe`). That process loads the driver, CUPTI and
-//! `libgpuflame.so`, and initialises CUDA. No check changes anything.
+//! Checks that could crash or hang run in a separate process (`probe`), which loads the driver, CUPTI and
+//! `libgpuflame.so`, and initialises CUDA. No check changes the machine or its settings.
 
 mod machine;
 mod probe;
@@ -45,7 +45,7 @@ pub(super) struct Doctor {
     pub(super) report: ReportFlags,
 }
 
-/// Result of a check.
+/// State of a requirement after its check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CheckState {
     Ok,
@@ -134,7 +134,7 @@ impl Doctor {
     }
 }
 
-/// Checks the driver, the GPU, CUPTI, and the permission to use CUPTI.
+/// Checks the driver, the GPUs, CUPTI, and the permission to use CUPTI.
 fn check_cuda(found: &ProbeAnswer) -> Vec<CheckResult> {
     if !found.has_driver {
         return vec![CheckResult::print_error(
@@ -190,7 +190,7 @@ fn no_gpu_result(found: String) -> CheckResult {
     CheckResult::print_error("GPU", found, remedy)
 }
 
-/// Checks whether CUPTI records for this user, and whether another client owns CUPTI.
+/// Checks whether CUPTI permits this user to record, and whether another client owns CUPTI.
 fn check_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
     if found.cupti.is_none() {
         return Vec::new();
@@ -225,7 +225,7 @@ fn check_permission(found: &ProbeAnswer) -> Vec<CheckResult> {
     vec![CheckResult::print_error(what, why, remedy)]
 }
 
-/// Checks `libgpuflame.so`, and whether it has the same version as this command.
+/// Checks whether `libgpuflame.so` can be loaded and has the same version as this command.
 fn check_library(library: Result<PathBuf>, found: &ProbeAnswer) -> CheckResult {
     let own = env!("CARGO_PKG_VERSION");
     match (library, &found.library) {
@@ -315,7 +315,8 @@ fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
     let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Missing folders are created when files are written. That fails only if an existing ancestor is not a folder.
+    // Missing folders are created when files are written. Their creation fails only if an existing ancestor is not a
+    // folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),
@@ -339,7 +340,7 @@ fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckR
     lines
 }
 
-/// Returns the recordings in `folder` without an end row.
+/// Returns the recordings in `folder` that have no end row, so their processes did not finish them.
 fn find_unfinished_recordings(folder: &Path) -> Vec<PathBuf> {
     let files = folder.read_dir().into_iter().flatten().flatten().map(|entry| entry.path());
     let recordings = files.filter(|path| path.extension().is_some_and(|ending| ending == "gfr"));
@@ -357,7 +358,7 @@ fn result_table(lines: &[CheckResult]) -> Table {
     table
 }
 
-/// Returns the last line: whether programs can be recorded here.
+/// Returns the last line of the report, which states whether programs can be recorded here.
 fn verdict(lines: &[CheckResult]) -> String {
     let count = |state| lines.iter().filter(|line| line.state == state).count();
     match (count(CheckState::Fail), count(CheckState::Warn)) {
@@ -369,9 +370,9 @@ fn verdict(lines: &[CheckResult]) -> String {
     }
 }
 
-/// Width of the columns before the text of a line.
+/// Width in characters of the columns before the text of a line.
 const LABELS_WIDTH: usize = 19;
-/// Minimum width of the text of a line, even on a narrow terminal.
+/// Minimum width in characters of a line's text, even on a narrow terminal.
 const MIN_TEXT_WIDTH: usize = 16;
 
 fn write_text(lines: &[CheckResult], page: Page, out: &mut dyn Write) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The part of `doctor` that may crash or hang. It runs in a separate process, whose answer is a JSON object.
+//! The checks of `gpuflame doctor` that may crash or hang. They run in a separate process, which prints a JSON object.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -44,7 +44,7 @@ pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnsw
     Ok(ProbeAnswer::from_json(&probe_process::ask(&words)?))
 }
 
-/// Makes the checks and writes the findings to `out`. Called in the separate process.
+/// Runs the checks and writes the findings to `out` as JSON. Runs in the separate process.
 pub(super) fn print_answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {

@@ -1,4 +1,4 @@
-//! Runs this program again as a child, with bounded output.
+//! Runs this program again as a child process, and limits the size of its output.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{ExitStatus, Stdio};
@@ -6,11 +6,12 @@ use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
-/// Path of this program, which stays valid if its file is replaced while the server runs.
+/// Path of this program. It stays valid even if the program's file is replaced while the server runs.
 const MYSELF: &str = "/proc/self/exe";
-/// Maximum size of a verb's standard output. A larger output is an error, because it is too large to be shortened to an answer.
+/// Maximum size in bytes of a verb's standard output. A larger output is an error, because it cannot be shortened to an
+/// answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Maximum size of a verb's remarks and errors that are sent to the agent. The rest is read and dropped.
+/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest is read and dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
 /// Output of a verb that succeeded.
@@ -21,10 +22,11 @@ pub(super) struct Finished {
     pub(super) remarks: String,
 }
 
-/// Runs `gpuflame WORDS` without standard input. When `stop` returns a reason, or the future is dropped, the child is killed.
+/// Runs `gpuflame WORDS` without standard input. The child is killed if `stop` returns a reason, or if the returned
+/// future is dropped.
 ///
 /// # Errors
-/// The verb's error message, or the reason why there is no output.
+/// The verb's error message, or the reason why the verb has no output.
 pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) -> Result<Finished, String> {
     let mut command = Command::new(MYSELF);
     command.arg0("gpuflame").args(words).kill_on_drop(true);
@@ -40,7 +42,7 @@ pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) ->
         reason = stop => Err(reason),
     };
     if finished.is_err() {
-        // Dropping the child would kill it too, but it might stay a zombie for a while.
+        // Dropping `child` would kill the process too, but the process might remain a zombie for a while.
         let _ = child.kill().await;
     }
     let ((stdout, remarks), status) = finished?;
@@ -51,7 +53,7 @@ pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) ->
     }
 }
 
-/// Describes the end of a child that printed no reason.
+/// Describes how a child ended that failed without printing a reason.
 fn describe(status: ExitStatus) -> String {
     match status.signal() {
         Some(signal) => format!(
@@ -74,7 +76,7 @@ async fn read_output(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, St
     }
 }
 
-/// Reads a pipe to its end. Returns complete lines, up to the maximum size.
+/// Reads a pipe to its end. Returns complete lines with at most MAX_REMARK_BYTES in total.
 async fn read_remarks(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let (mut kept, mut part, mut dropped) = (Vec::new(), [0; 4096], 0);
     let Some(mut pipe) = pipe else { return Ok(String::new()) };

@@ -1,7 +1,7 @@
-//! `gpuflame mcp`: a server of the Model Context Protocol, through which an agent uses the other verbs.
+//! `gpuflame mcp`: a server for the Model Context Protocol, through which an AI agent uses the other verbs.
 //!
-//! Each tool is a verb. A call runs this program again with that verb, and returns its output, so an agent and a
-//! person get the same answers and the same refusals. No tool runs another program.
+//! Each tool is a verb. A tool call runs this program again with that verb and returns the verb's output, so an agent
+//! and a person get the same answers and the same refusals. No tool runs another program.
 
 mod child;
 mod requests;
@@ -33,10 +33,11 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use requests::Request;
 use tools::{TOOLS, ToolSpec};
 
-/// Maximum number of calls that run at the same time. Each may read a large file into memory; further calls wait.
+/// Maximum number of tool calls that run at the same time, because each may read a large file into memory. Further
+/// calls wait.
 const MAX_CALLS: usize = 4;
 
-/// Answer to a cancelled call, which is not sent.
+/// Answer to a cancelled call. It is not sent to the client.
 const CANCELLED: &str = "the call was cancelled";
 
 /// Answer an agent's questions about recordings and traces, through the Model Context Protocol.
@@ -56,7 +57,7 @@ pub(super) struct Mcp {
 }
 
 impl Mcp {
-    /// Runs this verb. `command` describes the arguments of every verb.
+    /// Runs the server until its input ends. `command` describes the arguments of all verbs.
     pub(super) fn run(&self, command: &clap::Command, console: Console) -> Result<Outcome> {
         if self.time_limit < SECOND {
             return Err(usage_error("--time-limit must be at least 1s"));
@@ -67,13 +68,14 @@ impl Mcp {
         let server = Server::new(command, Duration::from_nanos(self.time_limit.unsigned_abs()));
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let outcome = runtime.block_on(serve(server));
-        // Kills the children that still run. The thread that reads standard input may never return, so it is not waited for.
+        // Kills the child processes that are still running. The thread that reads standard input may be blocked
+        // forever, so the shutdown does not wait for this thread.
         runtime.shutdown_background();
         outcome
     }
 }
 
-/// Serves until the input ends, the client closes its end of the output, or a signal asks to end.
+/// Serves requests until the input ends, the client closes its end of the output, or SIGTERM, SIGINT or SIGHUP arrives.
 async fn serve(server: Server) -> Result<Outcome> {
     let closed = Arc::new(Notify::new());
     let out = Replies { out: tokio::io::stdout(), closed: Arc::clone(&closed) };
@@ -85,7 +87,7 @@ async fn serve(server: Server) -> Result<Outcome> {
             Ok(running) => running.waiting().await.map(|_| Outcome::Clean).map_err(|error| {
                 Error::new(ErrorKind::State, format!("a call ended the server: {error}; report this"))
             }),
-            // The client disconnected before it sent a request.
+            // The client disconnected before it sent its first request.
             Err(
                 ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. },
             ) => Ok(Outcome::Clean),
@@ -105,7 +107,7 @@ async fn serve(server: Server) -> Result<Outcome> {
     }
 }
 
-/// Standard output. The server is notified when the client has closed it.
+/// Standard output. Notifies the server when the client has closed its end of the pipe.
 struct Replies {
     out: tokio::io::Stdout,
     closed: Arc<Notify>,
@@ -141,7 +143,7 @@ impl AsyncWrite for Replies {
     }
 }
 
-/// The tools, and the limits on their calls.
+/// The tools of the server, and the limits on tool calls.
 struct Server {
     tools: Vec<(&'static ToolSpec, Tool)>,
     instructions: String,
@@ -158,10 +160,10 @@ impl Server {
         Self { tools, instructions, time_limit, calls: Semaphore::new(MAX_CALLS) }
     }
 
-    /// Runs the verb of a tool.
+    /// Runs the verb of a tool and returns the answer.
     ///
     /// # Errors
-    /// The text for the agent: why the verb failed, or which limit it exceeded.
+    /// A text for the agent, which states why the verb failed or which limit it exceeded.
     async fn answer(
         &self,
         request: &Request,

@@ -1,5 +1,6 @@
-//! Converts the arguments of a tool's call to the words of a command line. A value never becomes an option, whatever it begins
-//! with. `-` is the name of a file, because standard input is used by the client.
+//! Converts the arguments of a tool call to the words of a command line. An argument's value never becomes an option,
+//! even if it begins with `-`. A value of `-` is the name of a file, because the client uses standard input for its
+//! messages.
 
 use std::path::PathBuf;
 
@@ -8,23 +9,23 @@ use serde_json::Value;
 
 use super::tools::{InputKind, OutputKind, ToolSpec};
 
-/// A verb to run.
+/// A verb to run, with its command-line words.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
     pub(super) verb: &'static str,
-    /// The words after the program's name.
+    /// The words of the command line after the program's name.
     pub(super) words: Vec<String>,
     /// Whether the verb prints tables as JSON.
     pub(super) is_json: bool,
-    /// Files that the verb creates.
+    /// Paths of the files that the verb creates.
     pub(super) new_files: Vec<PathBuf>,
 }
 
 impl Request {
-    /// Reads the arguments of a call.
+    /// Converts the arguments of a tool call to a request.
     ///
     /// # Errors
-    /// A sentence for the agent, if an argument is unknown, missing or of the wrong type.
+    /// A sentence for the agent if an argument is unknown, is missing or has the wrong type.
     pub(super) fn new(spec: &ToolSpec, tool: &Tool, arguments: &JsonObject) -> Result<Self, String> {
         let empty = JsonObject::new();
         let known = tool.input_schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
@@ -88,7 +89,8 @@ impl Request {
     }
 }
 
-/// Returns the files that a verb creates for an output. A table of activities has its stacks in a second file.
+/// Returns the paths of the files that a verb creates for an output path. With a CSV table of activities, the verb
+/// writes the stacks to a second file.
 fn new_files(output: PathBuf) -> Vec<PathBuf> {
     let is_table = output.extension().is_some_and(|ending| ending == "csv");
     let stacks = is_table.then(|| output.with_extension("stacks.csv"));
@@ -111,12 +113,12 @@ fn add_option(words: &mut Vec<String>, name: &str, schema: &Value, value: &Value
     Ok(())
 }
 
-/// Returns the values of a list; a single value counts as a list of one.
+/// Returns the values of a list. A single value counts as a list with one item.
 fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().map_or(std::slice::from_ref(value), Vec::as_slice).iter()
 }
 
-/// Returns a value as a word. The verb checks its content.
+/// Returns a JSON value as a word of the command line. The verb checks the word's content.
 fn text(name: &str, value: &Value) -> Result<String, String> {
     match value {
         Value::String(text) if text.contains('\0') => Err(format!("`{name}` contains a zero byte")),
@@ -126,7 +128,7 @@ fn text(name: &str, value: &Value) -> Result<String, String> {
     }
 }
 
-/// Returns a path in a form that no verb takes for an option or for standard input.
+/// Returns a path in a form that no verb mistakes for an option or for standard input.
 fn path(name: &str, value: &Value) -> Result<String, String> {
     let Value::String(_) = value else { return Err(format!("`{name}` must be a path")) };
     let path = text(name, value)?;

@@ -1,13 +1,14 @@
-//! Keeps an answer within the size that an agent can read: leaves out the last rows of its tables, and counts them.
+//! Limits an answer to the size that an agent can read. Omits the last rows of the answer's tables, and counts the
+//! omitted rows.
 
 use serde_json::{Map, Value};
 
-/// Maximum size of an answer.
+/// Maximum size in bytes of an answer.
 const MAX_BYTES: usize = 60_000;
-/// Maximum number of rows per table that can fit, because a row has at least 6 bytes.
+/// Maximum number of rows of a table that can fit, because each row has at least 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
-/// Shortens the output of a verb if it is too long. Returns it, and a remark on the missing rows.
+/// Shortens the output of a verb if it is too long. Returns the output, and a remark on omitted rows if there are any.
 pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     if text.len() <= MAX_BYTES {
         return (text, None);
@@ -18,13 +19,13 @@ pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     }
 }
 
-/// Leaves out the last rows of the longest tables. All tables have the same maximum number of rows, which is as large as
-/// possible.
+/// Omits the last rows of the longest tables. All tables have the same maximum number of rows. It is the largest number
+/// with which the answer fits.
 fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);
     limit_rows(&mut tables, MAX_ROWS);
     let write = |tables: &Map<String, Value>| serde_json::to_string_pretty(tables).unwrap_or_default() + "\n";
-    // The largest maximum that fits is at least `low` and below `high`.
+    // The largest number of rows that fits is at least `low` and below `high`.
     let (mut low, mut high) = (0, MAX_ROWS + 1);
     while high - low > 1 {
         let middle = low + (high - low) / 2;
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(short["many"][kept - 1]["at"], kept - 1);
         let expected = format!("left out {} of 100 rows of `many`, because", 100 - kept);
         assert!(remark.unwrap().contains(&expected), "{expected}");
-        // One more row would not fit.
+        // With one more row, the answer would not fit.
         let mut more = short.clone();
         more["many"] = rows(kept + 1, &"y".repeat(1000));
         assert!(written(&more).len() > 60_000);

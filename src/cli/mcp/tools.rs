@@ -1,4 +1,5 @@
-//! The tools: verbs, with descriptions, limits and parameters for an agent. Options are described by the verb's own help.
+//! The tools of the MCP server: verbs with a description and parameters for an agent. The verb's own help texts
+//! describe its options.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -18,21 +19,21 @@ Do not conclude more than they say: busy time is a union over streams; time in a
 ranks; the kernel that ends a gap did not cause it; one rank does not speak for the job; what was not recorded is \
 unknown, not zero; savings do not add up. No tool records: that is `gpuflame run COMMAND`, in a shell.";
 
-/// A tool, and the verb that it runs.
+/// A tool of the MCP server, and the verb that it runs.
 #[derive(Debug)]
 pub(super) struct ToolSpec {
     pub(super) name: &'static str,
     pub(super) verb: &'static str,
     title: &'static str,
-    /// Description for the agent: the answers that the tool gives, and those that it cannot give.
+    /// Description for the agent, which states the answers that the tool can and cannot give.
     about: &'static str,
     pub(super) inputs: &'static [Input],
-    /// Parameters that are options of the verb, with `_` instead of `-`.
+    /// Names of the verb's options that are parameters of the tool, with `_` instead of `-`.
     options: &'static [&'static str],
     pub(super) output: OutputKind,
 }
 
-/// A parameter other than an option of the verb.
+/// A parameter of a tool that is not an option of the verb.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) name: &'static str,
@@ -46,11 +47,11 @@ pub(super) enum InputKind {
     File,
     /// Files or folders to read.
     Files,
-    /// A file to compare with; may be absent.
+    /// A file to compare with. The parameter may be absent.
     Baseline,
-    /// A file to write, which does not exist.
+    /// A file to write, which must not exist yet.
     NewFile,
-    /// Words; may be absent.
+    /// Command-line words. The parameter may be absent.
     Words,
 }
 
@@ -60,7 +61,7 @@ pub(super) enum OutputKind {
     Json,
     /// Lines of a CSV file.
     Csv,
-    /// A file, and a remark that it was written.
+    /// A file, and a remark that the file was written.
     File,
 }
 
@@ -226,7 +227,7 @@ pub(super) const TOOLS: &[ToolSpec] = &[
 ];
 
 impl ToolSpec {
-    /// Describes the tool to a client. `command` describes the arguments of every verb.
+    /// Describes the tool to a client. `command` describes the arguments of all verbs.
     pub(super) fn describe(&self, command: &Command) -> Tool {
         let verb = command.find_subcommand(self.verb);
         let options = self.options.iter().filter_map(|name| {
@@ -276,7 +277,7 @@ impl Input {
     }
 }
 
-/// Returns the JSON Schema of an option, with the help of the verb.
+/// Returns the JSON Schema of an option. Its description is the option's help text.
 fn option_schema(option: &Arg) -> Value {
     let mut about = option.get_help().map(ToString::to_string).unwrap_or_default();
     if !option.get_action().takes_values() {
