@@ -124,8 +124,8 @@ enum Runs<'a> {
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the rank that an instruction belongs to, the names of that rank, and the instruction's index in that
-    /// rank.
+    /// Returns the rank that an instruction belongs to, the name look-up of that rank, and the instruction's index in
+    /// that rank.
     fn instruction(self, number: u32) -> (Option<u32>, PathNames<'a>, u32) {
         match self {
             Self::One(found) => (None, found.names(), number),
@@ -136,7 +136,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// Returns the rank that made a call, and the names of that rank.
+    /// Returns the rank that made a call, and the name look-up of that rank.
     fn call(self, at: u32) -> (Option<u32>, PathNames<'a>) {
         match self {
             Self::One(found) => (None, found.names()),

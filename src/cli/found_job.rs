@@ -51,14 +51,14 @@ impl FoundJob {
         Ok(Self { ranks, clocks: meetings.clocks, path })
     }
 
-    /// Returns the rank that an instruction of the job belongs to, the names of that rank, and the instruction's index
-    /// in that rank.
+    /// Returns the rank that an instruction of the job belongs to, the name look-up of that rank, and the instruction's
+    /// index in that rank.
     pub(super) fn instruction(&self, number: u32) -> (u32, PathNames<'_>, u32) {
         let (rank, number) = self.path.instruction(number);
         (self.ranks[rank].number, self.ranks[rank].found.names(), number)
     }
 
-    /// Returns the rank that made a call of the job, and the names of that rank.
+    /// Returns the rank that made a call of the job, and the name look-up of that rank.
     pub(super) fn call(&self, at: u32) -> (u32, PathNames<'_>) {
         let rank = self.path.call(at);
         (self.ranks[rank].number, self.ranks[rank].found.names())

@@ -240,7 +240,7 @@ struct GpuTrace {
     nanos: u64,
     begin: i64,
     end: i64,
-    /// Time to which the times of the trace may be relative, in ns since 1970 (`baseTimeNanoseconds`).
+    /// Base time of the trace in ns since 1970 (`baseTimeNanoseconds`). The trace's times may be relative to it.
     base: i64,
 }
 
@@ -266,9 +266,9 @@ impl GpuTrace {
         Ok(gpu)
     }
 
-    /// Converts the times of launches to the clock of the stacks. Some profilers write times relative to
-    /// `baseTimeNanoseconds`; others write such a base, but absolute times. So the base is added only if the launches
-    /// overlap the stacks in time with the base, and do not overlap them without it.
+    /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
+    /// `baseTimeNanoseconds`. Others write such a base too, but absolute times. The base is therefore added only if the
+    /// launches overlap the stacks in time with the base and do not overlap the stacks without the base.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())
@@ -281,7 +281,7 @@ impl GpuTrace {
         }
     }
 
-    /// Returns the times of the first and the last launch.
+    /// Returns the times of the first and the last launch in the GPU trace.
     fn launch_range(&self) -> Option<(i64, i64)> {
         time_range(&self.launches, |launch| launch.time)
     }
@@ -352,8 +352,8 @@ fn numeric_id(id: Id<'_>) -> Option<i64> {
 
 type WeightedLines = BTreeMap<String, Weight>;
 
-/// Returns a line for every stack with the work of its launch, and then lines for the work that has no stack. So the
-/// lines include all GPU time.
+/// Returns one line for every stack with the GPU work of its launch, followed by lines for the work without a stack.
+/// The lines therefore include all GPU time.
 fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>]) -> WeightedLines {
     let mut sums: HashMap<(Option<u32>, Option<u32>), Weight> = HashMap::new();
     let mut add = |stack, work: Option<&FramedWork>| {
@@ -383,10 +383,11 @@ fn merge_lines(cpu: &CpuStacks, gpu: &GpuTrace, pairs: &[Option<(usize, Method)>
     lines
 }
 
-/// Reproduces the tutorial's first script. Each stack gets the nearest launch within the tolerance, and the first
-/// kernel with the id of that launch.
+/// Reproduces the tutorial's first script. Each stack gets the nearest launch within `tolerance` (in ns), and the first
+/// kernel with that launch's correlation id.
 fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> WeightedLines {
-    // If two launches have the same id, the later one replaces the earlier one, but keeps the earlier one's position.
+    // If two launches have the same correlation id, the later launch replaces the earlier launch at the earlier
+    // launch's position.
     let mut places: HashMap<u64, usize> = HashMap::new();
     let mut launches: Vec<(i64, usize, u64)> = Vec::new();
     for launch in gpu.launches.iter().filter(|launch| launch.correlation > 0) {
@@ -399,8 +400,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // Among the launches before the stack, the latest time counts. If several launches have this time, the first
-        // is used.
+        // Of the launches before the stack, the latest launch is a candidate. If several launches have this latest
+        // time, the first of these launches is the candidate.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
@@ -422,7 +423,8 @@ fn time_range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Prints the share of the stacks that have a launch. If it is less than half, also prints the time ranges of the two clocks.
+/// Prints how many stacks matched a launch. If fewer than half matched, also prints the time ranges of the stacks'
+/// clock and of the trace's clock.
 fn print_match_share(
     cpu: &CpuStacks,
     gpu: &GpuTrace,
@@ -458,7 +460,7 @@ fn print_match_share(
     }
 }
 
-/// Prints a remark if the matches by time are hardly better than chance.
+/// Prints a remark if the stacks that were matched to launches by time are matched hardly better than chance.
 fn print_doubts(report: &Report, console: Console) {
     let guessed = report.matched[Method::Order as usize] + report.matched[Method::Time as usize];
     if report.matched[Method::Time as usize] > 0 && report.doubtful * 100 > guessed {

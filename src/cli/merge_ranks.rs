@@ -1,5 +1,5 @@
 //! `gpuflame merge-ranks`: merges the recordings or traces of one job into one profile, and writes a table that shows
-//! which rank delays the others.
+//! which rank delays the other ranks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IsTerminal;
@@ -85,7 +85,7 @@ pub(super) struct MergeRanks {
     names: NameFlags,
 }
 
-/// Data about a rank.
+/// Sums and other facts about one rank of the job.
 struct RankData {
     rank: u32,
     source: String,
@@ -96,20 +96,20 @@ struct RankData {
     linked: (u64, u64),
     /// Kernels with their GPU time in ns, longest time first.
     kernels: Vec<(u64, String)>,
-    /// GPU time in ns of the kernels that move data between ranks, by kernel name.
+    /// GPU time in ns of the kernels that move data between ranks, keyed by kernel name.
     collectives: BTreeMap<String, u64>,
     /// Every execution of a kernel that moves data between ranks. Empty if the source has only sums.
     arrivals: CollectiveKernels,
-    /// Time to which the times of `arrivals` are relative, if it is known.
+    /// Base time to which the times in `arrivals` are relative, if this base is known.
     clock_base: Option<i64>,
-    /// Whether the source has only sums.
+    /// Whether the rank's source has sums instead of single activities.
     has_only_sums: bool,
-    /// Number of ranks of the job, if the file gives it.
+    /// Number of ranks of the job, if the rank's file contains this number.
     world_size: Option<u32>,
-    /// Number of steps, or of windows if there are no steps.
+    /// Number of steps of the rank, or number of recording windows if it has no steps.
     steps: u64,
-    /// Time in ns during which the host was late, by the source line that it executed; or the reason why this is
-    /// unknown.
+    /// Time in ns during which the host was late, keyed by the source line that it executed; or the reason why these
+    /// times are unknown.
     late_lines: std::result::Result<BTreeMap<String, u64>, &'static str>,
 }
 
@@ -132,7 +132,8 @@ impl MergeRanks {
             let mut ops = OpCollector::default();
             let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
-                // Other ranks may still be readable. If no rank is readable, the last error is returned.
+                // The other ranks may still be readable. If no rank is readable, the error of the last rank is
+                // returned.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -283,7 +284,7 @@ impl MergeRanks {
     }
 }
 
-/// GPU time of each launching stack, and the ranks in which the stack occurs.
+/// Map from each launching stack to its GPU time in ns and the ranks in which the stack occurs.
 type StackSums = BTreeMap<String, (u64, BTreeSet<u32>)>;
 
 fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameFolding) {
@@ -296,7 +297,7 @@ fn add_stacks(stacks: &mut StackSums, rank: u32, profile: &Profile, names: NameF
     }
 }
 
-/// Adds the idle time and the number of gaps of a profile to `sums`, by cause.
+/// Adds the idle time in ns and the number of gaps of a profile to `sums`, keyed by cause.
 fn add_idle(sums: &mut BTreeMap<&'static str, (u64, u64)>, profile: &Profile) {
     for sample in profile.shown_samples(&IDLE) {
         let sum = sums.entry(idle_word(sample)).or_default();
@@ -370,8 +371,8 @@ fn rank_table(all: &[RankData]) -> Table {
     table
 }
 
-/// Returns the sentence that names the straggler of a job. `files` are the recordings of its ranks. Returns `None` if
-/// there are fewer than two ranks, if a file cannot be read, or if no rank differs from the other ranks.
+/// Returns the sentence that names the straggler of a job. `files` are the recordings of the job's ranks. Returns
+/// `None` if there are fewer than two ranks, if a file cannot be read, or if no rank differs from the other ranks.
 pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> Option<String> {
     let console = Console { quiet: true, ..console };
     let mut all: Vec<RankData> = Vec::new();
@@ -388,7 +389,8 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     let standings = if all.len() > 1 { compare_ranks(&times) } else { Vec::new() };
     let at = standings.iter().position(|one| one.verdict != StragglerVerdict::NotStraggler)?;
     let (rank, own) = (all[at].rank, &all[at].time);
-    // Medians are compared, not sums, because the first step of a rank may wait for the start of another rank.
+    // The sentence compares medians instead of sums, because the first step of a rank may wait for the start of another
+    // rank.
     let has_steps = times.iter().all(|time| time.steps.work.len() > 1);
     let per_step = if has_steps { " per step" } else { "" };
     let of_others = |of: fn(&RankTime) -> u64| {
@@ -421,7 +423,7 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
             format_nanos(work_of(own)),
             format_nanos(of_others(work_of))
         )),
-        // Without steps, even a large difference may be due to chance, so it leads only to a hint.
+        // Without steps, even a large difference may be due to chance, so the sentence is only a hint.
         StragglerVerdict::Unsure if !has_steps && own.communication < of_other_ranks / 2 => Some(format!(
             "the other ranks may wait for rank {rank}{collective} ({communication}); mark steps with \
                  `gpuflame.step()` or `--window step-range=NAME` to be sure"
@@ -430,7 +432,7 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     }
 }
 
-/// Creates a progress bar that counts files. It is visible only on a terminal.
+/// Creates a progress bar that counts the files of the ranks. It is visible only on a terminal.
 fn progress_bar(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -500,7 +502,7 @@ impl RankData {
         JobMember { rank: self.rank, world_size: self.world_size, kernels }
     }
 
-    /// Adds the data of another window or process of the same rank.
+    /// Adds the data from another recording window or process of the same rank.
     fn add(&mut self, other: Self) {
         self.source = format!("{}, {}", self.source, other.source);
         add_to(&mut self.busy, other.busy);
@@ -538,7 +540,7 @@ impl RankData {
     }
 }
 
-/// Returns every execution of a kernel that moves data between ranks, with times on the clock of the file.
+/// Returns every execution of a kernel that moves data between ranks, with times on the clock of the rank's file.
 fn collect_arrivals(
     profile: &Profile,
     ops: &OpCollector,
@@ -563,7 +565,7 @@ fn collect_arrivals(
     arrivals
 }
 
-/// Returns the time during which the host was late, by the source line that it executed.
+/// Returns the time in ns during which the host was late, keyed by the source line that it executed.
 ///
 /// # Errors
 /// The reason why these times are unknown.
@@ -597,15 +599,16 @@ fn late_lines(
     }
 }
 
-/// Removes the source location from a function's name. Traces write the location before the name, gpuflame after it.
+/// Removes the source location from a function's name. Traces write the location before the name, gpuflame after the
+/// name.
 fn function_name<'a>(function: &'a str, place: &str) -> &'a str {
     let without_place = |(name, place): (&'a str, &str)| place.contains(".py:").then_some(name);
     let ours = || function.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).and_then(without_place);
     function.strip_prefix(place).or_else(ours).unwrap_or(function)
 }
 
-/// Returns the collective kernels that cannot be compared, with the number of ranks that ran each kernel. A kernel cannot
-/// be compared if it ran on several ranks and a rank that ran it has only sums.
+/// Returns the collective kernels that cannot be compared, each with the number of ranks that ran it. A kernel cannot
+/// be compared if it ran on several ranks and one of these ranks has only sums.
 fn collectives_of_sums(all: &[RankData]) -> BTreeMap<String, u64> {
     let mut ranks: BTreeMap<&String, (u64, bool)> = BTreeMap::new();
     for rank in all {
@@ -625,8 +628,8 @@ fn is_straggler(all: &[RankData], at: usize) -> bool {
     matches!(compare_ranks(&times)[at].verdict, StragglerVerdict::OthersWait | StragglerVerdict::MostWork)
 }
 
-/// Returns the source line in which the host of the rank at index `at` was late for longer than the hosts of the
-/// other ranks were on average. If there are several such lines, returns the one with the largest difference.
+/// Returns the source line in which the host of the rank at index `at` was late for longer than the other ranks' hosts
+/// on average. If there are several such lines, returns the line with the largest difference.
 ///
 /// # Errors
 /// The reason why no line is named.
@@ -655,8 +658,8 @@ fn find_late_line(all: &[RankData], at: usize) -> std::result::Result<&str, &'st
     }
 }
 
-/// Returns the collective in which the rank at index `at` spends the least time compared with the mean of the other
-/// ranks. In that collective, the other ranks wait for this rank.
+/// Returns the collective in which the time of the rank at index `at` is furthest below the mean of the other ranks. In
+/// this collective, the other ranks wait longest for the rank.
 fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &RankData| rank.collectives.get(name).copied().unwrap_or(0);

@@ -1,7 +1,7 @@
-//! Runs every verb on randomly damaged recordings. No verb may panic, whatever a recording contains.
+//! Runs every verb on randomly damaged recordings. No verb may panic, regardless of the recording's contents.
 //!
 //! `GPUFLAME_MUTATIONS=50000 cargo test -p gpuflame-cli --bins mutated` takes half an hour; CI runs only a few
-//! mutations. If a file makes a verb panic, the file is kept, and the test names all such files at the end.
+//! mutations. If a file makes a verb panic, the file is not deleted, and the test lists all such files at the end.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,11 +15,11 @@ use gpuflame_model::record::testing::{Rng, each_row_of_cycle};
 use gpuflame_model::record::{CheckpointMark, Chunk, Nanos, SumsWriter, Writer};
 
 const TAG_CHUNK: u8 = 25;
-/// Numbers of mutations with which a verb has panicked in the past.
+/// Turns (seeds of the random mutations) in which a verb has panicked in the past.
 const REGRESSION_TURNS: [u64; 15] =
     [76, 534, 1476, 2872, 3276, 783, 5718, 7042, 7630, 20_966, 21_458, 27_572, 33_472, 49_268, 49_384];
 
-/// Returns a recording of rows.
+/// Returns a recording that consists of rows, with a checkpoint mark.
 fn rows_recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     (0..5).for_each(|turn| each_row_of_cycle(turn, &mut |row| writer.row(row).unwrap()));
@@ -27,7 +27,7 @@ fn rows_recording() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Returns the recording of a process that writes sums instead of rows.
+/// Returns a recording as written by a process that records sums instead of rows.
 fn sums_recording() -> Vec<u8> {
     let mut explain = Explain::default();
     let (mut definitions, mut written) = (Definitions::default(), SumsWriter::default());
@@ -62,7 +62,7 @@ pub(super) fn mutate(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Corrects the checksums of damaged chunks, so that the reader reads their rows.
+/// Corrects the checksums of damaged chunks, so that the reader does not skip the chunks' rows.
 fn repair_checksums(bytes: &mut [u8]) {
     let mut at = 16;
     while let Some(head) = bytes.get(at..at + 9) {
@@ -76,7 +76,7 @@ fn repair_checksums(bytes: &mut [u8]) {
     }
 }
 
-/// The verbs, with their flags.
+/// Command lines of the verbs to test, without the program's name.
 const VERBS: [&str; 46] = [
     "info in.gfr -o out",
     "check in.gfr -o out",
@@ -126,7 +126,7 @@ const VERBS: [&str; 46] = [
     "recover in.gfr --alive",
 ];
 
-/// Runs verbs on files of the folder, and ignores their exit status.
+/// Runs the command lines in `lines` on files in `folder`, and ignores the exit status of each verb.
 pub(super) fn run_verbs(folder: &Path, lines: &[&str]) {
     for line in lines {
         let in_folder = |word: &str| match word.contains("in.") || word.contains("out") {
@@ -139,7 +139,7 @@ pub(super) fn run_verbs(folder: &Path, lines: &[&str]) {
     }
 }
 
-/// Runs all verbs on the file, and removes what they wrote next to it.
+/// Runs all verbs on the recording in `folder`, and removes the files that the verbs wrote next to the recording.
 fn run_all_verbs(folder: &Path) {
     run_verbs(folder, &VERBS);
     for suffix in ["folded", "svg", "csv", "idle.folded", "idle.svg", "set.json"] {

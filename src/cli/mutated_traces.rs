@@ -1,7 +1,8 @@
-//! Runs the verbs that need single rows on randomly damaged traces of other tools. No verb may panic.
+//! Runs the verbs that need single activities on randomly damaged traces of other tools. No verb may panic.
 //!
-//! `GPUFLAME_MUTATIONS=10000 cargo test --release -p gpuflame-cli --bins mutated_traces` takes some minutes; CI runs only a
-//! few mutations. If a file makes a verb panic, the file is kept, and the test names all such files at the end.
+//! `GPUFLAME_MUTATIONS=10000 cargo test --release -p gpuflame-cli --bins mutated_traces` takes some minutes; CI runs
+//! only a few mutations. If a file makes a verb panic, the file is not deleted, and the test lists all such files at
+//! the end.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,7 +33,7 @@ const VERBS: [&str; 17] = [
     "convert in.trace --to sbt -o out",
 ];
 
-/// An event with a duration, in us.
+/// Returns a trace event with a duration. Times are in us.
 fn slice(category: &str, name: &str, (pid, tid): (u32, u32), (from, to): (u32, u32), args: Value) -> Value {
     json!({ "ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": from, "dur": to - from, "args": args })
 }
@@ -54,7 +55,7 @@ fn wait(kind: &str, id: u32, stream: u32, times: (u32, u32), record: i32) -> Val
     slice("cuda_sync", kind, (0, stream), times, args)
 }
 
-/// A node of the graph that the call 9 launched.
+/// Returns the trace event of a node of the CUDA graph that the call with correlation id 9 launched.
 fn node(category: &str, name: &str, id: u32, lane: u32, times: (u32, u32)) -> Value {
     let args = json!({
         "correlation": 9, "device": 0, "context": 1, "stream": lane, "original_stream": 7, "graph id": 3,
@@ -67,7 +68,8 @@ fn flow(phase: &str, id: u64, (pid, tid): (u32, u32), time: u32) -> Value {
     json!({ "ph": phase, "cat": "ac2g", "name": "ac2g", "id": id, "pid": pid, "tid": tid, "ts": time })
 }
 
-/// A trace with two threads, two GPUs, three streams, an event, a graph with an edge, and waits of host and stream.
+/// Returns the events of a trace with two threads, two GPUs, three streams, a CUDA event, a CUDA graph with an edge,
+/// and waits of the host and of a stream.
 fn trace() -> Vec<Value> {
     vec![
         slice("user_annotation", "ProfilerStep#1", (1, 5), (0, 300), json!({})),
@@ -103,7 +105,7 @@ fn trace() -> Vec<Value> {
     ]
 }
 
-/// Values that replace numbers and texts.
+/// Returns an unusual value, which replaces a number or text of the trace.
 fn odd_value(rng: &mut Rng) -> Value {
     match rng.below(14) {
         0 => json!(-1),
@@ -121,7 +123,7 @@ fn odd_value(rng: &mut Rng) -> Value {
     }
 }
 
-/// Damages events: their values, their number and their order.
+/// Damages trace events at random: changes values, removes or repeats events, and changes their order.
 fn damage(events: &mut Vec<Value>, rng: &mut Rng) {
     for _ in 0..=rng.below(8) {
         if events.is_empty() {
@@ -157,7 +159,7 @@ fn damage(events: &mut Vec<Value>, rng: &mut Rng) {
     }
 }
 
-/// Returns the trace in the format that `convert --to word` writes.
+/// Returns the trace, converted to the format `word` by `gpuflame convert`.
 fn converted(folder: &Path, word: &str) -> Vec<u8> {
     fs::write(folder.join("in.trace"), json!({ "traceEvents": trace() }).to_string()).unwrap();
     run_verbs(folder, &[&format!("convert in.trace --to {word} -o out")]);

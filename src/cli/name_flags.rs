@@ -1,5 +1,5 @@
-//! Flags of the verbs that draw views: how to treat numbers in names, and where to draw the work of backward passes
-//! and graphs.
+//! Flags for verbs that draw stacks. They select how to treat numbers in names, and under which stacks to draw the GPU
+//! work of backward passes and CUDA graphs.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use gpuflame_export::NameFolding;
 use gpuflame_model::options::Backward;
 use gpuflame_offline::run::ReadOptions;
 
-/// Options for the frames of stacks.
+/// Options for the names and the order of frames in stacks.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct NameFlags {
     /// Keep numbers in names. By default, counters (`ProfilerStep#5`, `seq = 46588`) and ids (`object at

@@ -1,20 +1,20 @@
-//! Suggests names for a name that does not exist.
+//! Suggests similar existing names for a name that does not exist.
 
 use std::collections::BTreeSet;
 
-/// Maximum number of names in a suggestion.
+/// Maximum number of names that a message suggests.
 const MAX_NAMES: usize = 3;
 /// Maximum number of characters of a suggested name.
 const MAX_CHARS: usize = 60;
-/// Maximum number of names that are compared.
+/// Maximum number of existing names that are compared with the wrong name.
 const MAX_COMPARED: usize = 10_000;
-/// Maximum number of characters per name that are compared.
+/// Maximum number of characters of each name that are compared.
 const MAX_COMPARED_CHARS: usize = 120;
-/// Minimum similarity of a suggestion, from 0 to 1.
+/// Minimum similarity, from 0 to 1, of a suggested name to the wrong name.
 const MIN_SIMILARITY: f64 = 0.6;
 
-/// Returns the names that are most similar to `wrong`, at most three. Case is ignored. A name is compared as a whole and by its
-/// words.
+/// Returns at most three names that are most similar to `wrong`. Case is ignored. Both the whole name and each of its
+/// words are compared with `wrong`.
 pub(super) fn near_misses<'a>(wrong: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     let wrong: String = wrong.to_lowercase().chars().take(MAX_COMPARED_CHARS).collect();
     let names: BTreeSet<&str> = names.into_iter().take(MAX_COMPARED).collect();
@@ -24,7 +24,7 @@ pub(super) fn near_misses<'a>(wrong: &str, names: impl IntoIterator<Item = &'a s
     scored.into_iter().take(MAX_NAMES).map(|(_, name)| name).collect()
 }
 
-/// Similarity of two names, from 0 to 1.
+/// Returns the similarity of two names, from 0 to 1.
 fn similarity(wrong: &str, name: &str) -> f64 {
     let name: String = name.to_lowercase().chars().take(MAX_COMPARED_CHARS).collect();
     if !wrong.is_empty() && name.contains(wrong) {
@@ -35,7 +35,7 @@ fn similarity(wrong: &str, name: &str) -> f64 {
     best.max(strsim::normalized_damerau_levenshtein(wrong, &name))
 }
 
-/// Lists names for a message, each in backquotes and cut to a readable length: `a`, `b`.
+/// Formats names for a message, each in backquotes and cut to a readable length: `a`, `b`.
 pub(super) fn quoted(names: &[&str]) -> String {
     let quoted: Vec<_> = names.iter().map(|name| format!("`{}`", cut(name))).collect();
     match &quoted[..] {

@@ -1,10 +1,11 @@
-//! The command that shows more about a finding or a run.
+//! Suggests the `gpuflame` command line that shows more about a finding or a run.
 
 use super::ranks::RankFlags;
 
-/// Returns the command that shows more about a finding; `None` if a picture or table of idle time does. `file`: the file of the
-/// run, or of the rank that the finding is about. `files`: all files of the job. Both are quoted for a shell. `has_rows`: whether the files contain every call. `ranks`: how the
-/// files of a job are numbered.
+/// Returns the command that shows more about the finding with the id `id`. Returns `None` if a picture or table of idle
+/// time shows more. `file` is the file of the run, or of the rank that the finding is about. `files` are all files of
+/// the job. Both are already quoted for a shell. `has_rows` is whether the files contain every call. `ranks` determines
+/// how the files of a job are numbered.
 pub(super) fn command_for(
     id: &str,
     is_bad: bool,
@@ -39,12 +40,13 @@ pub(super) fn command_for(
     Some(format!("gpuflame {}", arguments.replace("FILE", file)))
 }
 
-/// Returns the command that compares the ranks of a job and draws the job.
+/// Returns the command that compares the ranks of a job and draws a flame graph of the job.
 pub(super) fn merge_command(files: &[String], ranks: RankFlags) -> String {
     format!("gpuflame merge-ranks {} -o job.svg{}", files.join(" "), ranks.as_text())
 }
 
-/// Quotes a file name for a shell if it needs quotes. Standard input cannot be read twice, so it becomes a placeholder.
+/// Quotes a file name for a shell if the name needs quotes. Standard input cannot be read twice, so its name is
+/// replaced by the placeholder `FILE`.
 pub(super) fn quoted_for_shell(file: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
     match file {

@@ -1,9 +1,9 @@
-//! Collects the single operations of a run.
+//! Collects the single GPU operations (kernels, copies and fills) of a run.
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, Work};
 
-/// A [`Sink`] that stores the start, the duration (both in ns), the kind and the GPU of each operation.
+/// A [`Sink`] that stores the start and the duration (both in ns), the kind and the GPU of each operation.
 #[derive(Default)]
 pub(super) struct OpCollector(pub(super) Vec<(u64, u64, Work, u32)>);
 

@@ -1,4 +1,4 @@
-//! Opens a file on the desktop.
+//! Opens a file in the desktop's browser.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::console::Console;
 
-/// Time to wait for `xdg-open`, which fails within this time if it cannot show the file.
+/// Maximum time to wait for `xdg-open`. If it cannot show the file, it fails within this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Shows a file on the desktop, or prints its path if that fails.
+/// Shows a file in the desktop's browser. If that fails, prints the file's path.
 pub(super) fn open_in_browser(file: &Path, console: Console) {
     let mut command = Command::new("xdg-open");
     command.arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -21,8 +21,8 @@ pub(super) fn open_in_browser(file: &Path, console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", file.display()));
 }
 
-/// Whether the child exits successfully or keeps running. It keeps running on a machine without a desktop, where it becomes the
-/// browser.
+/// Whether `xdg-open` exits successfully or keeps running. It keeps running on a machine without a desktop environment,
+/// where it replaces itself with the browser.
 fn is_shown(mut child: Child) -> bool {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {

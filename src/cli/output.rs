@@ -1,4 +1,4 @@
-//! Output of a verb: stdout, or a file that gets its final name only when it is complete.
+//! Writes the output of a verb to stdout, or to a file that gets its final name only when it is complete.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -25,7 +25,7 @@ impl From<OsString> for Target {
 }
 
 impl Target {
-    /// Returns the part after the last dot of `name.ENDING`, from which the format is derived.
+    /// Returns the ending of the file's name (the part after the last dot), from which the output format is derived.
     pub(super) fn ending(&self) -> Option<&str> {
         match self {
             Self::Stdout => None,
@@ -33,11 +33,11 @@ impl Target {
         }
     }
 
-    /// Calls `content` to write the output. If the file already exists, the new file replaces it once it is complete.
+    /// Calls `content` to write the output. If the file already exists, it is replaced once the new file is complete.
     /// On an error, the existing file is unchanged.
     ///
     /// # Errors
-    /// Errors of `content`; errors of the file, with its name.
+    /// The errors of `content`, and errors while writing the file. The message contains the file's name.
     pub(super) fn write(
         &self,
         console: Console,
@@ -49,7 +49,8 @@ impl Target {
                 let mut out = BufWriter::with_capacity(1 << 16, Stdout { closed: &mut closed });
                 let written = content(&mut out).and_then(|()| Ok(out.flush()?));
                 drop(out.into_parts());
-                // A closed pipe is not an error, because the reader has read enough, as in `gpuflame top x | head`.
+                // A closed pipe is not an error: the reader, such as `head` in `gpuflame top x | head`, has read
+                // enough.
                 if closed { Ok(()) } else { written }
             }
             Self::File(path) => {
@@ -61,7 +62,7 @@ impl Target {
     }
 }
 
-/// Standard output, and a flag that is set when the reader has closed it.
+/// Standard output, with a flag that is set when the reader has closed the pipe.
 struct Stdout<'a> {
     closed: &'a mut bool,
 }
@@ -84,8 +85,8 @@ fn not_written_error(path: &Path, error: Error) -> Error {
     error.within(format!("{} was not written", path.display()))
 }
 
-/// Writes a file so that it is either complete or absent. Devices, pipes, and the kernel's names for open descriptors
-/// (`/dev/stdout`, `/dev/fd/3`) are written directly.
+/// Writes a file, which is either complete or absent at the end. Devices, pipes and the Linux kernel's names for open
+/// descriptors (`/dev/stdout`, `/dev/fd/3`) are written directly.
 fn write_file(path: &Path, content: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     if is_special(path) {
         let mut out = BufWriter::new(File::options().write(true).open(path)?);
@@ -102,10 +103,10 @@ fn is_special(path: &Path) -> bool {
         || fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
 }
 
-/// Creates a temporary file next to `path`. When it is published, it gets the name `path`.
+/// Creates a temporary file next to `path`. When the temporary file is published, it gets the name `path`.
 ///
 /// # Errors
-/// The folder does not exist, or is not writable.
+/// The folder of `path` does not exist or is not writable.
 fn create_draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {

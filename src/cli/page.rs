@@ -1,22 +1,23 @@
-//! The place where text for people appears: a terminal, which has a width and perhaps colours, or a pipe or file, which gets
-//! every column and every name in full.
+//! Properties of the destination of text output. A terminal has a width and possibly colours. A pipe or file gets every
+//! column and complete names.
 
 use std::io::{IsTerminal, stdout};
 
 use super::console::{ColorChoice, Console};
 use super::output::Target;
 
-/// Width of a terminal that does not report its width.
+/// Assumed width, in characters, of a terminal that does not report its width.
 const DEFAULT_COLUMNS: usize = 80;
-/// Minimum width of a table. A narrower terminal breaks its lines.
+/// Minimum width, in characters, to which tables are fitted. A narrower terminal wraps the lines.
 const MIN_COLUMNS: usize = 24;
-/// Maximum width of a terminal. The variable COLUMNS may contain a larger number, which is then reduced.
+/// Maximum width, in characters, to which tables are fitted. A larger number in the environment variable COLUMNS is
+/// reduced to this width.
 const MAX_COLUMNS: usize = 2000;
 
-/// Width and colours of the place where text appears.
+/// Width and colours of the destination of text output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Page {
-    /// Number of characters in a line. `None`: there is no limit, and the text has the format that scripts parse.
+    /// Maximum number of characters per line. `None`: no limit, and the text has the format that scripts parse.
     pub(super) columns: Option<usize>,
     pub(super) has_colors: bool,
 }
@@ -25,7 +26,7 @@ impl Page {
     /// A pipe or a file.
     pub(super) const UNBOUNDED: Self = Self { columns: None, has_colors: false };
 
-    /// Returns the page of text that is written to `target`.
+    /// Returns the page properties for text that is written to `target`.
     pub(super) fn of(target: &Target, console: Console) -> Self {
         let is_terminal = *target == Target::Stdout && stdout().is_terminal();
         let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -50,7 +51,7 @@ impl Page {
         if !self.has_colors || style == Style::Plain || text.trim().is_empty() {
             return text.to_owned();
         }
-        // Blanks that align a column are neither underlined nor coloured.
+        // Blanks that align a column stay outside the escape codes, so that they are neither underlined nor coloured.
         let inner = text.trim();
         let start = text.len() - text.trim_start().len();
         let (before, after) = (&text[..start], &text[start + inner.len()..]);
@@ -58,11 +59,12 @@ impl Page {
     }
 }
 
-/// Meaning of a piece of text, which determines its colour. Kinds of work have the colours that they have in pictures.
+/// Meaning of a piece of text, which determines its colour. Each kind of GPU work has the same colour as in flame
+/// graphs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     Plain,
-    /// Heading, titles of columns, totals, the user's own code.
+    /// Headings, column titles, totals, and functions of the user's own code.
     Strong,
     /// Less important text: empty cells, gaps, notes.
     Faint,

@@ -1,4 +1,4 @@
-//! Parts of a critical path, grouped by class, function and name.
+//! Groups the parts of a critical path by class, function and name.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -8,22 +8,22 @@ use super::path_names::PathNames;
 use gpuflame_model::profile::SampleSite;
 use gpuflame_offline::analysis::{PathClass, PathPart};
 
-/// Parts of a path with the same class, function and name.
+/// The parts of a critical path that have the same class, function and name.
 #[derive(Debug)]
 pub(super) struct PathGroup {
     pub(super) class: PathClass,
     pub(super) name: String,
-    /// Innermost function of the user's code.
+    /// Innermost function of the user's code in the stacks of the parts.
     pub(super) function: Option<String>,
     pub(super) nanos: u64,
-    /// Positions of the parts in the path.
+    /// Indices of the group's parts in the critical path.
     pub(super) parts: Vec<usize>,
 }
 
-/// Class, number of the function, and name.
+/// Key of a group: class, index of the function, and name.
 type Key<'a> = (PathClass, u32, Cow<'a, str>);
 
-/// Groups the parts. The group with most time comes first.
+/// Groups the parts. Returns the groups sorted by time, longest first.
 pub(super) fn path_groups(names: PathNames<'_>, parts: &[PathPart]) -> Vec<PathGroup> {
     let mut functions = Functions::default();
     let mut groups: HashMap<Key<'_>, (u64, Vec<usize>)> = HashMap::new();
@@ -45,7 +45,8 @@ pub(super) fn path_groups(names: PathNames<'_>, parts: &[PathPart]) -> Vec<PathG
     groups
 }
 
-/// Functions by number. A part has a number instead of a name, because a path may have a million parts.
+/// Interned names of functions. While parts are grouped, each part has the index of its function instead of the name,
+/// because a path may have a million parts.
 #[derive(Default)]
 struct Functions {
     names: Vec<Option<String>>,

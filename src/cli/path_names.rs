@@ -1,4 +1,4 @@
-//! Names, stacks and reasons of the parts of a critical path, in words.
+//! Describes the parts of a critical path in words: their names, their stacks, and the reasons why they begin.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use gpuflame_offline::analysis::{
     PathPart, Unexplained, What, host_stack_name,
 };
 
-/// Everything that is needed to name a part.
+/// The data that is needed to name a part of a critical path.
 #[derive(Clone, Copy)]
 pub(super) struct PathNames<'a> {
     pub(super) path: &'a CriticalPath,
@@ -19,23 +19,23 @@ pub(super) struct PathNames<'a> {
     pub(super) profile: &'a Profile,
 }
 
-/// Key of the name of a part.
+/// Key of a part's name. Parts with equal keys have equal names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum NameKey<'a> {
     /// GPU work.
     Work(InstructionKind, Work),
-    /// An instruction without a row of its own.
+    /// An instruction without an activity, identified by its index.
     Instruction(u32),
-    /// A call, by its function.
+    /// A CUDA call, identified by the name of the called API function.
     Call(&'a str),
-    /// A stretch between two calls, by their functions.
+    /// The time between two CUDA calls, identified by the names of both API functions.
     Between(&'a str, &'a str),
-    /// No recorded object.
+    /// A part of the path for which nothing was recorded.
     Nothing,
 }
 
 impl<'a> PathNames<'a> {
-    /// Name of what happens: a kernel, a call, or the calls around a stretch of the host.
+    /// Returns the name of a part: of its kernel or call, or of the two calls around host time.
     pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
         match part.what {
             What::Instruction(number) => self.instruction(number),
@@ -48,7 +48,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Key of a part's name: parts with the same key have the same name.
+    /// Returns the key of a part's name. Parts with equal keys have equal names.
     pub(super) fn key(self, part: &PathPart) -> NameKey<'a> {
         match part.what {
             What::Instruction(number) => {
@@ -67,7 +67,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Name of an instruction: its work, or its call.
+    /// Returns the name of an instruction: of its kernel, copy or fill, or otherwise of its call.
     pub(super) fn instruction(self, number: u32) -> Cow<'a, str> {
         let instruction = self.list.get(number);
         match instruction.detail {
@@ -84,7 +84,8 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Name of the innermost frame of a stack between two calls: a function, an operator, a call or a named range.
+    /// Returns the name of the innermost frame of a stack between two calls. This is a function, an operator, a call or
+    /// a named range.
     pub(super) fn innermost(self, context: ContextId) -> Option<&'a str> {
         host_stack_name(self.profile, context)
     }
@@ -93,7 +94,7 @@ impl<'a> PathNames<'a> {
         self.path.calls().get(at as usize).map_or("[no call]", |host| call(self.profile, host.context))
     }
 
-    /// The stack under which the part is drawn; `None` if it has none.
+    /// Returns the stack under which the part is drawn; `None` if the part has no stack.
     pub(super) fn site(self, part: &PathPart) -> Option<SampleSite> {
         let host = |at: u32| self.path.calls().get(at as usize);
         let context = match part.what {
@@ -118,26 +119,26 @@ impl<'a> PathNames<'a> {
         context != ContextId::NONE && self.profile.context(context).is_some()
     }
 
-    /// Innermost function of the user's code in a stack.
+    /// Returns the innermost function of the user's code in a stack.
     fn executed(self, site: SampleSite) -> Option<String> {
         executed_line(self.profile, site, NameFolding::default()).map(|line| line.function)
     }
 
-    /// Innermost function of the user's code that made a call.
+    /// Returns the innermost function of the user's code in the stack of a call.
     pub(super) fn function_of(self, context: ContextId) -> Option<String> {
         self.executed(SampleSite::Context(context)).filter(|_| self.has_stack(context))
     }
 
-    /// Innermost function of the user's code.
+    /// Returns the innermost function of the user's code in the stack of a part.
     pub(super) fn function(self, part: &PathPart) -> Option<String> {
         match self.site(part)? {
-            // Of a stretch between two calls, the function that made the second is known to have run.
+            // For the time between two calls, it is only known that the function that made the second call was running.
             SampleSite::Between { before, .. } => self.executed(SampleSite::Context(before)),
             site => self.executed(site),
         }
     }
 
-    /// Thread that a part of the host belongs to.
+    /// Returns the host thread of a part; `None` if the part is not on the host.
     pub(super) fn thread(self, part: &PathPart) -> Option<ThreadId> {
         match part.what {
             What::Call(at) | What::Between(_, at) | What::Stack { before: at, .. } => {
@@ -147,7 +148,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// GPU and stream of a part of a GPU.
+    /// Returns the GPU and the stream of a part; `None` if the part is not on a GPU.
     pub(super) fn stream(self, part: &PathPart) -> Option<(u32, u32)> {
         match part.what {
             What::Instruction(number) => {
@@ -158,7 +159,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// The frames under which the part is drawn, as a folded line.
+    /// Returns the frames under which the part is drawn, as a folded line.
     pub(super) fn folded(self, part: &PathPart) -> String {
         let mut frames = match self.site(part) {
             Some(site) => folded_names(self.profile, site, NameFolding::default()),
@@ -182,7 +183,7 @@ impl<'a> PathNames<'a> {
         cleaned.join(";")
     }
 
-    /// Says why the part begins where the one before it ends.
+    /// Returns the reason, in words, why `part` begins when the part before it ends.
     pub(super) fn reason(self, before: Option<&PathPart>, part: &PathPart) -> String {
         let name = self.name(part);
         let last = before.map(|before| self.name(before)).unwrap_or_default();
@@ -221,7 +222,7 @@ impl<'a> PathNames<'a> {
     }
 }
 
-/// The rule that connects two parts, in words.
+/// Returns the rule that connects two consecutive parts, in words.
 pub(super) fn reason_words(kind: Option<EdgeKind>) -> &'static str {
     match kind {
         None => "nothing was between them",
@@ -247,7 +248,7 @@ pub(super) fn reason_words(kind: Option<EdgeKind>) -> &'static str {
     }
 }
 
-/// Why a part is not explained, in words.
+/// Returns the reason why a part of the path is unexplained, in words.
 pub(super) fn why_words(why: Unexplained) -> &'static str {
     match why {
         Unexplained::BeforeRecords => "before the first record of the path",

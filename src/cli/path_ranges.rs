@@ -1,7 +1,8 @@
-//! The part of a critical path inside ranges that the program named.
+//! Restricts a critical path to ranges that the program named, such as NVTX ranges.
 //!
-//! A trace gives start and end of each range. A recording has ranges only as frames of stacks: there, a range lasts from the
-//! start of the first to the end of the last of consecutive calls of a thread that were made in it.
+//! A trace contains the start and end of each range. A recording contains ranges only as frames of stacks. There, a
+//! range lasts for a sequence of consecutive calls of a thread whose stacks contain the range: from the start of the
+//! first to the end of the last of these calls.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -18,14 +19,14 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, FrameKind, LabelKind, ThreadId};
 use gpuflame_offline::analysis::{HostCall, PathClass, PathPart};
 
-/// Maximum number of names in a message.
+/// Maximum number of range names that a message lists.
 const MAX_NAMES: usize = 10;
 
-/// Name of ranges, or a regular expression that their names match.
+/// Text that selects ranges: an exact name, or a regular expression that the names must match.
 #[derive(Clone, Debug)]
 pub(super) struct RangeName {
     text: String,
-    /// `None` if the text is not a regular expression, so that it can only be a name.
+    /// `None` if the text is not a valid regular expression. It can then only be an exact name.
     regex: Option<Regex>,
 }
 
@@ -36,7 +37,8 @@ impl From<&str> for RangeName {
 }
 
 impl RangeName {
-    /// Chooses names: those that equal the text, otherwise those that match it.
+    /// Selects the names that equal the text. If no name does, selects the names that match the text as a regular
+    /// expression.
     fn choose<'a>(&self, names: impl Iterator<Item = &'a Arc<str>> + Clone) -> Vec<Arc<str>> {
         let equal: Vec<_> = names.clone().filter(|name| ***name == *self.text).cloned().collect();
         let matches = |name: &&Arc<str>| self.regex.as_ref().is_some_and(|regex| regex.is_match(name));
@@ -44,7 +46,7 @@ impl RangeName {
     }
 }
 
-/// Occurrence of a range, cut at the edges of the path.
+/// Occurrence of a range, clipped to the time range of the path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Occurrence {
     start: u64,
@@ -53,21 +55,21 @@ struct Occurrence {
     name: Arc<str>,
 }
 
-/// Occurrences of the chosen ranges.
+/// All occurrences of the selected ranges.
 pub(super) struct PathRanges {
-    /// Occurrences by start.
+    /// Occurrences of the ranges, sorted by start.
     occurrences: Vec<Occurrence>,
-    /// Stretches of time that the occurrences cover, by time. They do not overlap.
+    /// Time ranges that the occurrences cover, in chronological order. The time ranges do not overlap.
     stretches: Vec<(u64, u64)>,
-    /// Whether the file gives the starts and ends of ranges.
+    /// Whether the input file contains the starts and ends of ranges.
     is_timed: bool,
 }
 
 impl PathRanges {
-    /// Finds the occurrences of the ranges with a name.
+    /// Finds the occurrences of the ranges that `name` selects.
     ///
     /// # Errors
-    /// `Format`, if no range has this name, or none overlaps the path.
+    /// `Format` if no range has this name, or if no such range overlaps the path.
     pub(super) fn find(
         name: &RangeName,
         input: &Source,
@@ -112,12 +114,12 @@ impl PathRanges {
         Ok(Self { occurrences, stretches, is_timed })
     }
 
-    /// Stretches of time that the ranges cover, by time. They do not overlap.
+    /// Returns the time ranges that the occurrences cover, in chronological order. The time ranges do not overlap.
     pub(super) fn stretches(&self) -> &[(u64, u64)] {
         &self.stretches
     }
 
-    /// Line about the ranges for the head of the tables.
+    /// Returns the line about the ranges that is printed above the tables.
     pub(super) fn line(&self, name: &RangeName) -> String {
         let (count, stretches) = (self.occurrences.len(), self.stretches.len());
         let word = if count == 1 { "range" } else { "ranges" };
@@ -129,7 +131,8 @@ impl PathRanges {
         format!("{} {word} `{}`{span}{overlap}", group_digits(count as u64), name.text)
     }
 
-    /// The path by occurrence. The sums of a row are its duration. `parts` are all parts of the path.
+    /// Returns the table with one row per occurrence and the time on the path within it. The times of a row add up to
+    /// the occurrence's duration. `parts` are all parts of the path.
     pub(super) fn table(&self, parts: &[PathPart], zero: u64, most: usize) -> Table {
         let columns = &[
             "start_ns",
@@ -157,7 +160,7 @@ impl PathRanges {
     }
 }
 
-/// Time on the path by kind.
+/// Time on the path in ns, for each kind of time.
 #[derive(Default)]
 pub(super) struct TimeSums {
     gpu: u64,
@@ -185,18 +188,18 @@ impl TimeSums {
         sums
     }
 
-    /// The duration.
+    /// Returns the sum of all kinds of time, in ns.
     pub(super) fn total(&self) -> u64 {
         self.gpu + self.host + self.latency + self.unexplained
     }
 
-    /// The duration, and its parts.
+    /// Returns five cells: the sum of all times, and the time of each kind.
     pub(super) fn cells(&self) -> [Cell; 5] {
         [self.total(), self.gpu, self.host, self.latency, self.unexplained].map(Cell::Nanos)
     }
 }
 
-/// Returns the parts inside a window, cut at its edges. Parts are sorted by time and do not overlap.
+/// Returns the parts inside a window, clipped to the window. `parts` are sorted by time and do not overlap.
 pub(super) fn parts_within(parts: &[PathPart], (from, to): (u64, u64)) -> Vec<PathPart> {
     let first = parts.partition_point(|part| part.end <= from);
     let inside = parts[first..].iter().take_while(|part| part.start < to);
@@ -211,7 +214,8 @@ fn ranges_are(count: usize) -> String {
     }
 }
 
-/// Joins occurrences that overlap. Occurrences that only touch stay apart. `ranges` are sorted by start.
+/// Merges occurrences that overlap into one time range. Occurrences that only touch stay separate. `ranges` are sorted
+/// by start.
 fn merged(ranges: &[Occurrence]) -> Vec<(u64, u64)> {
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     for range in ranges {
@@ -223,7 +227,7 @@ fn merged(ranges: &[Occurrence]) -> Vec<(u64, u64)> {
     stretches
 }
 
-/// Ranges for which the trace gives times.
+/// Returns the ranges whose times the trace contains.
 fn timed_ranges(found: &FoundPath) -> Vec<Occurrence> {
     let linked = found.explained.facts.linked.as_ref();
     let ranges = linked.map_or(&[][..], |linked| &linked.ranges).iter();
@@ -237,7 +241,7 @@ fn timed_ranges(found: &FoundPath) -> Vec<Occurrence> {
         .collect()
 }
 
-/// Ranges as the stacks of calls show them.
+/// Returns the ranges that are frames in the stacks of calls. Their times are derived from the calls.
 fn ranges_of_calls(profile: &Profile, calls: &[HostCall]) -> Vec<Occurrence> {
     let mut names_of: HashMap<ContextId, Vec<Arc<str>>> = HashMap::new();
     let mut threads: BTreeMap<ThreadId, Vec<&HostCall>> = BTreeMap::new();
@@ -264,7 +268,7 @@ fn ranges_of_calls(profile: &Profile, calls: &[HostCall]) -> Vec<Occurrence> {
     ranges
 }
 
-/// Names of the ranges on a stack.
+/// Returns the names of the ranges in the stack of a launch context.
 fn ranges_of_stack(profile: &Profile, context: ContextId) -> Vec<Arc<str>> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let frames = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()]);
@@ -276,13 +280,13 @@ fn ranges_of_stack(profile: &Profile, context: ContextId) -> Vec<Arc<str>> {
     frames.filter_map(name).map(|name| bare_name(name).into()).collect()
 }
 
-/// Removes the mark of a range frame: `[range]step` and `[range nccl]step` become `step`.
+/// Removes the prefix that marks a range frame: `[range]step` and `[range nccl]step` become `step`.
 fn bare_name(frame: &str) -> &str {
     let marked = frame.strip_prefix("[range").and_then(|rest| rest.split_once(']'));
     marked.map_or(frame, |(_, name)| name)
 }
 
-/// Returns the error for a name that no range has. It lists similar names first, then the most frequent ones.
+/// Returns the error for a name that no range has. The message lists similar names first, then the most frequent names.
 fn unknown_name(name: &RangeName, input: &Source, names: &BTreeMap<&Arc<str>, usize>) -> Error {
     let text = &name.text;
     if names.is_empty() {

@@ -1,4 +1,4 @@
-//! Rows of the tables of a critical path, and its picture.
+//! Builds the tables and the flame graph of a critical path.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{PathClass, PathPart};
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Returns the table of the time per class on the critical path. The times add up to the window.
+/// Returns the table with the time of each class on the critical path. The times add up to the length of the window.
 pub(super) fn class_table(parts: &[PathPart], total: u64) -> Table {
     let mut sums: BTreeMap<PathClass, (u64, u64)> = BTreeMap::new();
     for part in parts {
@@ -45,18 +45,18 @@ pub(super) fn class_table(parts: &[PathPart], total: u64) -> Table {
     table
 }
 
-/// Cells of a group: its time, its share of `total`, and its number of parts.
+/// Returns the cells of a group: its time, its share of `total`, and its number of parts.
 pub(super) fn group_sums(group: &PathGroup, total: u64) -> [Cell; 3] {
     [Cell::Nanos(group.nanos), Cell::share(group.nanos, total), Cell::Count(group.parts.len() as u64)]
 }
 
-/// Cells of a group: its class, function and name.
+/// Returns the cells of a group: its class, function and name.
 pub(super) fn group_names(group: PathGroup) -> [Cell; 3] {
     let PathGroup { class, name, function, .. } = group;
     [class.word().into(), function.map_or(Cell::Nothing, Cell::Text), name_cell(class, name)]
 }
 
-/// Returns the empty table of the parts of a path. The path of a job has a column for the rank.
+/// Returns an empty table for the parts of a path. For the path of a job, the table has a column for the rank.
 pub(super) fn part_table(has_rank: bool) -> Table {
     macro_rules! columns {
         ($($rank:literal)?) => {
@@ -79,12 +79,12 @@ pub(super) fn part_table(has_rank: bool) -> Table {
     Table::new("path", columns)
 }
 
-/// Cells of a part: its start and its length. The path starts at `zero`.
+/// Returns the cells of a part: its start since `zero` and its duration. `zero` is the start of the path.
 pub(super) fn part_times(part: &PathPart, zero: u64) -> [Cell; 2] {
     [Cell::Moment((part.start - zero) as i64), Cell::Nanos(part.end - part.start)]
 }
 
-/// Cells of a part: its class, thread, GPU, stream, saving, function, name and reason.
+/// Returns the cells of a part: its class, thread, GPU, stream, saving, function, name and reason.
 pub(super) fn part_names(names: PathNames<'_>, part: &PathPart, saving: u64, reason: String) -> [Cell; 8] {
     let id = |id: Option<u32>| id.map_or(Cell::Nothing, |id| Cell::Id(id.into()));
     let stream = names.stream(part);
@@ -107,10 +107,10 @@ fn name_cell(class: PathClass, name: String) -> Cell {
     }
 }
 
-/// Smallest share of the path, in percent, that the answer names. A smaller one would be shown as 0.0 %.
+/// Smallest share of the path, in percent, that the answer names. A smaller share would be shown as 0.0 %.
 const MIN_SHARE_PERCENT: f64 = 0.05;
 
-/// The answer in one line: shares of the path.
+/// Returns one line with the share of the path that each kind of part has, as the verb's short answer.
 pub(super) fn answer(parts: &[PathPart], total: u64) -> String {
     let mut sums: BTreeMap<&str, u64> = BTreeMap::new();
     for part in parts {
@@ -134,7 +134,7 @@ pub(super) fn answer(parts: &[PathPart], total: u64) -> String {
     format!("critical path of {}: {}", format_nanos(total), words.join(", "))
 }
 
-/// Writes the path as a flame graph or as folded stacks. `parts` are folded lines with their times in ns.
+/// Writes the path as a flame graph or as folded stacks. `parts` are folded lines, each with its time in ns.
 pub(super) fn draw(
     parts: impl Iterator<Item = (String, u64)>,
     target: &Target,

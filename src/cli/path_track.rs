@@ -1,11 +1,11 @@
-//! The critical path as slices of a track, for `gpuflame convert --to perfetto --critical-path`.
+//! Converts the critical path to slices of a track, for `gpuflame convert --to perfetto --critical-path`.
 
 use super::found_path::FoundPath;
 use super::path_names::{PathNames, why_words};
 use gpuflame_offline::analysis::{PathClass, PathPart, Savings, What};
 use gpuflame_offline::formats::{SliceTrack, TrackSlice};
 
-/// Returns the track of the critical path.
+/// Returns the track that shows the critical path, with one slice per part.
 pub(super) fn path_track(found: &FoundPath) -> SliceTrack<'_> {
     let (names, savings) = (found.names(), found.path.savings());
     let parts = found.path.parts();
@@ -37,8 +37,8 @@ fn slice(names: PathNames<'_>, before: Option<&PathPart>, part: &PathPart, savin
     TrackSlice { start: part.start, end: part.end, title, texts, numbers, ..TrackSlice::default() }
 }
 
-/// Title of a slice. A part that is not a run of the named thing begins with its class, because a search for a kernel should
-/// show when the kernel ran.
+/// Returns the title of a slice. If the part is not the execution of the named kernel or call, the title begins with
+/// the part's class. A search for the name of a kernel then finds when the kernel ran.
 fn title(names: PathNames<'_>, part: &PathPart) -> String {
     let name = names.name(part);
     match part.class {

@@ -1,4 +1,4 @@
-//! The time that a run would save without the reason of its most expensive finding, as a replay predicts it.
+//! Predicts by a replay how much time a run would save without the cause of its most expensive finding.
 
 use regex::Regex;
 
@@ -11,33 +11,35 @@ use gpuflame_offline::analysis::{
     CriticalPath, Edit, Finding, InstructionList, Reliance, Replay, Severity, UserFunctions,
 };
 
-/// Share of the measured part, in percent, below which a gain is called small.
+/// Share of the measured part, in percent. A gain below it is called small.
 const SMALL_PERCENT: f64 = 1.0;
 
-/// A run that can be replayed.
+/// The data of a run that a replay needs.
 #[derive(Clone, Copy)]
 pub(super) struct ReplayedRun<'a> {
     pub(super) path: &'a CriticalPath,
     pub(super) list: &'a InstructionList,
     pub(super) profile: &'a Profile,
-    /// Begins and ends of the steps.
+    /// Start and end of each step in ns since 1970.
     pub(super) steps: &'a [(u64, u64)],
 }
 
-/// A change of the program, and the time that it would save.
+/// A change to the program, and the time that the change would save.
 pub(super) struct PredictedGain {
     change: String,
     condition: &'static str,
     /// The option of `gpuflame what-if` that replays the change, quoted for a shell, if there is one.
     option: Option<String>,
     saved: u64,
-    /// Whether the change saves less if the GPU needs time between two kernels.
+    /// Whether `saved` is only an upper bound, because the replay assumes that the GPU needs no time between two
+    /// kernels of a graph.
     is_bound: bool,
 }
 
 impl PredictedGain {
-    /// Replays the run without launches if these cost most, or else without the most expensive waits. Returns `None` if neither
-    /// is a finding. Waits may save more than they cost, so they need not be the most expensive finding.
+    /// Replays the run without launches if launches are the most expensive finding. Otherwise replays it without the
+    /// most expensive waits. Returns `None` if neither is a finding. A run may save more time without its waits than
+    /// the waits cost, so waits need not be the most expensive finding.
     pub(super) fn find(run: ReplayedRun<'_>, findings: &[Finding]) -> Option<Self> {
         let costs = findings.iter().filter(|finding| finding.severity == Severity::Cost);
         let may_save = |(at, finding): &(usize, &Finding)| *at == 0 || finding.id != "launch_bound";
@@ -53,7 +55,8 @@ impl PredictedGain {
                 if calls.count() == 0 {
                     return None;
                 }
-                // The name may be a part of other names, and functions that the function calls may wait, too.
+                // The regular expression may match too many calls: the name may be a part of other names, and the
+                // function may call other functions that wait.
                 let name = regex::escape(&finding.function);
                 let is_same = |regex: &String| {
                     let regex = Regex::new(regex);
@@ -85,12 +88,13 @@ impl PredictedGain {
         let (replay, edits) = (Replay::new(run.path, run.list, run.profile), [edit]);
         let edited = replay.edit(&edits);
         let saved = length(run.path.window()).saturating_sub(length(edited.schedule.window()));
-        // An unknown gap between the nodes of a graph is taken as 0.
+        // If the gap between the nodes of a graph is unknown, the replay takes it as 0.
         let is_bound = replay.reliances(run.profile, &edits, &edited).contains_key(&Reliance::UnknownGap);
         Some(Self { change, condition, option, saved, is_bound })
     }
 
-    /// Returns the sentence for a screen. `file` is quoted for a shell. `part` is the part of the run to which shares refer.
+    /// Returns the sentence about the gain, with the command that replays the change. `file` is quoted for a shell.
+    /// `part` is the part of the run to which shares refer.
     pub(super) fn sentence(&self, file: &str, part: MeasuredPart) -> String {
         let share = percent(self.saved, part.nanos);
         let words = match () {
@@ -98,7 +102,8 @@ impl PredictedGain {
             () if share < SMALL_PERCENT => "only ",
             () => "",
         };
-        // Waits of the start-up may take longer than the steady part.
+        // No share is shown if the saved time is longer than the part: waits during start-up may take longer than the
+        // steady part.
         let share = match self.saved <= part.nanos {
             true => format!(" ({share:.1} % of {})", part.name()),
             false => String::new(),

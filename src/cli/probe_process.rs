@@ -1,5 +1,5 @@
-//! Runs this command as a separate process that loads the driver and CUPTI, because loading them could crash or hang. The
-//! process answers with a JSON value on stdout.
+//! Runs this program as a separate process that loads the driver and CUPTI, because loading these libraries could crash
+//! or hang. The process answers with a JSON value on stdout.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use gpuflame_cupti::find::CandidateSource;
 
-/// Maximum time to wait for the answer. A driver that no other process uses takes seconds to start.
+/// Maximum time to wait for the process's answer. A driver that no other process uses takes seconds to start.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60);
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Runs this command with these words, and waits for its answer.
+/// Runs this program with the command-line words `words`, and waits for its answer.
 ///
 /// # Errors
 /// A description of how the process ended, if it ended without an answer.
@@ -22,7 +22,7 @@ pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);
     command.args(words);
-    // If the driver injected a library, that library would own CUPTI before the probe could use it.
+    // If the driver injected a library, that library would own CUPTI before the probe could use CUPTI.
     command.env_remove("CUDA_INJECTION64_PATH").env_remove("LD_PRELOAD");
     let mut child = command
         .stdin(Stdio::null())
@@ -47,7 +47,7 @@ pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
             Err(error) => return Err(error.to_string()),
         }
     };
-    // The whole answer fits into the pipe's buffer, so it can be read after the process has ended.
+    // The whole answer fits into the pipe's buffer, so the answer can be read after the process has ended.
     if let Some(mut pipe) = child.stdout.take() {
         let _ = pipe.read_to_string(&mut answer);
     }
@@ -55,7 +55,7 @@ pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
         .map_err(|_| format!("the process that probes the driver ended with {status}, without an answer"))
 }
 
-/// Returns the reason why a CUPTI library was tried. The reason is the place where it was found.
+/// Returns the reason why a CUPTI library was tried, which is the place where the library was found.
 pub(super) fn describe_source(source: CandidateSource) -> &'static str {
     match source {
         CandidateSource::Setting => "named by GPUFLAME_CUPTI",

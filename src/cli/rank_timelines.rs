@@ -1,4 +1,4 @@
-//! Reads the collectives and the other work of a job, rank by rank.
+//! Reads the collectives and the other GPU work of each rank of a job.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ use gpuflame_model::record::Work;
 use gpuflame_offline::analysis::{CommunicationFilter, RankTimeline, TimedCollective, base_shifts};
 use gpuflame_offline::run::ReadOptions;
 
-/// Reads the ranks of a job, in the order of their numbers.
+/// Reads the ranks of a job. Returns them sorted by rank number.
 ///
 /// # Errors
-/// A file cannot be read, has only sums, or has the work of several GPUs; or ranks are unknown.
+/// A file cannot be read, has only sums, or contains work on several GPUs; or the rank of a file is unknown.
 pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) -> Result<Vec<RankTimeline>> {
     let sources = flags.sources(inputs, console)?;
     if sources.is_empty() {
@@ -28,7 +28,7 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
     let read = |(source, rank): (&Source, &u32)| read_rank(source, *rank, &mut world_size, console);
     let mut all = sources.iter().zip(&numbers).map(read).collect::<Result<Vec<_>>>()?;
     let missing = describe_missing(&numbers.into_iter().collect(), world_size, flags.assume_order);
-    // A single rank is not compared with any.
+    // A single rank is not compared with other ranks, so missing ranks do not matter.
     missing.into_iter().filter(|_| all.len() > 1).for_each(|line| console.remark(line));
     all.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = all.iter().map(|rank| rank.clock_base).collect();
@@ -36,7 +36,7 @@ pub(super) fn read_ranks(inputs: &[Source], flags: RankFlags, console: Console) 
     Ok(all)
 }
 
-/// Reads a rank. Sets the number of ranks of the job, if the file gives it.
+/// Reads a rank. Sets `world_size` to the number of ranks of the job, if the file contains this number.
 fn read_rank(
     source: &Source,
     rank: u32,
@@ -83,7 +83,7 @@ fn timeline(ops: OpCollector, explained: &Explained) -> RankTimeline {
     timeline
 }
 
-/// Joins spans that overlap or touch.
+/// Merges time spans that overlap or touch.
 fn without_overlaps(mut spans: Vec<(i64, i64)>) -> Vec<(i64, i64)> {
     spans.sort_unstable();
     let mut joined: Vec<(i64, i64)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Determines to which rank of a job a file belongs.
+//! Determines the rank of a job to which an input file belongs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -17,7 +17,7 @@ use gpuflame_traces::steps::Ops;
 use super::console::{Console, usage_error};
 use super::input::Source;
 
-/// Rule by which the files of a job are found and numbered.
+/// Command-line flags that determine how the files of a job are numbered.
 #[derive(Debug, Default, Clone, Copy, Args)]
 pub(super) struct RankFlags {
     /// Number the files of several ranks 0, 1, 2 ... in their order, regardless of their names.
@@ -26,34 +26,37 @@ pub(super) struct RankFlags {
 }
 
 impl RankFlags {
-    /// Returns the files of `inputs`, which can be folders. Leaves out the files of processes that only distribute work.
+    /// Returns the files in `inputs`, which can be files or folders. Leaves out the files of processes that only
+    /// distribute work.
     pub(super) fn sources(self, inputs: &[Source], console: Console) -> Result<Vec<Source>> {
         Ok(self.without_front_ends(expand_folders(inputs)?, console))
     }
 
-    /// Leaves out the files of processes that only distribute work, such as vLLM's front end: they have no rank and no GPU
-    /// work, and other files have a rank.
+    /// Leaves out the files of processes that only distribute work, such as vLLM's front end. Such a file has no rank
+    /// and no GPU work, although other files have a rank.
     pub(super) fn without_front_ends(self, sources: Vec<Source>, console: Console) -> Vec<Source> {
         if self.assume_order { sources } else { without_front_ends(sources, console) }
     }
 
-    /// Returns the rank of each source, as [`assign_ranks`] does.
+    /// Returns the rank of each source, by the rules of [`assign_ranks`].
     pub(super) fn assign(self, sources: &[Source], same_rank: SameRank) -> Result<Vec<u32>> {
         assign_ranks(sources, self.assume_order, same_rank)
     }
 
-    /// Returns the flag for a command about the same files, with a space before it, or nothing.
+    /// Returns the flag with a leading space, for a suggested command about the same files. Empty if the flag is not
+    /// set.
     pub(super) fn as_text(self) -> &'static str {
         if self.assume_order { " --assume-order" } else { "" }
     }
 }
 
-/// Returns the rank of each source: the rank that the source itself states, or else the number after the last `rank`, `worker` or
-/// `r` in its path. A single source that states no rank is rank 0.
+/// Returns the rank of each source. This is the rank that the source itself states, or otherwise the number after the
+/// last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
 ///
 /// # Errors
-/// `Setting` if several sources have the same rank. This is allowed only if an index next to the sources assigns the
-/// ranks, and `same_rank` permits it. Also `Setting` if a source has no rank and `assume_order` is not set.
+/// `Setting` if several sources have the same rank. Equal ranks are allowed only if an index next to the sources
+/// assigns the ranks and `same_rank` permits equal ranks. Also `Setting` if a source has no rank and `assume_order` is
+/// not set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order {
@@ -87,7 +90,8 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
-        // If two traces state the same rank, different names show only that one of them was copied.
+        // If two traces state the same rank in their contents, their names are not tried: different names only show
+        // that a file was copied.
         if at == 0 {
             break;
         }
@@ -111,7 +115,7 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
     }))
 }
 
-/// Functions that find the rank of a file, the most reliable first.
+/// Functions that find the rank of a file, in descending order of reliability.
 const GUESSES: [fn(&Path) -> Option<u32>; 5] = [
     rank_from_content,
     |path| rank_after_word(path, "rank"),
@@ -120,27 +124,27 @@ const GUESSES: [fn(&Path) -> Option<u32>; 5] = [
     rank_of_tensor_parallelism,
 ];
 
-/// Whether a source gives a rank in any way.
+/// Whether the rank of a source can be found from its contents, its path, or the files next to it.
 fn has_rank(source: &Source) -> bool {
     let has_set_file = |path: &Path| rank_from_set_file(path).is_some();
     matches!(source, Source::File(path) if has_set_file(path)) || find_rank(source).is_some()
 }
 
-/// Returns the rank of a source from its own content, its path, or the files next to it; `None` if it has none.
+/// Returns the rank of a source from its own contents, its path, or the files next to it; `None` if no rank is found.
 fn find_rank(source: &Source) -> Option<u32> {
     let Source::File(path) = source else { return None };
     rank_from_set_file(path).flatten().or_else(|| GUESSES.iter().find_map(|guess| guess(path)))
 }
 
-/// Evidence, apart from the contents of the sources, that they are ranks of one job.
+/// Evidence that the sources are ranks of one job, apart from the contents of the sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameJob {
-    /// The user has declared it, by a `ranks.json` next to the sources.
+    /// The user has declared that the sources are one job, by a `ranks.json` next to the sources.
     Declared,
     /// All sources are recordings with a file that lists their set (`x.set.json`), so each process has the rank that
     /// its launcher gave it.
     Recorded,
-    /// There is no such evidence.
+    /// There is no evidence apart from the contents.
     Unknown,
 }
 
@@ -173,8 +177,8 @@ fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
 }
 
-/// Whether a file has GPU work. The result is also true if the file cannot be read, so that its error is printed
-/// later.
+/// Whether a file contains GPU work. Also true if the file cannot be read, so that the file is kept and its error is
+/// printed later.
 fn has_work(source: &Source) -> bool {
     let Source::File(path) = source else { return true };
     let Some(opened) = path.is_file().then(|| import::open(path)).and_then(|opened| opened.ok()) else {
@@ -187,21 +191,21 @@ fn has_work(source: &Source) -> bool {
     opened.read(&import::Options::default(), &mut ops).is_err() || ops.total > 0
 }
 
-/// Treatment of several files to which the index assigns the same rank.
+/// Treatment of several files to which `ranks.json` assigns the same rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SameRank {
-    /// Combine the files: they are windows or processes of one run.
+    /// Combine the files, because they are recording windows or processes of the same rank.
     Together,
     /// Return an error, because each rank can have only one file.
     Refused,
 }
 
-/// Name of the index file. It is next to the files and gives the rank of each file: `{"a.json": 0, "b.json": 0, "c.json": 1}`.
-/// Files with the same rank are parts of one run.
+/// Name of the index file. The index is in the same folder as the files and contains the rank of each file: `{"a.json":
+/// 0, "b.json": 0, "c.json": 1}`. Files with the same rank are parts of one run.
 const INDEX_FILE: &str = "ranks.json";
 
-/// Returns the ranks that an index next to the files gives; `None` if there is no index or it does not name all
-/// files.
+/// Returns the ranks that the index next to the files contains; `None` if there is no index or the index does not list
+/// all files.
 fn ranks_from_index(sources: &[Source]) -> Result<Option<Vec<u32>>> {
     let mut ranks = Vec::new();
     for source in sources {
@@ -221,7 +225,7 @@ fn ranks_from_index(sources: &[Source]) -> Result<Option<Vec<u32>>> {
 }
 
 /// Returns the ranks from the files next to recordings (`x.set.json` for `x.gfr`); `None` if a recording has no such
-/// file. If no process has a rank, the files are numbered in their order.
+/// file. If no process has a rank, the files are numbered in the given order.
 fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     let ranks = sources.iter().map(|source| match source {
         Source::File(path) => rank_from_set_file(path),
@@ -234,7 +238,8 @@ fn ranks_from_set_files(sources: &[Source]) -> Option<Vec<u32>> {
     }
 }
 
-/// Returns the rank from the `.set.json` next to a recording. The outer `None` means that there is no such file.
+/// Returns the rank from the `.set.json` file next to a recording. The outer `None` means that there is no such file,
+/// the inner `None` that the file contains no rank.
 fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     let name = path.file_name()?;
     let stem = name.as_bytes().strip_suffix(b".gfr")?;
@@ -244,15 +249,15 @@ fn rank_from_set_file(path: &Path) -> Option<Option<u32>> {
     is_of.then(|| set["rank"].as_str().and_then(|rank| rank.parse().ok()))
 }
 
-/// Returns the indexes of the first two equal ranks.
+/// Returns the indices of the first two ranks that are equal.
 fn find_duplicate(ranks: &[u32]) -> Option<(usize, usize)> {
     let earlier = |at: usize| ranks[..at].iter().position(|rank| *rank == ranks[at]);
     (0..ranks.len()).find_map(|at| Some((earlier(at)?, at)))
 }
 
-/// Returns the rank that a trace states before its events.
+/// Returns the rank that a trace states at its beginning, before its trace events.
 fn rank_from_content(path: &Path) -> Option<u32> {
-    // A pipe can be read only once, so this function does not open it.
+    // A pipe can be read only once, so this function does not open pipes.
     if path.is_file() { import::open(path).ok()?.rank() } else { None }
 }
 
@@ -268,8 +273,8 @@ fn rank_after_word(path: &Path, word: &str) -> Option<u32> {
     numbers.last()
 }
 
-/// Returns the rank in a file name of sglang, such as `1764000000.5-TP-3.trace.json.gz`. If the name also contains another kind
-/// of parallelism, returns `None`, because the numbers do not show how ranks are counted.
+/// Returns the rank in a file name that sglang chose, such as `1764000000.5-TP-3.trace.json.gz`. Returns `None` if the
+/// name also contains another kind of parallelism, because it is then unknown how the ranks are counted.
 fn rank_of_tensor_parallelism(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_string_lossy();
     let (before, rank) = name.rsplit_once("-TP-")?;
@@ -283,7 +288,7 @@ fn leading_number(text: &str) -> Option<u32> {
     text[..end].parse().ok()
 }
 
-/// Replaces the folders in `sources` by all files below them, sorted by name. Sources that are not folders are
+/// Replaces each folder in `sources` by all files below the folder, sorted by name. Sources that are not folders are
 /// unchanged.
 ///
 /// # Errors

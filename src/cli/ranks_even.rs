@@ -1,4 +1,5 @@
-//! `gpuflame what-if --ranks-even`: predicts how long the steps of a job would take if all ranks took equally long.
+//! `gpuflame what-if --ranks-even`: predicts the duration of a job's steps if all ranks took equally long between
+//! collectives.
 
 use super::console::{Console, Outcome};
 use super::input::Source;
@@ -10,7 +11,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_offline::analysis::{ModelError, StepTime, ranks_model, slowdown_report};
 
-/// Assumptions of the prediction; docs/stragglers.md states the rules.
+/// Assumptions of the prediction. docs/stragglers.md states the rules of the simulation.
 const ASSUMPTIONS: [(&str, &str); 4] = [
     ("full_speed", "work that overlaps runs at full speed"),
     (
@@ -21,7 +22,7 @@ const ASSUMPTIONS: [(&str, &str); 4] = [
     ("change", "work during a collective takes no time of its own"),
 ];
 
-/// Predicts and writes the step times of a job. `inputs` are the recordings of its ranks.
+/// Predicts the step times of a job and writes them. `inputs` are the recordings of the job's ranks.
 ///
 /// # Errors
 /// `Format`, if the ranks do not run the same collectives.
@@ -50,7 +51,7 @@ pub(super) fn write_even_ranks(
     for (rule, words) in ASSUMPTIONS {
         assumptions.add_row([rule.into(), Cell::Nothing, words.into()]);
     }
-    // No critical path is computed for a job, so this table has no rows.
+    // This simulation does not compute a critical path, so this table has no rows.
     let path = Table::new("new_path", &["time_ns", "share_percent", "parts", "class", "name"]);
     let answer = format!(
         "{} steps of {} ranks: {} -> {} ({:+.1} %)",
@@ -68,7 +69,7 @@ pub(super) fn write_even_ranks(
     Ok(Outcome::Clean)
 }
 
-/// Returns the sums of the step times, simulated as recorded and with even ranks.
+/// Returns two sums of the step times in ns: simulated as recorded, and simulated with even ranks.
 fn sums(steps: &[StepTime]) -> (u64, u64) {
     let sum = |time: &dyn Fn(&StepTime) -> f64| steps.iter().map(time).sum::<f64>().round() as u64;
     (sum(&|step| step.simulated), sum(&|step| step.ideal))

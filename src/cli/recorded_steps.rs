@@ -1,16 +1,16 @@
-//! Presents a recording as events of a trace, for the verbs that were designed for other tools' traces. Activities become
-//! operations. Steps stay steps. If there are no steps, each window becomes a step.
+//! Converts a recording to trace events, for the verbs that were designed for other tools' traces. Each activity
+//! becomes an operation, and each step stays a step. If there are no steps, each recording window becomes a step.
 
 use gpuflame_explain::symbolize::kernel_name;
 use gpuflame_model::record::{Activity, Detail, IdMap, NameId, Row, StepSpans};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Op, OpKind, Sink, Text};
 
-/// Converts rows to events.
+/// Converts the rows of a recording to trace events, which it passes to `sink`.
 pub(super) struct RecordedEvents<'a, S> {
     sink: &'a mut S,
     names: IdMap<NameId, String>,
     steps: StepSpans,
-    /// Number of activities that are skipped because they have no usable times.
+    /// Number of activities that were skipped because they have no usable times.
     pub(super) untimed: u64,
 }
 

@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the files that a process would have written at its exit, from the recording that the
-//! process left.
+//! `gpuflame recover`: writes the output files that a process would have written at its exit. Their data comes from the
+//! recording that the process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -38,7 +38,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // These files replace files of the library, so they get the same permissions.
+        // These files replace the files that `libgpuflame.so` would have written, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
         survive_file_size_limit();
         let (mut any, mut finished, mut incomplete) = (false, Vec::new(), Vec::new());
@@ -73,13 +73,13 @@ impl Recover {
     }
 }
 
-/// Result of recovering a file.
+/// Result of recovering the output files of a process.
 pub(super) struct Recovered {
-    /// Report that the process would have sent (`GPUFLAME_REPORT`).
+    /// Report that the process would have sent to `gpuflame run` (`GPUFLAME_REPORT`).
     pub(super) report: String,
-    /// Number of files that could not be written. Their errors have been printed.
+    /// Number of files that could not be written. The errors of these files have already been printed.
     unwritten: usize,
-    /// Number of files to write.
+    /// Number of files that should have been written.
     wanted: usize,
 }
 
@@ -98,19 +98,19 @@ impl Recovered {
     }
 }
 
-/// Outcome of an attempt to recover a file.
+/// Outcome of an attempt to recover the files of a process.
 pub(super) enum Recovery {
-    /// The files were written, except those whose errors have been printed.
+    /// The files were written, except the files whose errors have been printed.
     Written(Recovered),
-    /// No files were written: the process may still be running, and will then write its files itself.
+    /// No files were written, because the process may still be running. It would then write its files itself.
     StillRunning,
-    /// No files were written: the process exited and wrote its files itself. `input` is one of its files.
+    /// No files were written, because the process exited and wrote its files itself. The input is one of these files.
     Finished,
 }
 
-/// Writes next to `input` the files that the process would have written at its exit. If the process may still be
-/// running, this requires `alive`. If a file cannot be written, prints the error and writes the other files: on a full disk, a
-/// smaller file may fit.
+/// Writes the files that the process would have written at its exit, next to `input`. If the process may still be
+/// running, files are written only if `alive` is set. If a file cannot be written, prints the error and writes the
+/// other files, because a smaller file may fit on a full disk.
 ///
 /// # Errors
 /// `Format` if nothing can be recovered, `Io` if `input` cannot be read or no names for new files are free.
@@ -129,8 +129,8 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     if facts.is_finished {
         return Ok(Recovery::Finished);
     }
-    // Only views and the table are written. Outputs that list every activity or stack, and the recording itself, are not
-    // written.
+    // Only views and the table are written. Outputs that list every activity or stack are not written, and neither is
+    // another recording.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =
@@ -176,12 +176,13 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     Ok(Recovery::Written(Recovered { report, unwritten, wanted }))
 }
 
-/// Maximum number of sets of file names to try.
+/// Maximum number of file name numbers that are tried.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
-/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of them is taken, returns `NAME.1.svg` and so on, with the same
-/// number in all paths. A path may be taken because an exit was interrupted. It may also be taken by another process of the same
-/// name, which may have written only its recording so far, or may be writing now.
+/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of these paths is taken, returns `NAME.1.svg` and so
+/// on, with the same number in all paths. A path may be taken because an exit was interrupted. A path may also be taken
+/// by another process with the same name. That process may have written only its recording so far, or may be writing
+/// its files now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));
@@ -193,7 +194,8 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // Number 0 means names without a number, for which the recording is the input itself.
+        // Number 0 stands for names without a number. Their recording is the input itself, so it does not count as
+        // taken.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

@@ -1,4 +1,4 @@
-//! `gpuflame replay`: the times of a run, computed from its dependencies.
+//! `gpuflame replay`: computes the times of a run from the dependencies between its calls and GPU work.
 
 use clap::Args;
 use sha2::{Digest, Sha256};
@@ -17,7 +17,7 @@ use gpuflame_offline::analysis::{
     EdgeKind, ExplainedStarts, LaunchAnchor, MomentKind, Replay, ReplayCheck, Schedule,
 };
 
-/// Minimum number of starts for `--model`: 8 samples in each half.
+/// Minimum number of starts of GPU work for `--model`, which gives 8 samples in each half of the run.
 const MIN_STARTS: u64 = 16;
 
 /// Replay a run: compute the time of every call and every piece of GPU work from its dependencies.
@@ -106,7 +106,7 @@ impl ReplayVerb {
     }
 }
 
-/// Time at which half of the GPU work has begun.
+/// Returns the time at which half of the GPU work has begun, in ns.
 fn half_of(found: &FoundPath) -> u64 {
     let begins: Vec<u64> = found
         .path
@@ -118,7 +118,8 @@ fn half_of(found: &FoundPath) -> u64 {
     begins.get(begins.len() / 2).copied().unwrap_or(0)
 }
 
-/// Difference between replayed and recorded end of the run, and the time that was predicted, in ns.
+/// Returns the difference between the replayed and the recorded end of the run, and the length of the predicted time
+/// range, both in ns.
 fn end_difference(found: &FoundPath, schedule: &Schedule, is_model: bool) -> (i64, u64) {
     let (from, to) = found.path.window();
     let start = if is_model { half_of(found).max(from) } else { from };
@@ -172,7 +173,7 @@ fn replay_table(found: &FoundPath, schedule: &Schedule, starts: &ExplainedStarts
     table
 }
 
-/// Typical lags.
+/// Returns the table of typical lags between a cause and its effect, such as a launch and the start of its kernel.
 fn lag_table(replay: &Replay<'_>) -> Table {
     let mut table = Table::new("lags", &["lag_ns", "samples", "of", "submitted", "from", "function"]);
     for row in replay.lags().rows() {
@@ -194,7 +195,7 @@ fn lag_table(replay: &Replay<'_>) -> Table {
     table
 }
 
-/// Starts that the records do not explain, by cause.
+/// Returns the table of starts of GPU work that the records do not explain, grouped by cause.
 fn unexplained_table(starts: &ExplainedStarts) -> Table {
     let mut table = Table::new("unexplained_starts", &["time_ns", "starts", "cause", "meaning"]);
     let mut rows: Vec<_> = starts.late.iter().collect();
@@ -242,7 +243,7 @@ fn check_table(check: ReplayCheck, is_repeated: bool) -> Table {
     table
 }
 
-/// The schedule as lines of CSV: a row per piece of work.
+/// Returns the schedule as a table with one row per kernel, copy or fill.
 fn schedule_table(found: &FoundPath, schedule: &Schedule) -> Table {
     let zero = found.path.window().0;
     let moment = |time: u64| Cell::Moment(time as i64 - zero as i64);
@@ -280,7 +281,7 @@ fn write_schedule(found: &FoundPath, schedule: &Schedule, target: &Target, conso
     target.write(console, |out| write_csv(std::slice::from_ref(&table), out))
 }
 
-/// SHA-256 of the starts and ends of work, in the order of the recorded starts.
+/// Returns the SHA-256 digest of the starts and ends of all GPU work, in the order of the recorded starts.
 fn digest(found: &FoundPath, schedule: &Schedule) -> String {
     let mut hash = Sha256::new();
     for work in schedule.works(found.path.moments(), &found.list) {

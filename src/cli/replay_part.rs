@@ -1,4 +1,4 @@
-//! The part of a run that is replayed.
+//! The command-line flags that select the part of a run to replay.
 
 use clap::Args;
 
@@ -9,10 +9,11 @@ use super::times::parse_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_offline::analysis::{Moment, MomentKind};
 
-/// Tests whether a moment, given by its position, keeps its recorded time.
+/// Tests whether a moment keeps its recorded time, because it is outside the replayed part. The first argument is the
+/// index of the moment.
 pub(super) type OutsideTest<'a> = dyn Fn(usize, &Moment) -> bool + 'a;
 
-/// Part of a run. Calls and work outside happen at the recorded times.
+/// Flags that select a part of a run. Calls and GPU work outside the part happen at the recorded times.
 #[derive(Debug, Args)]
 pub(super) struct PartFlags {
     /// Replay only this step, counted from 1.
@@ -46,7 +47,7 @@ fn parse_stream(text: &str) -> Result<(u32, u32)> {
 }
 
 impl PartFlags {
-    /// Whether only a part is replayed.
+    /// Whether a flag restricts the replay to a part of the run.
     pub(super) fn is_given(&self) -> bool {
         self.step.is_some()
             || self.from.is_some()
@@ -55,10 +56,10 @@ impl PartFlags {
             || !self.stream.is_empty()
     }
 
-    /// Returns the test whether a moment is outside the part.
+    /// Returns the test whether a moment is outside the part that is replayed.
     ///
     /// # Errors
-    /// If nothing is inside.
+    /// An error if the part contains no moment.
     pub(super) fn outside<'a>(
         &'a self,
         input: &Source,

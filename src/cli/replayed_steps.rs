@@ -1,9 +1,9 @@
-//! Durations of steps in replays.
+//! Measures how long the steps of a run take in a replay.
 
 use super::found_path::FoundPath;
 use gpuflame_offline::analysis::{HostTime, Schedule};
 
-/// A step, or another stretch of the recorded run between two times of the host.
+/// A step, or another time range of the recorded run between two times of the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReplayedStep {
     begin: HostTime,
@@ -11,7 +11,7 @@ pub(super) struct ReplayedStep {
 }
 
 impl ReplayedStep {
-    /// Finds stretches, given as (start, end) in ns since 1970.
+    /// Finds the time ranges in `spans`, which are (start, end) in ns since 1970, in the run.
     pub(super) fn find(found: &FoundPath, spans: &[(u64, u64)]) -> Vec<Self> {
         let threads = &found.explained.facts.step_threads;
         let times = spans.iter().flat_map(|(from, to)| [*from, *to]);
@@ -20,12 +20,12 @@ impl ReplayedStep {
         found.chunks_exact(2).map(|two| Self { begin: two[0], end: two[1] }).collect()
     }
 
-    /// Recorded duration in ns.
+    /// Returns the recorded duration of the step in ns.
     pub(super) fn recorded(&self) -> u64 {
         self.end.recorded() - self.begin.recorded()
     }
 
-    /// Duration in a schedule in ns; `None` if the run has no calls.
+    /// Returns the duration of the step in a schedule, in ns; `None` if the run has no calls.
     pub(super) fn duration_in(&self, schedule: &Schedule) -> Option<u64> {
         Some(self.end.time_in(schedule)?.saturating_sub(self.begin.time_in(schedule)?))
     }

@@ -1,4 +1,4 @@
-//! Busy and idle time per GPU and cause.
+//! Data of the page's bars, which show the busy time of each GPU and its idle time per cause.
 
 use std::collections::BTreeMap;
 
@@ -8,20 +8,20 @@ use gpuflame_model::profile::{Cause, Profile, RootMark, add_to};
 use gpuflame_model::record::DeviceId;
 use serde_json::{Value, json};
 
-/// Times of a GPU in the steady part of a run, in ns.
+/// Times in ns of a GPU within the steady part of a run.
 pub(super) struct DeviceBar {
     pub(super) device: u32,
     pub(super) window: u64,
     pub(super) busy: u64,
-    /// Idle time by the word of its cause, in the order of the page; `None` if idle time is unknown.
+    /// Idle time in ns for each word that names a cause, in the order of the page. `None` if idle time is unknown.
     idle: Option<Vec<(&'static str, u64)>>,
 }
 
-/// Order of the causes in a bar.
+/// Order of the causes of idle time in a bar.
 const ORDER: [&str; 6] =
     ["host_late", "launch_latency", "dependency", "before_the_first", "after_the_last", "unknown"];
 
-/// Returns the times of the GPUs of a run.
+/// Returns the busy and idle times of a run's GPUs.
 pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
     debug_assert!(Cause::ALL.iter().all(|cause| ORDER.contains(&cause.word())));
     let is_known = profile.idle_doubt().is_none();
@@ -36,7 +36,7 @@ pub(super) fn device_bars(profile: &Profile) -> Vec<DeviceBar> {
         let of_cause =
             |word: &'static str| (word, causes.get(&(Some(time.device), word)).copied().unwrap_or(0));
         let mut idle: Vec<_> = ORDER.into_iter().map(of_cause).collect();
-        // The rest is idle time without a sample, as in sums of earlier versions. Its cause is unknown.
+        // The rest of the idle time has no sample, as in sums that earlier versions wrote. Its cause is unknown.
         let explained = idle.iter().map(|(_, nanos)| *nanos).sum::<u64>();
         if let Some((_, unknown)) = idle.last_mut() {
             add_to(unknown, steady.idle.saturating_sub(explained));

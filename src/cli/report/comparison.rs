@@ -1,4 +1,4 @@
-//! Differences between a run and an older one.
+//! Describes the differences between a run and an older run.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -11,7 +11,7 @@ use super::super::measured_part::MeasuredPart;
 use super::bars::DeviceBar;
 use super::job::Job;
 
-/// Durations of a kernel, of copies or of fills in both runs.
+/// Durations of one kernel, copy direction or fill in both runs.
 #[derive(Clone, Copy)]
 pub(super) struct KernelChange<'a> {
     pub(super) name: &'a str,
@@ -19,7 +19,8 @@ pub(super) struct KernelChange<'a> {
     pub(super) now: Durations,
 }
 
-/// Returns the work whose count or time differs, the largest difference of time first.
+/// Returns the kernels, copies and fills whose count or time differs between the runs, sorted by difference of time,
+/// largest first.
 pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange<'a>> {
     let names: BTreeSet<&String> = job.work.kernels.keys().chain(old.work.kernels.keys()).collect();
     let durations =
@@ -33,7 +34,7 @@ pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange
     all
 }
 
-/// Returns the sentences about the change: length, busy share, GPU work and findings.
+/// Returns the sentences about the changes since the older run: in length, busy share, GPU work and findings.
 pub(super) fn sentences(job: &Job, old: &Job) -> Vec<String> {
     let busy = |of: &Job| {
         let bars = || of.ranks.iter().flat_map(|rank| &rank.bars);
@@ -78,7 +79,8 @@ fn is_cost(finding: &&Finding) -> bool {
     finding.severity == Severity::Cost
 }
 
-/// Returns the lengths of both parts, with the change if they are parts of the same kind.
+/// Returns the lengths of the measured parts of both runs, in words. Includes the change if both parts are of the same
+/// kind.
 fn lengths(now: MeasuredPart, before: MeasuredPart) -> String {
     match now.name() == before.name() {
         true => format!("length {}", with_change(now.nanos, before.nanos)),
@@ -92,7 +94,7 @@ fn lengths(now: MeasuredPart, before: MeasuredPart) -> String {
     }
 }
 
-/// Returns a time with its change since the older run: `12.000 ms, before 10.000 ms (+20.0 %)`.
+/// Returns a duration with its change since the older run: `12.000 ms, before 10.000 ms (+20.0 %)`.
 fn with_change(now: u64, before: u64) -> String {
     let change = match before {
         0 => String::new(),

@@ -1,4 +1,4 @@
-//! The first screen of a page: why the run is slow, in sentences, bars and findings.
+//! The first screen of a page, which shows why the run is slow, in sentences, bars and findings.
 
 use super::super::measured_part::MeasuredPart;
 use super::super::next_command::command_for;
@@ -14,14 +14,15 @@ use gpuflame_model::profile::{format_nanos, saturating_sum};
 use gpuflame_offline::analysis::{Finding, Severity};
 use serde_json::{Value, json};
 
-/// Maximum length of the place of a finding in its tooltip, in characters.
+/// Maximum length, in characters, of a finding's source location in its tooltip.
 const MAX_CULPRIT_CHARS: usize = 2_000;
-/// Maximum length of the place of a finding on the first screen, in characters. The tooltip has the whole place.
+/// Maximum length, in characters, of a finding's source location on the first screen. The tooltip has the complete
+/// location.
 const MAX_PLACE_CHARS: usize = 150;
-/// Maximum number of findings that a page lists. The first screen shows three.
+/// Maximum number of findings that a page lists. The first screen shows three of these findings.
 const MAX_FINDINGS: usize = 12;
 
-/// A finding, with the command that shows more about it.
+/// A finding on a page, with the command that shows more about the finding.
 pub(super) struct PageFinding {
     pub(super) id: &'static str,
     is_bad: bool,
@@ -29,35 +30,35 @@ pub(super) struct PageFinding {
     pub(super) cost: Option<u64>,
     pub(super) what: &'static str,
     pub(super) why: String,
-    /// Sentence about a remedy; empty for wrong data.
+    /// Sentence about a remedy; empty if the finding is about wrong data.
     pub(super) remedy: &'static str,
-    /// Responsible place. `place` is the same text, cut to `MAX_PLACE_CHARS` characters.
+    /// Responsible source location. `place` is the same text, cut to `MAX_PLACE_CHARS` characters.
     pub(super) culprit: String,
     place: String,
     pub(super) command: String,
     view: &'static str,
 }
 
-/// Content of the first screen.
+/// Content of a page's first screen.
 pub(super) struct Head {
     pub(super) title: String,
     /// Sentence about the largest cost, or about busy time if there is no cost.
     pub(super) first_line: String,
     /// Sentences that name the culprit: the cause of idle time, and the resource that limits the run.
     pub(super) culprits: Vec<String>,
-    /// Sentences about the change since the older run. Empty if there is none.
+    /// Sentences about the changes since the older run. Empty if there is no older run.
     pub(super) changes: Vec<String>,
-    /// Further sentences.
+    /// Additional sentences that answer why the run is slow.
     pub(super) answers: Vec<String>,
     pub(super) complete: String,
     bars: Vec<Value>,
     pub(super) findings: Vec<PageFinding>,
-    /// Sentence for a run without findings.
+    /// Sentence that is shown if the run has no findings.
     pub(super) none_found: String,
     not_recorded: Vec<(String, String)>,
     /// The part of the run to which all shares of costs refer.
     part: MeasuredPart,
-    /// Number of checks without data, and number of other facts that were not recorded.
+    /// Number of checks that lacked data, and number of other facts that were not recorded.
     without_data: (usize, usize),
 }
 
@@ -107,8 +108,9 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
     }
 }
 
-/// Returns the first line, which is about the largest cost, and the sentences after it, the first of which is about busy time. A
-/// first line about busy time could mislead, because a GPU may be busy all the time with unnecessary work.
+/// Returns the first line and the sentences after it. The first line is about the largest cost, and the next sentence
+/// is about busy time. A first line about busy time could mislead, because a GPU may be busy all the time with
+/// unnecessary work.
 fn headline(job: &Job, busy: String, culprits: Vec<String>) -> (String, Vec<String>) {
     let is_cost = |finding: &&Finding| finding.severity == Severity::Cost && finding.cost.is_some();
     let largest = job.findings.iter().filter(is_cost).max_by_key(|finding| finding.cost);
@@ -123,20 +125,22 @@ fn headline(job: &Job, busy: String, culprits: Vec<String>) -> (String, Vec<Stri
     }
 }
 
-/// Returns the number of entries that are not about checks. Entries about checks begin with the id of a check.
+/// Returns the number of entries in `not_recorded` that are not about checks. Entries about checks begin with the id of
+/// a check.
 fn other_facts(job: &Job, not_recorded: &[(String, String)]) -> usize {
     let is_id = |text: &str| job.findings.iter().any(|finding| finding.id == text);
     let first = |what: &str| what.split(", ").next().is_some_and(is_id);
     not_recorded.iter().filter(|(what, _)| !first(what)).count()
 }
 
-/// Returns the first line of a job of several ranks. It names the ranks with the smallest and the largest busy share.
+/// Returns the first line for a job with several ranks. The line names the ranks with the smallest and the largest busy
+/// share.
 fn job_line(job: &Job) -> String {
     let sums = |bars: &[DeviceBar]| {
         let sum = |of: fn(&DeviceBar) -> u64| saturating_sum(bars.iter().map(of));
         (sum(|bar| bar.busy), sum(|bar| bar.window))
     };
-    // A rank without bars has no times, or none that can be true.
+    // A rank without bars has no times, or only times that cannot be correct.
     let known = || job.ranks.iter().filter(|rank| !rank.bars.is_empty());
     let of_ranks: Vec<(u32, (u64, u64))> = known().map(|rank| (rank.rank, sums(&rank.bars))).collect();
     let busy = saturating_sum(of_ranks.iter().map(|(_, (busy, _))| *busy));
@@ -158,7 +162,7 @@ fn job_line(job: &Job) -> String {
     line
 }
 
-/// Returns the sentence about the completeness of the run, or of the first incomplete rank.
+/// Returns the sentence that states whether the data of the run is complete, or of the first incomplete rank.
 fn complete_line(job: &Job) -> String {
     let [one] = &job.ranks[..] else {
         let is_incomplete = |rank: &&RankFacts| rank.answers.complete.starts_with("not complete");
@@ -210,7 +214,8 @@ fn page_finding(finding: &Finding, job: &Job) -> Option<PageFinding> {
     })
 }
 
-/// Returns why a finding matters. If the finding is about wrong data, the text starts with the number of occurrences.
+/// Returns the text that explains why a finding matters. If the finding is about wrong data, the text starts with the
+/// number of occurrences.
 fn with_count(finding: &Finding, is_bad: bool) -> String {
     let why = shortened(&finding.why, 4 * MAX_NAME_CHARS);
     match finding.figures.filter(|_| is_bad) {
@@ -222,7 +227,7 @@ fn with_count(finding: &Finding, is_bad: bool) -> String {
     }
 }
 
-/// Returns the command that shows more about a finding, and the view of the page that shows it.
+/// Returns the command that shows more about a finding, and the name of the page's view that shows the finding.
 fn next_step(finding: &Finding, is_bad: bool, job: &Job) -> (String, &'static str) {
     let file = job.file_of(finding.rank);
     let command = command_for(finding.id, is_bad, &file, &job.files(), job.has_rows(), job.flags);
@@ -234,7 +239,7 @@ fn next_step(finding: &Finding, is_bad: bool, job: &Job) -> (String, &'static st
 }
 
 impl Head {
-    /// Returns the members of the page's data that belong to the first screen.
+    /// Returns the fields of the page's JSON data that belong to the first screen.
     pub(super) fn json(&self) -> String {
         let finding = |finding: &PageFinding| {
             json!({
@@ -259,7 +264,8 @@ impl Head {
     }
 }
 
-/// Cleans all texts, because names of programs and functions may contain characters that change the text after them.
+/// Cleans all texts in a JSON value. Names of programs and functions may contain characters that change how the text
+/// after the name is shown.
 fn clean(value: &mut Value) {
     match value {
         Value::String(text) => *text = clean_line(text).into_owned(),

@@ -1,4 +1,5 @@
-//! Writes a page: the script, the style and the data in one file, and the sentences as text for browsers without JavaScript.
+//! Writes a page as one HTML file with the script, the style and the data. The sentences are also written as text, for
+//! browsers without JavaScript.
 
 use std::io::Write;
 
@@ -14,14 +15,14 @@ const STYLE: &str = include_str!("page.css");
 /// A page.
 pub(super) struct Page<'a> {
     pub(super) head: &'a Head,
-    /// Data of the script, compressed as zlib.
+    /// Data that the script shows, compressed with zlib.
     pub(super) data: &'a [u8],
-    /// Slices of the timeline, compressed as zlib. Empty if there is none.
+    /// Slices of the timeline, compressed with zlib. Empty if the page has no timeline.
     pub(super) slices: &'a [u8],
 }
 
 impl Page<'_> {
-    /// Writes the page. Its policy allows only this script and this style, and no connections.
+    /// Writes the page. Its content security policy allows only this script and this style, and no connections.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
         let title = escaped(&self.head.title);
         write!(
@@ -48,7 +49,7 @@ impl Page<'_> {
         Ok(())
     }
 
-    /// Writes the sentences as text, which the script replaces.
+    /// Writes the sentences of the first screen as text. The script replaces this text.
     fn write_plain(&self, out: &mut dyn Write) -> Result<()> {
         let Head { first_line, culprits, changes, answers, complete, findings, none_found, .. } = self.head;
         writeln!(out, "<main id=\"app\">\n<h1>{}</h1>", escaped(&self.head.title))?;
@@ -78,14 +79,15 @@ impl Page<'_> {
     }
 }
 
-/// Returns the hash that identifies a script or a style in the policy of a page.
+/// Returns the hash that identifies a script or a style in a page's content security policy.
 fn hash(text: &str) -> String {
     let mut encoded = Vec::new();
     write_base64(&Sha256::digest(text.as_bytes()), &mut encoded).expect("a vector accepts all bytes");
     String::from_utf8(encoded).expect("base64 is ASCII")
 }
 
-/// Returns text for an element or a quoted attribute. It is one line, without characters that would change the text after it.
+/// Escapes a text for an HTML element or a quoted attribute. The result is one line, without characters that would
+/// change how the following text is shown.
 pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in clean_line(text).chars() {

@@ -1,4 +1,4 @@
-//! The runs of a page: one run, or the ranks of a job.
+//! The runs that a page shows: one run, or the ranks of a job.
 
 use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
@@ -23,10 +23,11 @@ use gpuflame_offline::report::{ReportViews, Timeline, TimelineActivities};
 use gpuflame_offline::run::ReadOptions;
 use gpuflame_traces::import::Kind;
 
-/// Maximum number of calls and activities in a run, or in all ranks of a job, whose path is found. Their rows take 250 MB.
+/// Maximum number of calls and activities, in a run or in all ranks of a job, up to which the critical path is
+/// computed. Two million rows take 250 MB of memory.
 const MAX_PATH_ROWS: usize = 2_000_000;
 
-/// A run of the page, without its samples.
+/// Facts about a run on the page, without the run's samples.
 pub(super) struct RankFacts {
     pub(super) rank: u32,
     pub(super) source: String,
@@ -37,23 +38,23 @@ pub(super) struct RankFacts {
     pub(super) steps: RankSteps,
     pub(super) kind: Kind,
     has_only_sums: bool,
-    /// Whether all durations of GPU work are possible.
+    /// Whether all durations of GPU work are plausible.
     are_times_known: bool,
-    /// Number of steps; 0 if none is marked.
+    /// Number of steps in the run; 0 if no step is marked.
     pub(super) step_count: u64,
-    /// Number of ranks of the job, if the file gives it.
+    /// Number of ranks of the job, if the run's file contains this number.
     world_size: Option<u32>,
 }
 
-/// The critical path of the page.
+/// The critical path that the page shows.
 pub(super) enum PagePath {
     Run(RunPath),
     Job(Box<JobReport>),
-    /// The path of several ranks is not known, for this reason.
+    /// The path of a job with several ranks is unknown, for this reason.
     UnknownOfJob(String),
 }
 
-/// All runs of a page.
+/// All runs that a page shows.
 pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
     /// Rule by which the files of the ranks are numbered.
