@@ -1,4 +1,4 @@
-//! The critical path of a run, with its largest parts.
+//! Finds the critical path of a run for `summary` and `report`, and shows the path's largest parts.
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{Profile, format_nanos};
@@ -16,10 +16,10 @@ use super::path_tables::{answer, group_names, group_sums};
 use super::predicted_gain::{PredictedGain, ReplayedRun};
 use super::table_output::{Table, group_digits};
 
-/// Number of parts that are shown.
+/// Maximum number of parts of the path that are shown.
 pub(super) const MAX_PARTS: usize = 5;
 
-/// Rows from which the path is found. Keeps none if there are too many.
+/// Collects the rows from which the critical path is found. Discards all rows if there are more than `max_count`.
 pub(super) struct PathRows {
     rows: InstructionRows,
     history: HostHistoryRows,
@@ -28,12 +28,12 @@ pub(super) struct PathRows {
 }
 
 impl PathRows {
-    /// Keeps at most `max_count` calls and activities.
+    /// Creates a collector for at most `max_count` calls and activities.
     pub(super) fn with_max(max_count: usize) -> Self {
         Self { rows: InstructionRows::default(), history: HostHistoryRows::default(), count: 0, max_count }
     }
 
-    /// Number of calls and activities so far.
+    /// Returns the number of calls and activities so far.
     pub(super) fn count(&self) -> usize {
         self.count
     }
@@ -65,7 +65,7 @@ impl Sink for PathRows {
     }
 
     fn host(&mut self, row: &Row<'_>) {
-        // The stacks of threads between their calls are not counted.
+        // Rows with the stacks of threads between their calls do not count towards `max_count`.
         if matches!(row, Row::HostState(_) | Row::HostCallSpan(_)) {
             if self.count <= self.max_count {
                 self.history.host(row);
@@ -76,36 +76,36 @@ impl Sink for PathRows {
     }
 }
 
-/// Reason why the critical path of a run is not known.
+/// Reason why the critical path of a run is unknown.
 pub(super) enum UnknownPath {
     OnlySums,
-    /// The run has more calls and activities than this.
+    /// The run has more calls and activities than this maximum.
     TooLarge(usize),
     NoTimes,
     Contradiction,
-    /// GPU work lasts longer than its stream allows.
+    /// Durations of GPU work are longer than is possible on its stream.
     ImpossibleDurations,
-    /// Too many launches have no activity.
+    /// Too many launches have no recorded activity.
     MissingWork,
-    /// Idle time is unknown for this other reason.
+    /// Idle time is unknown for another reason, given here.
     UnknownIdle(String),
 }
 
-/// The critical path of a run, or the reason why it is not known.
+/// The critical path of a run, or the reason why the path is unknown.
 pub(super) enum RunPath {
     Found {
         parts: Vec<PathPart>,
         answer: String,
         groups: Vec<PathGroup>,
-        /// Time saved without the reason of the most expensive finding, if a replay can tell.
+        /// Time that the run would save without the cause of its most expensive finding, if a replay can predict it.
         gain: Option<PredictedGain>,
     },
     Unknown(UnknownPath),
 }
 
 impl RunPath {
-    /// Finds the path of a run. `are_times_known` tells whether the durations of its work are possible. If there are findings,
-    /// predicts the gain without the reason of the most expensive one.
+    /// Finds the critical path of a run. `are_times_known` is whether the durations of the run's GPU work are
+    /// plausible. If there are findings, also predicts the gain without the cause of the most expensive finding.
     pub(super) fn find(
         run: &mut Explained,
         rows: PathRows,
@@ -148,7 +148,7 @@ impl RunPath {
         Self::Found { answer: answer(&parts, to - from) + &limit, groups, parts, gain }
     }
 
-    /// Returns the parts by time; empty if the path is not known.
+    /// Returns the parts in chronological order; empty if the path is unknown.
     pub(super) fn parts(&self) -> &[PathPart] {
         match self {
             Self::Found { parts, .. } => parts,
@@ -156,8 +156,8 @@ impl RunPath {
         }
     }
 
-    /// Returns the sentence for a screen: shares of the path, or why it is not known. `file` is quoted for a shell. `None` if
-    /// the calls are not recorded.
+    /// Returns the sentence about the shares of the path, or about the reason why the path is unknown. `file` is quoted
+    /// for a shell. Returns `None` if calls are not recorded.
     pub(super) fn sentence(&self, file: &str) -> Option<String> {
         let unknown = match self {
             Self::Found { answer, .. } => return Some(answer.clone()),
@@ -179,14 +179,15 @@ impl RunPath {
         Some(format!("critical path: {unknown}; `gpuflame critical-path {file}` shows more"))
     }
 
-    /// Returns the sentence about the predicted gain; `None` if there is none. `file` is quoted for a shell, and shares refer
-    /// to `part`.
+    /// Returns the sentence about the predicted gain; `None` if no gain is predicted. `file` is quoted for a shell.
+    /// `part` is the part of the run to which shares refer.
     pub(super) fn gain_sentence(&self, file: &str, part: MeasuredPart) -> Option<String> {
         let Self::Found { gain: Some(gain), .. } = self else { return None };
         Some(gain.sentence(file, part))
     }
 
-    /// Returns the table of the `most` largest parts; `None` if the path is not known. `shorten` cuts a name.
+    /// Returns the table of the `most` largest groups of parts; `None` if the path is unknown. `shorten` cuts a name to
+    /// the maximum length.
     pub(super) fn table(&self, most: usize, shorten: fn(&str) -> String) -> Option<Table> {
         let Self::Found { parts, groups, .. } = self else { return None };
         let total = parts.iter().map(|part| part.end - part.start).sum();
@@ -205,9 +206,9 @@ impl RunPath {
     }
 }
 
-/// Returns the clause about the largest time that faster host code could save, if the host is most of the path although a
-/// stream works most of the time. Otherwise returns an empty text. The bound is the work of one stream, because the work
-/// of several streams may overlap more once it is launched earlier.
+/// Returns the clause about the longest time that faster host code could save. Returns an empty text unless host time
+/// is most of the path although a stream is busy most of the time. The bound is the GPU work of one stream, because the
+/// work of several streams may overlap more once it is launched earlier.
 fn limit_of_host_code(parts: &[PathPart], profile: &Profile) -> String {
     let streams = profile.streams().iter().filter(|stream| stream.stream.is_some());
     let Some(longest) = streams.max_by_key(|stream| stream.nanos) else { return String::new() };

@@ -1,5 +1,5 @@
-//! The values of a run that are needed to compare several runs: a sum per kernel, stack and idle cause, and the facts that
-//! determine whether runs can be compared.
+//! The values of a run that are needed to compare several runs: the sums for each kernel, stack and idle cause, and the
+//! facts that determine whether the runs can be compared.
 
 use std::collections::BTreeMap;
 
@@ -16,52 +16,52 @@ use gpuflame_model::profile::views::{GPU, IDLE, idle_word};
 use gpuflame_model::profile::{BusyIdle, DeviceTime, Profile, RootMark, Sample, add_to, saturating_sum};
 use gpuflame_model::record::Provenance;
 
-/// Sums by name, in ns.
+/// Sums in ns, keyed by name.
 pub(super) type Sums = BTreeMap<String, u64>;
 
-/// Busy and idle time over all GPUs, in ns.
+/// Busy and idle time in ns, summed over all GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Times {
     pub(super) busy: u64,
     pub(super) wall: u64,
-    /// Idle time by cause.
+    /// Idle time in ns, keyed by cause.
     pub(super) idle: Sums,
 }
 
-/// Values and facts of a run.
+/// Values and facts of a run that comparisons need.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunValues {
     pub(super) source: String,
     /// Reasons why the run cannot be compared.
     pub(super) problems: Vec<String>,
     pub(super) program: String,
-    /// Models of the machine's GPUs, sorted. Traces do not list them.
+    /// Models of the machine's GPUs, sorted by name. Empty for traces, which do not list the models.
     pub(super) gpus: Vec<String>,
-    /// Number of GPUs that did work.
+    /// Number of GPUs that ran at least one kernel, copy or fill.
     pub(super) used_gpus: u64,
     /// Start of the recording, in ISO 8601; empty if unknown.
     pub(super) start: String,
     pub(super) steps: u64,
-    /// Mean duration of a step, in ns; 0 if unknown.
+    /// Mean duration of a step in ns; 0 if it is unknown.
     pub(super) step_ns: u64,
-    /// Number of GPU operations.
+    /// Number of GPU operations (kernels, copies and fills) in the run.
     pub(super) operations: u64,
-    /// Sum of the durations of all GPU operations, in ns.
+    /// Sum of the durations of all GPU operations in ns.
     pub(super) work_ns: u64,
-    /// Name of the steady part; empty if the run has none.
+    /// Name of the steady part of the run; empty if the run has no steady part.
     pub(super) steady_part: String,
-    /// Times of the steady part, or of the whole run if it has none.
+    /// Times of the steady part, or of the whole run if there is no steady part.
     pub(super) steady: Times,
     /// Times of the whole run.
     pub(super) whole: Times,
-    /// Why idle time is unknown; empty if it is known.
+    /// Reason why idle time is unknown; empty if it is known.
     pub(super) idle_doubt: String,
     pub(super) kernels: Sums,
     pub(super) stacks: Sums,
 }
 
 impl RunValues {
-    /// Reads a run. A run without usable contents has problems.
+    /// Reads a run. If the run has no usable contents, `problems` contains the reasons.
     ///
     /// # Errors
     /// The file cannot be opened or read.
@@ -99,7 +99,7 @@ impl RunValues {
         let facts =
             |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
         self.program = profile.process().map(|(_, program)| program.to_owned()).unwrap_or_default();
-        // The bus address, in parentheses at the end, is removed, because it differs between equal machines.
+        // The bus address in parentheses at the end of the model is removed, because it differs between equal machines.
         let model = |text: &str| text.rsplit_once(" (").map_or(text, |(model, _)| model).to_owned();
         self.gpus = facts(Provenance::GPU).map(model).collect();
         self.gpus.sort();
@@ -117,7 +117,7 @@ impl RunValues {
         self.whole = times(profile, |time| BusyIdle { busy: time.busy, idle: time.idle }, |_| true);
     }
 
-    /// Returns the scalar values for a baseline.
+    /// Returns the run's values except `kernels` and `stacks`, for a baseline file.
     pub(super) fn to_json(&self) -> Value {
         json!({
             "source": self.source, "program": self.program, "gpus": self.gpus, "used_gpus": self.used_gpus,
@@ -127,7 +127,7 @@ impl RunValues {
         })
     }
 
-    /// Reads the values that [`RunValues::to_json`] wrote. Returns `None` if one is missing or has another type.
+    /// Reads the values that [`RunValues::to_json`] wrote. Returns `None` if a value is missing or has another type.
     pub(super) fn from_json(value: &Value) -> Option<Self> {
         let text = |key: &str| Some(value.get(key)?.as_str()?.to_owned());
         let number = |key: &str| value.get(key)?.as_u64();
@@ -188,7 +188,7 @@ fn times(
     }
 }
 
-/// Lists the reasons why the sums do not cover the whole run.
+/// Lists the reasons why the sums of a run do not cover the whole run.
 fn problems(source: &Source, explained: &Explained, work_ns: u64) -> Vec<String> {
     let Explained { profile, facts, .. } = explained;
     let mut problems = Vec::new();

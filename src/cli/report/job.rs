@@ -57,23 +57,24 @@ pub(super) enum PagePath {
 /// All runs that a page shows.
 pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
-    /// Rule by which the files of the ranks are numbered.
+    /// Flags that determine how the files of the ranks are numbered.
     pub(super) flags: RankFlags,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,
-    /// Timeline of the runs. Empty if the runs have only sums.
+    /// Timeline of all runs. Empty if the runs have only sums.
     pub(super) timeline: Timeline,
     pub(super) path: PagePath,
-    /// Findings about the run, or about the job of several ranks, the worst first.
+    /// Findings about the run or the job, in descending order of severity.
     pub(super) findings: Vec<Finding>,
-    /// Work and communication by rank, compared with the other ranks. Empty if there is one rank.
+    /// Time of work and communication per rank, compared with the other ranks. Empty if there is only one rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
-    /// The part of the run to which the shares of findings refer. Its length is 0 if no share of the time is true.
+    /// The part of the run to which the shares of findings refer. The part's length is 0 if the times cannot be
+    /// correct.
     pub(super) part: MeasuredPart,
 }
 
 impl Job {
-    /// Reads all runs.
+    /// Reads all runs of the page.
     pub(super) fn read(
         sources: &[Source],
         flags: RankFlags,
@@ -98,7 +99,7 @@ impl Job {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
-            // The rows of a job are counted only.
+            // For a job, the rows are only counted here, because its path is found later from all files.
             let mut path_rows = PathRows::with_max(max_path_rows);
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
@@ -142,13 +143,13 @@ impl Job {
         self.ranks.len() > 1
     }
 
-    /// Returns the sentence about the predicted gain; `None` for a job of several ranks, or if there is none.
+    /// Returns the sentence about the predicted gain; `None` if no gain is predicted, or for a job with several ranks.
     pub(super) fn gain_sentence(&self) -> Option<String> {
         let (PagePath::Run(path), [one]) = (&self.path, &self.ranks[..]) else { return None };
         path.gain_sentence(&quoted_for_shell(&one.source), self.part)
     }
 
-    /// Returns the sentence about ranks without a file; `None` if none is missing, or for a single run.
+    /// Returns the sentence about ranks without a file; `None` if no rank is missing, or for a single run.
     pub(super) fn missing_ranks(&self) -> Option<String> {
         let present = self.ranks.iter().map(|rank| rank.rank).collect();
         let world_size = self.ranks.iter().find_map(|rank| rank.world_size);
@@ -168,13 +169,13 @@ impl Job {
         self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect()
     }
 
-    /// Returns the input file of a rank, or the first file, quoted for a shell.
+    /// Returns the input file of a rank, quoted for a shell. Without a rank, returns the first input file.
     pub(super) fn file_of(&self, rank: Option<u32>) -> String {
         let of_rank = self.ranks.iter().find(|run| Some(run.rank) == rank).unwrap_or(&self.ranks[0]);
         quoted_for_shell(&of_rank.source)
     }
 
-    /// Whether all runs have every call.
+    /// Whether the files of all runs contain every call.
     pub(super) fn has_rows(&self) -> bool {
         self.ranks.iter().all(|rank| !rank.has_only_sums)
     }
@@ -185,7 +186,7 @@ impl Job {
     }
 }
 
-/// Finds the path of a job. Its files are read once more.
+/// Finds the critical path of a job. For this purpose, the files of the job are read again.
 fn job_path(
     sources: &[Source],
     flags: RankFlags,
@@ -218,7 +219,8 @@ fn job_path(
     }
 }
 
-/// Returns the facts of a run, which has these findings. If its times cannot be true, it has no bars, and no shares in its heading.
+/// Returns the facts of a run. If one of `findings` shows that the run's times cannot be correct, the result has no
+/// bars, and its heading has no shares.
 fn rank_facts(
     source: &Source,
     rank: u32,
@@ -243,8 +245,8 @@ fn rank_facts(
     }
 }
 
-/// Returns the program and facts of its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of steps`. If
-/// the program is unknown, the name of the file is used, without folders.
+/// Returns the program and facts of its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of
+/// steps`. If the program is unknown, the name of the file without its folders is used instead.
 fn heading(source: &Source, profile: &Profile, are_times_known: bool) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),

@@ -1,7 +1,7 @@
-//! `gpuflame report`: one page in HTML that explains why a run is slow: sentences, bars, findings, flame graphs and
-//! tables. The page is one file without references to other files or servers.
+//! `gpuflame report`: writes one HTML page that explains why a run is slow, with sentences, bars, findings, flame
+//! graphs and tables. The page is one file without references to other files or servers.
 //!
-//! `page.js` and `page.css` are built from the folder `page` of the repository.
+//! `page.js` and `page.css` are built from the repository's folder `page`.
 
 mod bars;
 mod comparison;
@@ -31,11 +31,12 @@ use gpuflame_offline::report::write_data;
 pub(super) use html::escaped;
 use job::Job;
 
-/// Maximum size in bytes of the compressed data in a page. As base64, with four characters for three bytes, it takes 15 MB.
+/// Maximum size in bytes of the compressed data in a page. Encoded as base64, which needs four characters for three
+/// bytes, this data takes 15 MB.
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
-/// Maximum part of the data for the slices of the timeline. The rest is for flame graphs and tables.
+/// Maximum size in bytes of the timeline's slices within the compressed data. The rest is for flame graphs and tables.
 const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
-/// Endings of compressed traces, which have another ending before them.
+/// Endings of compressed traces. A file name has the ending of the trace before such an ending.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.
@@ -104,7 +105,7 @@ impl Report {
     }
 }
 
-/// Returns the path of the page of a recording or trace: `run.gfr` and `run.json.gz` become `run.html`.
+/// Returns the path of the page for a recording or trace: `run.gfr` and `run.json.gz` become `run.html`.
 pub(super) fn page_path(input: &Path) -> PathBuf {
     let is_compressed =
         input.extension().and_then(|it| it.to_str()).is_some_and(|it| COMPRESSIONS.contains(&it));
@@ -112,8 +113,8 @@ pub(super) fn page_path(input: &Path) -> PathBuf {
     name.with_extension("html")
 }
 
-/// Reads the runs and returns their page. Several sources are the ranks of a job. `old`: the older run to compare with, if
-/// any.
+/// Reads the runs and returns the bytes of their page. Several sources are the ranks of a job. `old` is the older run
+/// to compare with; empty if there is none.
 fn page_bytes(
     sources: &[Source],
     old: &[Source],
@@ -138,12 +139,12 @@ fn page_bytes(
     Ok(page)
 }
 
-/// Returns the page of a run, or of the ranks of a job, without remarks.
+/// Returns the page of a run, or of the ranks of a job. Prints no remarks.
 pub(super) fn job_page(sources: &[Source], console: Console) -> Result<Vec<u8>> {
     page_bytes(sources, &[], RankFlags::default(), &NameFlags::default(), Console { quiet: true, ..console })
 }
 
-/// Writes the page of a run that has just ended. Its remarks were printed by the run.
+/// Writes the page of a run that has just ended. Prints no remarks, because `gpuflame run` has already printed them.
 pub(super) fn write_run_page(sources: &[Source], target: &Target, console: Console) -> Result<()> {
     let page = job_page(sources, console)?;
     target.write(console, |out| Ok(out.write_all(&page)?))

@@ -1,4 +1,4 @@
-//! The panels below the flame graph. A panel without data has a sentence about how to record it.
+//! The panels below the page's flame graph. A panel without data has a sentence that explains how to record the data.
 
 use serde_json::{Value, json};
 
@@ -10,9 +10,9 @@ use super::work_panels::{FunctionRow, KernelRow};
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::compare_durations;
 
-/// Maximum number of rows of a table. The page shows how many rows are left out.
+/// Maximum number of rows of a table on the page. The page shows how many rows are left out.
 const MAX_ROWS: usize = 3_000;
-/// Maximum length of a name in a table, in characters.
+/// Maximum length, in characters, of a name in a table.
 const MAX_NAME_CHARS: usize = 1_000;
 
 /// Returns all panels as JSON.
@@ -30,7 +30,8 @@ pub(super) fn all(job: &Job, old: Option<&Job>) -> String {
     Value::from(panels).to_string()
 }
 
-/// Returns the table of kernels that changed since the older run, the largest change first.
+/// Returns the table of kernels, copies and fills that changed since the older run, sorted by size of the change,
+/// largest first.
 fn changes(job: &Job, old: &Job) -> Value {
     const COLUMNS: [(&str, &str); 9] = [
         ("kernel, copy or fill", "name"),
@@ -75,7 +76,7 @@ fn table(columns: &[(&str, &str)], rows: Vec<Value>, all: usize) -> Value {
     json!({"columns": columns, "more": all - rows.len(), "rows": rows})
 }
 
-/// Returns a name with its short form, if it has one.
+/// Returns a name as JSON, together with its short form if it has one.
 fn named(name: &str, short: Option<&String>) -> Value {
     match short {
         Some(short) => json!([cut(short), cut(name)]),
@@ -217,7 +218,7 @@ fn ranks(job: &Job) -> Value {
     panel
 }
 
-/// Returns the panel of the timeline. Its data is large, so it is a separate member of the page's data.
+/// Returns the panel of the timeline. The timeline's data is large, so a separate field of the page's data contains it.
 fn timeline(job: &Job) -> Value {
     let mut panel = json!({"id": "timeline", "title": "Timeline"});
     if job.timeline.is_empty() {
@@ -226,7 +227,7 @@ fn timeline(job: &Job) -> Value {
     panel
 }
 
-/// Returns the views that have no data, and for each a sentence about how to record it.
+/// Returns the views without data, each with a sentence that explains how to record the data.
 fn absent_views(job: &Job) -> Value {
     let is_recorded = job.is_recorded();
     let why = |word: &str| match (word, is_recorded) {

@@ -1,4 +1,4 @@
-//! The panel of the critical path: its largest parts, and their places in the timeline.
+//! The panel of the critical path, which shows the path's largest parts and marks them in the timeline.
 
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::{PathClass, PathPart};
@@ -12,12 +12,13 @@ use super::super::table_output::group_digits;
 use super::job::{Job, PagePath};
 use super::words::capitalized;
 
-/// Maximum length of a name in a tooltip, in characters.
+/// Maximum length, in characters, of a name in a tooltip.
 const MAX_FULL_CHARS: usize = 2_000;
-/// Maximum number of marks of a part in the timeline. More marks are less than two pixels from each other.
+/// Maximum number of marks in the timeline for one part of the path. With more marks, the distance between two marks
+/// would be less than two pixels.
 const MAX_MARKS: usize = 500;
 
-/// Returns the panel of a page.
+/// Returns the panel of the critical path for a page.
 pub(super) fn panel(job: &Job) -> Value {
     let mut panel = json!({"id": "critical", "title": "Critical path"});
     match &job.path {
@@ -66,7 +67,8 @@ fn why_words(why: &UnknownPath) -> String {
     }
 }
 
-/// Returns the path of a job. The rows of the timeline have the clocks of their ranks, so its parts have no places there.
+/// Returns the path of a job as JSON. Its parts are not marked in the timeline: the path has the job's clock, but each
+/// row of the timeline has the clock of its rank.
 fn job_json(report: &JobReport, answer: &str) -> Value {
     let parts = report.groups().into_iter().take(MAX_PARTS).map(|(rank, group)| {
         let mut part = group_json(&group, &[], 0);
@@ -96,7 +98,7 @@ fn group_json(group: &PathGroup, parts: &[PathPart], zero: u64) -> Value {
     })
 }
 
-/// Returns starts and lengths of the parts. Parts that are close to each other are one.
+/// Returns the starts and lengths of the marks for `spans`. Spans that are close to each other share one mark.
 fn marks(spans: &[(u64, u64)]) -> Vec<u64> {
     let mut gap = 0;
     loop {
@@ -122,7 +124,7 @@ mod tests {
     fn marks_are_joined_only_if_there_are_many() {
         assert_eq!(marks(&[(0, 10), (20, 25)]), [0, 10, 20, 5]);
         assert_eq!(marks(&[(0, 10), (10, 25)]), [0, 25]);
-        // 600 parts of 10 us, every 11 us: gaps of 1 us are joined, which leaves one mark.
+        // 600 parts of 10 us begin every 11 us. The gaps of 1 us between them are closed, so one mark is left.
         let many: Vec<(u64, u64)> = (0..600).map(|at| (at * 11_000, at * 11_000 + 10_000)).collect();
         assert_eq!(marks(&many), [0, 599 * 11_000 + 10_000]);
     }

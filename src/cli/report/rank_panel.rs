@@ -1,11 +1,11 @@
-//! The panel of ranks: work and communication by rank, and the rank that delays the job.
+//! The panel of ranks, which shows the work and communication of each rank and the rank that delays the job.
 
 use gpuflame_offline::analysis::StragglerVerdict;
 use serde_json::{Value, json};
 
 use super::job::Job;
 
-/// Returns the rows of the table of ranks.
+/// Returns the rows of the table of ranks, one row per rank.
 pub(super) fn rows(job: &Job) -> Vec<Value> {
     let row = |(rank, (time, compared)): (&super::job::RankFacts, &(_, _))| {
         let time: &gpuflame_offline::analysis::RankTime = time;

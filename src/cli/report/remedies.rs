@@ -1,6 +1,7 @@
-//! Remedies for findings, each as a sentence for the page. `docs/findings.md` has the same advice in shorter form.
+//! Remedies for findings. Each remedy is a sentence on the page. `docs/findings.md` has the same advice in shorter
+//! form.
 
-/// Ids of findings, with their remedies.
+/// Ids of findings, each with the sentence about its remedy.
 const REMEDIES: [(&str, &str); 27] = [
     (
         "data_loader_late",
@@ -82,7 +83,8 @@ const REMEDIES: [(&str, &str); 27] = [
     ("clocks_of_ranks", "Do not compare times between ranks."),
 ];
 
-/// Returns the remedy for a finding. It is empty for wrong data, which only a better recording can correct.
+/// Returns the remedy for the finding with this id. Returns an empty text for findings about wrong data, which only a
+/// better recording can correct.
 pub(super) fn remedy(id: &str) -> &'static str {
     REMEDIES.iter().find(|(known, _)| *known == id).map_or("", |(_, sentence)| sentence)
 }

@@ -1,19 +1,20 @@
-//! The panel of steps: durations of steps, and slow steps.
+//! The panel of steps, which shows the durations of steps and the slow steps.
 
 use gpuflame_model::profile::StepSeries;
 use serde_json::{Value, json};
 
-/// Maximum number of groups of steps per rank. If there are more steps, several steps form a group.
+/// Maximum number of groups of steps per rank. If a rank has more steps than this, several consecutive steps form one
+/// group.
 const MAX_GROUPS: usize = 2_000;
 /// A step is slow if it takes at least this many percent longer than the median step of its kind.
 const SLOW_PERCENT: u64 = 20;
 
-/// Steps of a rank.
+/// Data about the steps of a rank.
 pub(super) struct RankSteps {
     rank: u32,
     kinds: Vec<Value>,
-    /// Each group has the number of its first step; its number of steps; duration, work and communication per step in ns; and the
-    /// kind of its steps.
+    /// Groups of steps. The six numbers of a group are: the number of its first step; the count of its steps; duration,
+    /// work and communication per step in ns; and the index of the kind of its steps.
     groups: Vec<[i64; 6]>,
 }
 

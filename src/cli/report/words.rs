@@ -1,7 +1,7 @@
-//! Adds to sentences of the page the base of their shares, and cuts texts.
+//! Adds to a sentence of the page what its shares refer to, and cuts texts.
 
-/// Adds the base of the shares to a sentence about idle time or GPU work: `idle 3 ms: 70.0 % host late` becomes `idle 3 ms, of
-/// which 70.0 % host late`. `part` is the part of the run to which shares of time refer.
+/// Adds what the shares refer to, to a sentence about idle time or GPU work: `idle 3 ms: 70.0 % host late` becomes
+/// `idle 3 ms, of which 70.0 % host late`. `part` is the part of the run to which shares of time refer.
 pub(super) fn with_base(sentence: &str, part: &str) -> String {
     match sentence.split_once(": ") {
         Some((before, shares))
@@ -19,8 +19,8 @@ pub(super) fn with_base(sentence: &str, part: &str) -> String {
     }
 }
 
-/// Cuts a text to `most` characters. Texts of the same kind differ at their ends, so two thirds of the characters are from the
-/// end.
+/// Cuts a text to `most` characters by omitting its middle. Texts of the same kind differ at their ends, so two thirds
+/// of the characters come from the end.
 pub(super) fn cut_middle(text: &str, most: usize) -> String {
     let count = text.chars().count();
     if count <= most {
@@ -32,7 +32,7 @@ pub(super) fn cut_middle(text: &str, most: usize) -> String {
     format!("{}…{}", &text[..at(begin)], &text[at(count - end)..])
 }
 
-/// Returns the text with a capital first letter.
+/// Returns the text with its first letter in upper case.
 pub(super) fn capitalized(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())

@@ -1,4 +1,4 @@
-//! Tables of the page about GPU work: kernels with their launch delays, and functions.
+//! The page's tables about GPU work: kernels with their launch delays, and functions with the work that they launched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,12 +9,12 @@ use gpuflame_model::profile::{Profile, add_to};
 use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
 use gpuflame_offline::analysis::{Durations, LaunchDelays};
 
-/// Durations by kind of work, collected from joined rows, for the comparison of two runs.
+/// Durations for each kind of GPU work, for the comparison of two runs. They are collected from the activities.
 #[derive(Default)]
 pub(super) struct WorkDurations(IdMap<Work, Durations>);
 
 impl WorkDurations {
-    /// Returns the durations in the sums of a process that exited.
+    /// Returns the durations from the sums that a process wrote at its exit.
     pub(super) fn from_sums(profile: &Profile) -> Self {
         let mut all = Self::default();
         for spread in profile.spreads() {
@@ -35,33 +35,34 @@ impl Sink for WorkDurations {
     fn pending(&mut self, _: CorrelationId, _: Launched) {}
 }
 
-/// Sums of a kind of GPU work over all runs.
+/// Sums for one kernel, copy direction or fill over all runs of the page. Times are in ns.
 #[derive(Default)]
 pub(super) struct KernelRow {
     pub(super) nanos: u64,
     pub(super) count: u64,
     pub(super) min: u64,
     pub(super) max: u64,
-    /// 50th and 95th percentile, if only one run and one GPU have the work.
+    /// 50th and 95th percentile of the durations in ns. `None` if several runs or GPUs have this work.
     pub(super) percentiles: Option<[u64; 2]>,
-    /// Number of runs and GPUs with the work.
+    /// Number of combinations of run and GPU that have this work.
     parts: u64,
     pub(super) delay: DelaySums,
     pub(super) durations: Durations,
     pub(super) is_kernel: bool,
 }
 
-/// Launch delays of a kind of work.
+/// Launch delays of one kernel, copy direction or fill, in ns.
 #[derive(Default)]
 pub(super) struct DelaySums {
     pub(super) nanos: u64,
     pub(super) count: u64,
-    /// 95th percentile, if only one run has the work.
+    /// 95th percentile of the delays in ns. `None` if several runs have this work.
     pub(super) p95: Option<u64>,
     parts: u64,
 }
 
-/// Times of a function including its callees, in ns, and the GPU time launched in the function itself.
+/// Times in ns of a function including its callees. `own` is the GPU time of the work that the function itself
+/// launched.
 #[derive(Default)]
 pub(super) struct FunctionRow {
     pub(super) gpu: u64,
@@ -70,7 +71,7 @@ pub(super) struct FunctionRow {
     pub(super) waiting: u64,
 }
 
-/// Work by name and functions by name, over all runs.
+/// Sums over all runs of the page, for each name of GPU work and for each function.
 #[derive(Default)]
 pub(super) struct WorkSums {
     pub(super) kernels: BTreeMap<String, KernelRow>,
@@ -80,7 +81,7 @@ pub(super) struct WorkSums {
 }
 
 impl WorkSums {
-    /// Adds a run.
+    /// Adds the GPU work and the functions of a run.
     pub(super) fn add(
         &mut self,
         profile: &Profile,

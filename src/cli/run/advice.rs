@@ -1,4 +1,4 @@
-//! Advice for a command that cannot be started: the command line that would have worked.
+//! Advice for `gpuflame run` if its command cannot be started: the command line that would have worked.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::path::Path;
 
 use crate::usage::quote;
 
-/// Endings of scripts, and the programs that run them.
+/// Endings of script names, each with the program that runs such scripts.
 const INTERPRETERS: [(&str, &str); 10] = [
     ("py", "python"),
     ("sh", "sh"),
@@ -22,12 +22,12 @@ const INTERPRETERS: [(&str, &str); 10] = [
     ("jl", "julia"),
     ("R", "Rscript"),
 ];
-/// Endings of files that other verbs read.
+/// Endings of recordings, which other verbs than `run` read.
 const RECORDINGS: [&str; 2] = [".gfr", ".gfr.gz"];
 /// Maximum number of bytes of a script's first line.
 const MAX_LINE_BYTES: u64 = 256;
 
-/// Returns advice on a command that cannot be started; `None` if nothing is known about it.
+/// Returns advice on a command that cannot be started; `None` if there is no advice for this command.
 pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     let program = command.first()?;
     let path = Path::new(program);
@@ -49,14 +49,14 @@ pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     if program.as_bytes().contains(&b'/') {
         return None;
     }
-    // Programs in the current folder are found only by a path.
+    // A shell finds programs in the current folder only by a path, so the advice has `./` before the name.
     let mut here = command.to_vec();
     here[0] = OsString::from(format!("./{name}"));
     Some(format!("did you mean `{}`?", command_line_of(command, &here)))
 }
 
-/// Returns the program that runs a script: the program in the script's first line if it exists, or else the program for the
-/// ending of the script's name.
+/// Returns the program that runs a script. This is the program in the script's first line if that program exists, or
+/// otherwise the program for the ending of the script's name.
 fn interpreter(path: &Path) -> Option<String> {
     if let Some(line) = first_line(path)
         && let Some(words) = line.strip_prefix("#!")
@@ -72,7 +72,7 @@ fn interpreter(path: &Path) -> Option<String> {
     let ending = path.extension()?.to_str()?;
     let (_, program) = INTERPRETERS.iter().find(|(known, _)| *known == ending)?;
     let is_missing = |program: &str| find_in_path(program).is_none();
-    // On some systems, Python has only the name `python3`.
+    // On some systems, Python is installed only under the name `python3`.
     let program = if *program == "python" && is_missing("python") { "python3" } else { program };
     Some(program.to_owned())
 }
@@ -88,13 +88,13 @@ fn find_in_path(program: &str) -> Option<()> {
     std::env::split_paths(&folders).find(|folder| folder.join(program).is_file()).map(|_| ())
 }
 
-/// Returns the command line of this process, with `words` inserted before the command.
+/// Returns the command line of this process, with `words` inserted before the command to run.
 fn command_line(command: &[OsString], words: impl Iterator<Item = OsString>) -> String {
     let instead: Vec<_> = words.chain(command.iter().cloned()).collect();
     command_line_of(command, &instead)
 }
 
-/// Returns the command line of this process. `command`, which is at its end, is replaced with `instead`.
+/// Returns the command line of this process, in which `instead` replaces `command` at the end.
 fn command_line_of(command: &[OsString], instead: &[OsString]) -> String {
     let own: Vec<OsString> = std::env::args_os().collect();
     let start = match own.strip_suffix(command) {

@@ -1,5 +1,5 @@
-//! Finds the `libgpuflame.so` with which to record a command. The library is checked before the command is run,
-//! because the driver does not report a library that it cannot load.
+//! Finds the `libgpuflame.so` that records a command. The library is checked before the command is run, because the
+//! driver does not report a library that it cannot load.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -10,21 +10,24 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
 const LIBRARY_NAME: &str = "libgpuflame.so";
-/// Small library for LD_PRELOAD, which makes the driver load [`LIBRARY_NAME`] from the same folder.
+/// Small library for LD_PRELOAD. It makes the driver load [`LIBRARY_NAME`] from the folder that contains the small
+/// library.
 const PRELOAD_NAME: &str = "libgpuflame-preload.so";
-/// First bytes of a library for this machine: the ELF magic number, 64-bit, little-endian.
+/// First bytes of a library for this machine: the ELF magic number, then the codes for 64-bit and little-endian.
 const ELF_MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
-/// Value of `e_type` for a shared object. `ELF_MACHINE` is the value of `e_machine` for this processor.
+/// Value of the ELF header's field `e_type` for a shared object. `ELF_MACHINE` is the value of the field `e_machine`
+/// for this processor.
 const ELF_SHARED_OBJECT: u16 = 3;
 const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
-/// Size in bytes of an ELF header. The next constant is the size of a section header.
+/// Size in bytes of an ELF header. `SECTION_HEADER_BYTES` is the size of a section header.
 const ELF_HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 64;
-/// Name of the function that the driver calls, with the zero bytes around it in a string table.
+/// Name of the function that the driver calls in an injected library. The zero bytes are those around the name in an
+/// ELF string table.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
-/// Returns the absolute path of the library: `wanted`, or else the library that belongs to this command. That library
-/// is in the same folder as the command (in a build) or in the neighbouring folder `lib` (if installed).
+/// Returns the absolute path of the library to use. This is `wanted`, or otherwise the library that belongs to this
+/// command. The latter is in the same folder as the command (in a build) or in the folder `../lib` (if installed).
 pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return check_library(wanted);
@@ -44,16 +47,17 @@ pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     }
 }
 
-/// Returns the folder of this command.
+/// Returns the folder that contains this command's executable file.
 pub(crate) fn command_folder() -> PathBuf {
-    // Without /proc, the path of this program is known only from data that the kernel passed to it at its start.
+    // Without /proc, the path of this program is known only from data that the Linux kernel passed to the program at
+    // its start.
     let command = std::env::current_exe().ok().or_else(host::program_path).unwrap_or_default();
     command.parent().unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Returns the bytes that contain the names of the symbols that `file` exports and imports. They are the string table
-/// to which the dynamic symbol table (section type 11) is linked. `head` is the ELF header: 64 bytes, with the
-/// location of the section headers from byte 40.
+/// Returns the string table with the names of the symbols that `file` exports and imports. This is the section to which
+/// the dynamic symbol table (section type 11) is linked. `head` is the ELF header, which has 64 bytes. The location of
+/// the section headers starts at byte 40 of the ELF header.
 fn read_symbol_names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
     let number = |of: &[u8], at: usize, bytes: usize| {
         of[at..at + bytes].iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
@@ -77,18 +81,18 @@ fn read_part(file: &File, from: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     Ok(part)
 }
 
-/// Whether the file name in a path is that of `libgpuflame.so`.
+/// Whether the file name in a path is the name of `libgpuflame.so`, with or without a version at its end.
 pub(crate) fn is_ours(path: &OsStr) -> bool {
     let name = Path::new(path).file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
-/// Returns the library to preload. If the small library is installed next to `library`, it is used: it depends on no
-/// C library, so programs with a C library other than glibc start normally. `library` itself would abort such
-/// programs.
+/// Returns the library to preload. This is the small library if it is installed next to `library`. The small library
+/// does not depend on a C library, so programs with a C library other than glibc start normally. `library` itself would
+/// abort such programs.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
-    // The small library loads `LIBRARY_NAME` from its own folder, so that file must be `library`.
+    // The small library loads `LIBRARY_NAME` from its own folder. It can be used only if that file is `library`.
     let is_beside = library.with_file_name(LIBRARY_NAME).canonicalize().is_ok_and(|named| named == library);
     if is_beside && small.is_file() { small } else { library.to_owned() }
 }
@@ -119,7 +123,7 @@ fn check_library(path: &Path) -> Result<PathBuf> {
              (InitializeInjection)",
         ));
     }
-    // The driver reads its variable as a path, but the loader reads LD_PRELOAD as a list separated by spaces and
+    // The driver reads CUDA_INJECTION64_PATH as one path, but the dynamic loader splits LD_PRELOAD at spaces and
     // colons.
     if path.as_os_str().as_encoded_bytes().iter().any(|byte| b" :".contains(byte)) {
         return Err(unfit("has a space or a colon in its path, which LD_PRELOAD does not support"));
@@ -144,7 +148,7 @@ mod tests {
             let why = refused(&folder.join(name));
             assert!(why.contains(if name == "cut" { "truncated" } else { "not a shared library" }), "{why}");
         }
-        // In this truncated file, the location of the section headers is past the end.
+        // In this truncated file, the section headers are located past the end of the file.
         let mut astray = whole[..5000].to_vec();
         astray[40..48].fill(0xff);
         std::fs::write(folder.join("astray"), astray).unwrap();

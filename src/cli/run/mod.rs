@@ -1,7 +1,7 @@
 //! `gpuflame run`: runs a command with gpuflame, on the same terminal, and exits with the command's status.
 //!
-//! This verb only sets variables, waits, and reads the reports of the command's processes (`GPUFLAME_REPORT`). The
-//! injected library does the recording.
+//! This verb only sets environment variables, waits, and reads the reports of the command's processes
+//! (`GPUFLAME_REPORT`). The injected library does the recording.
 
 mod advice;
 pub(super) mod library;
@@ -32,13 +32,14 @@ use setting_flags::SettingPair;
 
 const OUTPUT_VARIABLE: &str = "GPUFLAME_OUTPUT";
 const FORMATS_VARIABLE: &str = "GPUFLAME_FORMATS";
-/// Environment variables that name libraries for the driver and NVTX to load.
+/// Environment variables that name a library to load. The CUDA driver reads the first variable, and NVTX the second.
 const INJECTION_VARIABLES: [&str; 2] = ["CUDA_INJECTION64_PATH", "NVTX_INJECTION64_PATH"];
 
 /// Maximum time to wait until stderr accepts a line.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Exit code that shells return for a command that does not exist. The next constant is for a command that cannot be run.
+/// Exit code that a shell returns for a command that does not exist. `CANNOT_RUN` is the exit code for a command that
+/// exists but cannot be run.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -107,7 +108,8 @@ pub(super) struct Run {
 
 impl Run {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // If stderr is a full pipe, the command must still start, and this process must still exit.
+        // The timeout is needed if stderr is a full pipe: the command must still start, and this process must still
+        // exit.
         let console = Console { patience: Some(STDERR_TIMEOUT), ..console };
         if self.verbose && console.quiet {
             return Err(usage_error("--verbose and --quiet exclude each other"));
@@ -143,8 +145,8 @@ impl Run {
         Ok(Outcome::Status(child::exit_code(status)))
     }
 
-    /// Prints the reports of the command's processes. Writes the files of processes that ended without running their
-    /// exit handlers.
+    /// Prints the reports of the command's processes. Also writes the output files of processes that ended without
+    /// running their exit handlers.
     fn print_summary(
         &self,
         reports: &process_reports::ReportFolder,
@@ -168,8 +170,8 @@ impl Run {
         for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
-        // If the user has chosen formats, pages are written only for `--open`. `--rows` adds a format to the default ones, and is
-        // not a choice of formats.
+        // If the user has chosen formats, pages are written only for `--open`. `--rows` does not count as such a
+        // choice, because it only adds a format to the default formats.
         let chosen_formats = chosen.iter().filter(|(name, _)| name == FORMATS_VARIABLE).count();
         let has_formats =
             chosen_formats > usize::from(self.rows) || std::env::var_os(FORMATS_VARIABLE).is_some();
@@ -185,7 +187,7 @@ impl Run {
         }
     }
 
-    /// Returns the settings in the settings file, unless the environment overrides them.
+    /// Returns the settings in the settings file, except the ones that the environment overrides.
     fn settings_of_file(&self, console: Console) -> Result<Vec<SettingPair>> {
         let mut chosen = match &self.config {
             Some(file) => settings_file::read_config(file)?,
@@ -201,11 +203,11 @@ impl Run {
         Ok(chosen)
     }
 
-    /// Returns the settings that the options give, and the settings in the file that neither the options nor the
-    /// environment give.
+    /// Returns the settings from the command-line options, and the settings from the settings file that neither the
+    /// options nor the environment override.
     fn settings(&self, console: Console) -> Result<Vec<SettingPair>> {
         let mut chosen = self.settings_of_file(console)?;
-        // If a setting occurs twice, the later one applies.
+        // If a setting occurs twice in the list, the later value applies.
         chosen.extend(
             self.window.as_deref().map(setting_flags::parse_window).transpose()?.into_iter().flatten(),
         );
@@ -253,16 +255,16 @@ impl Run {
                 all.push(":");
                 all.push(others);
             }
-            // The small library tells the driver which library to load. If possible, it loads that library
-            // immediately.
+            // The small library tells the driver to load `libgpuflame.so`. With `_GPUFLAME_LOAD`, the small library
+            // loads it immediately if possible.
             command.env_remove(driver);
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
             command.env(driver, library);
         }
         command.env(nvtx, library);
-        // If stderr (descriptor 2) of a process is a regular file, the ledger goes there only if the command was
-        // started with that file. This variable identifies the file.
+        // If stderr (descriptor 2) of a process is a regular file, the process writes the ledger to it only if the
+        // command was started with that file as stderr. This variable identifies the file.
         match stderr::file_id_to_pass_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),
@@ -271,7 +273,7 @@ impl Run {
         if let Some(prefix) = &self.output {
             command.env(OUTPUT_VARIABLE, prefix);
         }
-        // If the current folder was deleted, it has no path, but the command can still run in it.
+        // A deleted current folder has no path, but the command can still run in that folder.
         if let Ok(here) = std::env::current_dir() {
             make_absolute(&mut command, &here);
         }
@@ -282,14 +284,14 @@ impl Run {
     }
 }
 
-/// Returns the settings in the environment.
+/// Returns the settings in the environment, which are the variables with the prefix `GPUFLAME_`.
 fn settings_from_environment() -> impl Iterator<Item = SettingPair> {
     let text =
         |(name, value): (OsString, OsString)| Some((name.into_string().ok()?, value.into_string().ok()?));
     std::env::vars_os().filter_map(text).filter(|(name, _)| name.starts_with("GPUFLAME_"))
 }
 
-/// Makes relative paths from the options absolute, because processes of the command may change their current folder.
+/// Makes relative paths in the options absolute, because processes of the command may change their current folder.
 fn make_absolute(command: &mut Command, here: &Path) {
     let parts: Vec<_> = here.as_os_str().as_bytes().split(|byte| *byte == b'%').collect();
     let as_prefix = PathBuf::from(OsString::from_vec(parts.join(&b"%%"[..])));
@@ -301,7 +303,7 @@ fn make_absolute(command: &mut Command, here: &Path) {
     }
 }
 
-/// Returns the first picture that the command's processes wrote.
+/// Returns the first flame graph (`.svg`) that the command's processes wrote.
 fn first_picture(left: &[ProcessReport]) -> Option<PathBuf> {
     let files = left.iter().filter(|report| report.is_ours).flat_map(|report| &report.files);
     files.into_iter().find(|file| file.extension().is_some_and(|ending| ending == "svg")).cloned()

@@ -1,4 +1,4 @@
-//! The pages that `gpuflame run` writes next to the other files.
+//! Writes the HTML pages of `gpuflame run` next to the run's other output files.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,9 @@ use super::super::output::Target;
 use super::super::report::{page_path, write_run_page};
 use super::process_reports::CollectedReports;
 
-/// Writes one page for the ranks of a job, or one page for each process. Returns their paths, the most important page first. If a
-/// page cannot be written, prints a remark, because this must not change the result of the run.
+/// Writes one page for the ranks of a job, or one page for each process. Returns the paths of the pages, the most
+/// important page first. If a page cannot be written, only prints a remark, because the failure must not change the
+/// exit status of the run.
 pub(super) fn write(left: &CollectedReports, console: Console) -> Vec<PathBuf> {
     let ranks: Vec<PathBuf> = left.ranks().into_iter().map(|(_, file)| file).collect();
     if ranks.len() > 1 {

@@ -1,6 +1,6 @@
 //! Reports from the processes of a command. Each process that calls CUDA writes small files about itself to a folder
-//! that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The
-//! processes may run as other users, and may put any other files into the folder.
+//! that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The processes
+//! may run as other users, and may put any other files into the report folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -22,48 +22,50 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_os as host;
 
-/// Maximum number of folder names to try. If a name exists already, the folder belongs to another run.
+/// Maximum number of names to try for the report folder. A folder that exists already belongs to another run.
 const MAX_FOLDER_NAMES: u32 = 1000;
-/// Folders in which to create the report folder if that is not possible in `TMPDIR`.
+/// Folders in which the report folder is created if it cannot be created in `TMPDIR`.
 const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
-/// Maximum number of files to read. The next constant is the maximum size of one file, which lists the path of each file that a
-/// process wrote.
+/// Maximum number of report files to read. `MAX_FILE_BYTES` is the maximum size of one report file. A report lists the
+/// path of each file that a process wrote.
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
-/// Maximum total size in bytes of the ranks' recordings at which `gpuflame run` looks for a straggler. Reading this much
-/// takes about a second.
+/// Maximum total size in bytes of the ranks' recordings. `gpuflame run` does not look for a straggler in larger
+/// recordings. Reading recordings of this size takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
-/// Maximum depth to which runs inside runs are searched. Each level is two folders deep.
+/// Maximum depth of report folders that are searched, for runs that start other runs. Each level of nested runs is two
+/// folders deep.
 const MAX_DEPTH: u32 = 8;
-/// Maximum time to wait, for all processes together, until a process has an environment again. During an `exec`, while the kernel
-/// reads the start of the program from the disk, a process has no environment. Processes that were started with an empty
-/// environment use up this time, but only once.
+/// Maximum total time to wait for processes whose environment is temporarily empty. A process has no environment during
+/// an `exec`, while the Linux kernel reads the start of the program from the disk. The limit applies to all processes
+/// together, so processes that were started with an empty environment use it up only once.
 const EXEC_TIMEOUT: Duration = Duration::from_millis(200);
-/// Size in bytes of the largest environment with which Linux starts a program.
+/// Maximum size in bytes of the environment with which Linux starts a program.
 const MAX_ENVIRONMENT_BYTES: usize = 6 << 20;
-/// Maximum number of processes to list with a line each.
+/// Maximum number of processes for which the summary has a line.
 const MAX_LISTED: usize = 20;
-/// Variable that names the folder for the command's processes. If it is already set when this run starts, it names the folder of
-/// an enclosing run, or of another program that wants the reports.
+/// Environment variable that names the report folder for the command's processes. If the variable is already set when
+/// this run starts, it names the folder of an enclosing run, or of another program that wants the reports.
 pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
-/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot list its
-/// files. Its name is random, and these processes cannot list the parent folder either. So only processes of the command know
-/// the name.
+/// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot
+/// list its files. The folder's name is random, and these processes cannot list the parent folder either. Therefore
+/// only processes of the command know the name.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
-    /// Folder to which the reports are moved after this run has read them; `None` if no other program wants them.
+    /// Folder to which the reports are moved after this run has read them; `None` if no other program wants the
+    /// reports.
     outer: Option<PathBuf>,
 }
 
 impl ReportFolder {
     /// # Errors
-    /// A folder cannot be created in any of the places.
+    /// No folder can be created in any of the candidate folders.
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT_VARIABLE).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
-        // The path is made absolute, because the command may change its current folder.
+        // The report folder's path is made absolute, because the command may change its current folder.
         let temporary = std::path::absolute(std::env::temp_dir()).ok();
         let places = outer.iter().cloned().chain(temporary).chain(FALLBACK_FOLDERS.map(PathBuf::from));
         let mut first = None;
@@ -97,7 +99,7 @@ impl ReportFolder {
         &self.path
     }
 
-    /// Reads the reports that exist so far. Skips files that cannot be read.
+    /// Reads the reports that have arrived so far. Skips files that cannot be read.
     pub(super) fn read(&self) -> CollectedReports {
         let mut files = Vec::new();
         list_files(&self.path, 0, &mut files);
@@ -111,15 +113,15 @@ impl ReportFolder {
         left
     }
 
-    /// Finds processes of the command that are still running. The environment with which such a process was started
-    /// contains the path of the folder.
+    /// Finds processes of the command that are still running. Such a process is recognized by its environment, which
+    /// contains the path of the report folder.
     pub(super) fn find_survivors(&self) -> BTreeSet<u32> {
         let setting = [REPORT_VARIABLE.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
         let numbers = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let deadline = Instant::now() + EXEC_TIMEOUT;
         let is_set = |variable: &[u8]| {
-            // If this run starts another run, the folder of that run is inside ours.
+            // If the command starts another `gpuflame run`, the report folder of that run is inside this run's folder.
             variable.strip_prefix(&setting[..]).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         numbers
@@ -127,12 +129,12 @@ impl ReportFolder {
             .collect()
     }
 
-    /// Moves the report files to the folder of the enclosing run, or of the other program that wants them.
+    /// Moves the report files to the folder of the enclosing run, or of the other program that wants the reports.
     pub(super) fn forward(&self, left: &CollectedReports) {
         let Some(outer) = &self.outer else { return };
         for file in &left.files {
             let Some(name) = file.file_name() else { continue };
-            // If the outer folder is on another file system, the file is copied.
+            // A file cannot be renamed to another file system, so it is copied there instead.
             if fs::rename(file, outer.join(name)).is_err()
                 && let Some((bytes, _)) = read_file(file)
             {
@@ -155,7 +157,7 @@ fn random() -> u64 {
     RandomState::new().hash_one(0)
 }
 
-/// Lists the files in `folder` and in the folders of runs inside this run.
+/// Lists the files in `folder` and in the report folders of nested runs.
 fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if files.len() >= MAX_FILES {
@@ -169,8 +171,8 @@ fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the content and the owner of a regular file. Rejects pipes (without blocking when it opens one) and files
-/// without an end.
+/// Returns the content and the owner (user id) of a regular file. Rejects files that are too large, and pipes and
+/// devices, whose opening does not block.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
@@ -183,14 +185,15 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     Some((bytes, metadata.uid()))
 }
 
-/// Creates a file. If a file, link or pipe of that name exists already, which another user may have created, it is
-/// unchanged.
+/// Creates a file. Fails without changing anything if a file, link or pipe with that name exists already, because
+/// another user may have created it.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
 
-/// Returns the environment with which a process was started. During an `exec` the environment is empty for a short time, so an
-/// empty environment is read again until `deadline`. The environment of kernel threads and zombies is always empty.
+/// Returns the environment with which a process was started. The environment is empty for a short time during an
+/// `exec`, so an empty environment is read again until `deadline`. The environment of kernel threads and zombies is
+/// always empty, so it is read only once.
 fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
         let environment = read_environment(process);
@@ -203,8 +206,8 @@ fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     }
 }
 
-/// Reads the environment with a single system call. Between two calls the process could switch to another program,
-/// and the result would be truncated.
+/// Reads the environment of a process with a single system call. Between two system calls, the process could switch to
+/// another program, which would truncate the result.
 fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     let mut variables = vec![0; MAX_ENVIRONMENT_BYTES];
     let read = fs::File::open(format!("/proc/{process}/environ"))?.read(&mut variables)?;
@@ -212,30 +215,30 @@ fn read_environment(process: u32) -> std::io::Result<Vec<u8>> {
     Ok(variables)
 }
 
-/// Contents of the files that the processes of a command left in the folder. Sessions are keyed by the stem of their
-/// file names.
+/// Contents of the files that the processes of a command left in the report folder. Sessions are keyed by the stem of
+/// their file names.
 #[derive(Default)]
 pub(super) struct CollectedReports {
     pub(super) reports: Vec<ProcessReport>,
     reported: BTreeSet<String>,
-    /// Output files that the sessions began to write. They are incomplete if a process ended without its exit
-    /// handlers.
+    /// Output files that the sessions began to write. A file is incomplete if its process ended without running its
+    /// exit handlers.
     unfinished: Vec<UnfinishedFile>,
-    /// Sessions that called CUDA.
+    /// Sessions whose process called CUDA.
     sessions: BTreeMap<String, CudaSession>,
-    /// Reports about recovered sessions, by session.
+    /// Reports about recovered sessions, keyed by session.
     recovered: BTreeMap<String, String>,
-    /// Sentences about files that recovery could not write, each with the program and the process id.
+    /// Sentences about files that recovery could not write. Each sentence names the program and the process id.
     unwritten: Vec<String>,
     files: Vec<PathBuf>,
 }
 
-/// A file that a session began to write.
+/// An output file that a session began to write.
 struct UnfinishedFile {
     session: String,
     file: PathBuf,
-    /// Whether the file belongs to this user. A file of another user is not recovered: that user could otherwise
-    /// choose which files this user reads, and where this user writes.
+    /// Whether the file belongs to this user. A file of another user is not recovered. Otherwise that user could choose
+    /// which files this user reads, and where this user writes.
     is_ours: bool,
 }
 
@@ -276,11 +279,11 @@ impl CollectedReports {
         self.files.push(path);
     }
 
-    /// Recovers the files of processes that ended without their exit handlers, because they were killed or crashed. `recover`
-    /// prints its errors.
+    /// Recovers the output files of processes that were killed or crashed and therefore did not run their exit
+    /// handlers. `recover` recovers one recording and prints its own errors.
     pub(super) fn recover(&mut self, recover: impl Fn(&Path) -> Result<Recovery>) {
         let is_reported = |file: &PathBuf| self.reports.iter().any(|report| report.files.contains(file));
-        // The file must be regular, because a pipe or a device has no end.
+        // The file must be a regular file, because reading a pipe or a device may never end.
         let is_left =
             |begun: &&UnfinishedFile| begun.is_ours && begun.file.is_file() && !is_reported(&begun.file);
         let mut left: Vec<_> = self.unfinished.iter().filter(is_left).collect();
@@ -308,8 +311,8 @@ impl CollectedReports {
         }
     }
 
-    /// Returns the rank and the recording of each process to which a launcher gave a rank. Returns an empty list if the
-    /// recordings are larger than [`MAX_RANK_BYTES`] in total.
+    /// Returns the rank and the recording of each process that got a rank from a launcher such as `torchrun`. Returns
+    /// an empty list if the recordings are larger than [`MAX_RANK_BYTES`] in total.
     pub(super) fn ranks(&self) -> Vec<(u32, PathBuf)> {
         let recording = |report: &ProcessReport| {
             let rank = report.rank.as_ref()?.parse().ok()?;
@@ -323,8 +326,8 @@ impl CollectedReports {
         if bytes > MAX_RANK_BYTES { Vec::new() } else { ranks }
     }
 
-    /// Returns the recordings of all processes, the one with the most launches first. Recordings that would take long to read are
-    /// left out.
+    /// Returns the recordings of all processes, sorted by number of launches in descending order. Recordings larger
+    /// than [`MAX_RANK_BYTES`] are left out, because reading them would take long.
     pub(super) fn recordings(&self) -> Vec<PathBuf> {
         let mut reports: Vec<_> = self.reports.iter().filter(|report| report.is_ours).collect();
         reports.sort_by_key(|report| std::cmp::Reverse(report.launches));
@@ -334,8 +337,8 @@ impl CollectedReports {
         files.filter(is_short).take(MAX_LISTED).cloned().collect()
     }
 
-    /// Returns the recording of the process with the most launches. Returns `None` if there is none, or if reading it would take
-    /// long.
+    /// Returns the recording of the process with the most launches. Returns `None` if there is no recording, or if it
+    /// is larger than [`MAX_RANK_BYTES`], because reading it would take long.
     pub(super) fn longest(&self) -> Option<PathBuf> {
         let report =
             self.reports.iter().filter(|report| report.is_ours).max_by_key(|report| report.launches)?;
@@ -347,7 +350,8 @@ impl CollectedReports {
 
     /// Returns the sessions that called CUDA but sent no report, except those of processes in `survivors`.
     fn without_report(&self, survivors: &BTreeSet<u32>) -> impl Iterator<Item = (u32, &CudaSession)> {
-        // A session with a file from which nothing was recovered is left out, because the file has a separate line.
+        // A session with a file from which nothing was recovered is left out, because the summary has a separate line
+        // for that file.
         let has_left = |session: &String| {
             self.unfinished.iter().any(|begun| begun.session == *session && begun.file.is_file())
         };
@@ -359,7 +363,7 @@ impl CollectedReports {
         silent.filter(|(process, _)| !survivors.contains(process))
     }
 
-    /// Names the process of a session: `train (process 7)`.
+    /// Returns a text that names the process of a session: `train (process 7)`.
     fn name_process(&self, session: &str) -> String {
         let process = process_id(session);
         match self.sessions.get(session).map(|called| &called.program).filter(|program| !program.is_empty()) {
@@ -368,7 +372,8 @@ impl CollectedReports {
         }
     }
 
-    /// Returns lines that summarize the reports. `is_disabled`: the command was started with `GPUFLAME_DISABLE=1`.
+    /// Returns lines that summarize the reports. `is_disabled` is whether the command was started with
+    /// `GPUFLAME_DISABLE=1`.
     pub(super) fn lines(&self, survivors: &BTreeSet<u32>, is_disabled: bool) -> Vec<String> {
         let (idle, busy): (Vec<_>, Vec<_>) = self.reports.iter().partition(|report| report.is_idle());
         let mut lines: Vec<_> = busy.iter().take(MAX_LISTED).map(|report| report.line()).collect();
@@ -428,7 +433,7 @@ impl CollectedReports {
     }
 }
 
-/// Whether a file in the folder belongs to this session.
+/// Whether a file in the report folder belongs to this session.
 fn belongs_to_session(file: &Path, session: &str) -> bool {
     let rest = file.file_name().and_then(|name| name.to_str()?.strip_prefix(session));
     rest.is_some_and(|rest| rest.starts_with('.'))
@@ -443,7 +448,7 @@ fn describe_count(count: usize) -> String {
     format!("{count} process{}", if count == 1 { "" } else { "es" })
 }
 
-/// Joins the first `MAX_LISTED` items to a text. If there are more, the text ends with `...`.
+/// Joins the first `MAX_LISTED` items to one text. If there are more items, the text ends with `...`.
 fn join_listed(items: impl ExactSizeIterator<Item = String>) -> String {
     let more = if items.len() > MAX_LISTED { ", ..." } else { "" };
     items.take(MAX_LISTED).collect::<Vec<_>>().join(", ") + more
@@ -456,13 +461,13 @@ pub(super) struct ProcessReport {
     program: String,
     rank: Option<String>,
     launches: u64,
-    /// Number of launches made while no window was open. `launches` includes them.
+    /// Number of launches made while no recording window was open. `launches` includes these launches.
     outside: u64,
-    /// Number of each GPU, and its busy and idle nanoseconds in the steady part of the run. In reports of earlier versions, they
-    /// are those of the whole run.
+    /// Index of each GPU, with its busy and idle time in ns in the steady part of the run. In reports of earlier
+    /// versions, the times are those of the whole run.
     gpus: Vec<(u64, u64, u64)>,
     pub(super) files: Vec<PathBuf>,
-    /// Whether the report belongs to this user.
+    /// Whether the report file belongs to this user.
     pub(super) is_ours: bool,
 }
 
@@ -485,7 +490,7 @@ impl ProcessReport {
         })
     }
 
-    /// Whether the process launched nothing and wrote nothing, so that there is nothing to list.
+    /// Whether the process launched no GPU work and wrote no files, so that there is nothing to list.
     fn is_idle(&self) -> bool {
         self.launches == 0 && self.files.is_empty()
     }

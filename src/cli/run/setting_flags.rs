@@ -1,5 +1,5 @@
-//! Translates options into the environment variables that the library reads. A value that the library would ignore with a
-//! warning is an error here, before the command is run.
+//! Translates options of `gpuflame run` into the environment variables that `libgpuflame.so` reads. A value that the
+//! library would ignore with a warning is an error here, before the command is run.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ pub(super) type SettingPair = (String, String);
 
 pub(super) const FLAG_VARIABLE: &str = "GPUFLAME_FLAG";
 
-/// Keys in `--window`, and the environment variables that they set.
+/// Keys in the value of `--window`, each with the environment variable that it sets.
 const WINDOW_KEYS: [(&str, &str); 9] = [
     ("delay", "GPUFLAME_DELAY"),
     ("duration", "GPUFLAME_DURATION"),
@@ -25,7 +25,7 @@ const WINDOW_KEYS: [(&str, &str); 9] = [
     ("flag", FLAG_VARIABLE),
     ("signal", "GPUFLAME_SIGNAL"),
 ];
-/// Value of `--window` for programs that open windows themselves.
+/// Value of `--window` for programs that open recording windows themselves.
 const CONTROLLED_BY_PROGRAM: &str = "off";
 
 /// Parses a value of `--window`, such as `delay=5,duration=2`.
@@ -41,7 +41,7 @@ pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
     Ok(chosen)
 }
 
-/// Checks that the parts of `--window` fit together. The error is the reason why they do not.
+/// Checks that the parts of `--window` can be combined. The error is the reason why they cannot.
 fn check_window(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     let word =
         |name: &str| WINDOW_KEYS.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);
@@ -82,11 +82,12 @@ fn parse_window_part(part: &str) -> Result<SettingPair> {
     })
 }
 
-/// Settings that are times in seconds.
+/// Settings whose values are times in seconds.
 const TIMES: [&str; 4] =
     ["GPUFLAME_DELAY", "GPUFLAME_DURATION", "GPUFLAME_EXIT_LIMIT", "GPUFLAME_CHECKPOINT"];
 
-/// Converts a time with a unit, such as `500ms`, to the seconds that the library reads.
+/// Converts the value of a setting, if it is a time with a unit such as `500ms`, to the number of seconds that the
+/// library reads.
 pub(super) fn in_seconds(name: &str, value: String) -> Result<SettingPair> {
     let value = if TIMES.contains(&name) { to_seconds(&value)? } else { value };
     Ok((name.to_owned(), value))
@@ -99,8 +100,8 @@ pub(super) fn parse_formats(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Returns the formats from `chosen` or from the environment, or else the default ones, and adds the recording of every call and
-/// activity.
+/// Returns the formats from `chosen`, from the environment, or otherwise the default formats. Adds the format `gfr`,
+/// which records every call and activity.
 pub(super) fn with_rows(chosen: &[SettingPair]) -> SettingPair {
     const FORMATS: &str = "GPUFLAME_FORMATS";
     let given = chosen.iter().rfind(|(name, _)| name == FORMATS).map(|(_, value)| value.clone());
@@ -118,7 +119,8 @@ pub(super) fn parse_cpu_samples(text: &str) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Checks that the library accepts the values. The error is the reason why it would reject a value.
+/// Checks that the library accepts the values of the settings. The error is the reason why the library would reject a
+/// value.
 pub(super) fn check(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     if chosen.iter().any(|(_, value)| value.contains('\0')) {
         return Err("it contains a zero byte, which no variable can hold".to_owned());

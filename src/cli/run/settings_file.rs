@@ -1,6 +1,6 @@
-//! Settings files of `gpuflame run`: `--config FILE`, or `gpuflame.toml` in the working folder. A key is the name of a
-//! variable in lower case and without the prefix (`duration = 2.5`). A value that the library would ignore with a warning
-//! is an error here, before the command is run.
+//! Reads the settings file of `gpuflame run`: the file of `--config FILE`, or `gpuflame.toml` in the working folder. A
+//! key is the name of an environment variable in lower case and without the prefix (`duration = 2.5`). A value that the
+//! library would ignore with a warning is an error here, before the command is run.
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,15 +13,15 @@ use super::setting_flags::{SettingPair, check, in_seconds};
 use gpuflame_config::settings::{SETTINGS, nearest};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// File in the working folder that is read without `--config`.
+/// Name of the file in the working folder that is read if `--config` is not given.
 pub(super) const DEFAULT_FILE: &str = "gpuflame.toml";
-/// Prefix of all variable names except one. Settings files omit it.
+/// Prefix of all variable names except one. Keys in settings files omit this prefix.
 const PREFIX: &str = "GPUFLAME_";
-/// Setting that names a library to load. A file that the user has not named must not set it, because the working folder may
-/// belong to another user.
+/// Setting that names a library to load. Only a file that the user named with `--config` may set it, because the
+/// working folder may belong to another user.
 const LOADED_LIBRARY: &str = "GPUFLAME_CUPTI";
 
-/// Reads a settings file that the user named.
+/// Reads a settings file that the user named with `--config`.
 pub(super) fn read_config(path: &Path) -> Result<Vec<SettingPair>> {
     let text = fs::read_to_string(path).map_err(|error| Error::from(error).within(path.display()))?;
     parse_config(&text).map_err(|error| error.within(path.display()))
@@ -47,7 +47,7 @@ pub(super) fn find_config(folder: &Path) -> Result<Vec<SettingPair>> {
     })
 }
 
-/// Returns the key of a variable in a settings file.
+/// Returns the key that stands for an environment variable in a settings file.
 pub(super) fn key_of(name: &str) -> String {
     name.trim_start_matches(PREFIX).to_ascii_lowercase()
 }
@@ -75,7 +75,8 @@ fn parse_pair(key: &str, value: &Value) -> Result<SettingPair> {
     Ok(chosen)
 }
 
-/// Returns the variable for a key in a settings file. The key is the variable's name, with or without the prefix.
+/// Returns the environment variable for a key in a settings file. The key is the variable's name, with or without the
+/// prefix.
 fn variable_name(key: &str) -> std::result::Result<String, String> {
     let whole = key.to_ascii_uppercase().replace('-', "_");
     let is_known = |name: &str| SETTINGS.iter().any(|setting| setting.name == name);
@@ -88,7 +89,7 @@ fn variable_name(key: &str) -> std::result::Result<String, String> {
     Err(format!("no such setting; did you mean `{nearest}`? `gpuflame settings --all` lists all settings"))
 }
 
-/// Converts a value to the text of a variable.
+/// Converts a value in a settings file to the text of an environment variable.
 fn to_text(key: &str, value: &Value) -> Result<String> {
     Ok(match value {
         Value::String(text) => text.clone(),
@@ -153,7 +154,7 @@ mod tests {
     fn every_setting_has_a_key_and_accepts_its_default() {
         for setting in SETTINGS {
             let text = format!("{} = '{}'", key_of(setting.name), setting.default);
-            // The values of some settings are checked only if they are set.
+            // Some settings have an empty default, which the check rejects as a value.
             let is_unset = setting.default.is_empty();
             match parse_config(&text) {
                 Ok(pairs) => assert_eq!(pairs, [(setting.name.to_owned(), setting.default.to_owned())]),

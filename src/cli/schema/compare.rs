@@ -1,4 +1,4 @@
-//! Tables of the verbs that compare: `diff`, `merge-ranks`, `stragglers`.
+//! JSON tables of the verbs that compare runs or ranks: `diff`, `merge-ranks`, `stragglers`.
 
 use schemars::JsonSchema;
 
@@ -34,7 +34,7 @@ verbs! {
         job: JobRow,
         ?
     }
-    /// `gpuflame stragglers`. `clocks` is present for files of ranks.
+    /// `gpuflame stragglers`. The table `clocks` is present if the inputs are the files of ranks.
     Stragglers {
         slowdown: SlowdownRow,
         shares: SlowdownShareRow,
@@ -48,213 +48,222 @@ verbs! {
 }
 
 objects! {
-    /// Slowdown of a job. Times are means over the steps.
+    /// Slowdown of a job compared with a simulated job in which all workers take equally long. Times are means over the
+    /// steps.
     SlowdownRow {
-        /// Number of workers: stages times data-parallel ranks.
+        /// Number of workers: the number of pipeline stages times the number of data-parallel ranks.
         workers: u64,
-        /// Number of stages of the pipeline.
+        /// Number of stages of the job's pipeline.
         stages: u64,
-        /// Number of steps.
+        /// Number of steps over which the times are averaged.
         steps: u64,
-        /// Measured step time, in ns.
+        /// Mean measured step time, in ns.
         measured_ns: u64,
-        /// Simulated step time, in ns.
+        /// Mean step time of the simulation with the measured durations, in ns.
         simulated_ns: u64,
-        /// Simulated step time with even durations, in ns.
+        /// Mean step time of the simulation in which all workers take equally long, in ns.
         ideal_ns: u64,
-        /// Simulated step time divided by the ideal one.
+        /// Simulated step time divided by the ideal step time (`simulated_ns` / `ideal_ns`).
         slowdown: f64,
-        /// Mean difference between a simulated and a measured step time.
+        /// Mean difference between the simulated and the measured time of a step, in percent.
         error_percent: f64,
     }
-    /// Share of the slowdown that evening out some workers removes.
+    /// Share of the slowdown that disappears if some workers take as long as the average worker.
     SlowdownShareRow {
-        /// Share of the slowdown; below 0 and above 100 are possible.
+        /// Share of the slowdown that disappears if these workers are evened out. Values below 0 and above 100 are
+        /// possible.
         share_percent: f64,
-        /// Step time that is saved, in ns.
+        /// Step time that is saved if these workers are evened out, in ns.
         saved_ns: i64,
-        /// Slowdown if only these workers are as measured, and the rest even.
+        /// Slowdown if only these workers take their measured time and all other workers take equally long.
         slowdown_alone: f64,
-        /// `last stage (Ms)` or `worst 3 % of workers (Mw)`.
+        /// Workers that are evened out: `last stage (Ms)` or `worst 3 % of workers (Mw)`.
         evened_out: String,
-        /// Number of the stage, or numbers of the ranks.
+        /// Index of the pipeline stage, or list of the ranks.
         members: String,
     }
-    /// Effect of one part of a job.
+    /// Effect on the step time if one part of a job is evened out, which means that it takes as long as the average.
     EvenedRow {
         /// Step time that is saved if the part is evened out, in ns; negative if the step takes longer.
         saved_ns: i64,
-        /// Share of the step time.
+        /// Saved time as a share of the step time.
         saved_percent: f64,
-        /// Slowdown if only this part is as measured, and the rest even.
+        /// Slowdown if only this part takes its measured time and the rest of the job is evened out.
         slowdown_alone: f64,
-        /// `stage`, `data-parallel rank`, `rank` or `kind`.
+        /// What is evened out: `stage`, `data-parallel rank`, `rank` or `kind`.
         part: String,
-        /// Number of the part, or name of the kind.
+        /// Index of the stage or rank, or name of the kind of operation.
         name: String,
     }
-    /// Times of a step.
+    /// Measured and simulated times of a step.
     StepTimeRow {
-        /// Number of the step.
+        /// Number of the step in the input, as text.
         step: String,
-        /// Measured time, in ns.
+        /// Measured time of the step, in ns.
         measured_ns: u64,
-        /// Simulated time, in ns.
+        /// Time of the step in the simulation with the measured durations, in ns.
         simulated_ns: u64,
-        /// Difference between the two; null if the measured time is 0.
+        /// Difference between the simulated and the measured time, as a share of the measured time; null if the
+        /// measured time is 0.
         error_percent: Option<f64>,
-        /// Simulated time with even durations, in ns.
+        /// Time of the step in the simulation in which all workers take equally long, in ns.
         ideal_ns: u64,
     }
-    /// Answer that the data does not support.
+    /// An answer that is withheld because the data does not support it.
     WithheldRow {
-        /// Name of the answer.
+        /// Name of the withheld answer.
         answer: String,
-        /// Reason.
+        /// Reason why the answer is withheld.
         why: String,
     }
-    /// Assumption of a simulation.
+    /// An assumption of the simulation.
     AssumptionRow {
         /// Subject of the assumption.
         about: String,
-        /// What is assumed.
+        /// The assumption as a clause.
         why: String,
     }
-    /// Change of the total GPU work.
+    /// Change of the total time of all GPU work.
     TotalChangeRow {
         change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
     }
-    /// Change of busy or idle time, over all GPUs.
+    /// Change of the busy or idle time, summed over all GPUs.
     TimeChangeRow {
         change_ns: Option<i64>, change_percent: Option<f64>, before_ns: Option<u64>, after_ns: Option<u64>,
         what: String,
     }
-    /// Share of GPU time whose names occur in both runs.
+    /// Share of the GPU time whose kernel, stack or module occurs in both runs.
     MatchedRow {
-        /// Share of the GPU time of the run before.
+        /// Share of the GPU time in the run before, whose name occurs in both runs.
         before_percent: Option<f64>,
-        /// Share of the GPU time of the run after.
+        /// Share of the GPU time in the run after, whose name occurs in both runs.
         after_percent: Option<f64>,
-        /// `kernels`, `stacks` or `modules`.
+        /// What the names are: `kernels`, `stacks` or `modules`.
         by: String,
     }
-    /// Change of a kernel, stack or module.
+    /// Change of the GPU time of a kernel, stack or module.
     ChangeRow {
         change_ns: i64, change_percent: Option<f64>, before_ns: u64, after_ns: u64, before_count: u64, after_count: u64,
-        /// Change of the average duration.
+        /// Change of the average duration of an activity, in percent; null if either run has no such activity.
         average_percent: Option<f64>,
-        /// Whether the change of the average is statistically significant: `yes`, `no`, `too few`, `new` or `gone`.
+        /// Whether the change of the average duration is statistically significant: `yes`, `no`, `too few` (durations),
+        /// `new` or `gone`.
         sure: String,
         name: String,
     }
-    /// Verdict on several runs before and after a change.
+    /// Verdict of the comparison of several runs before a change with several runs after the change.
     VerdictRow {
-        /// `same`, `faster`, `slower`, `inconclusive` or `invalid`.
+        /// Verdict on the change: `same`, `faster`, `slower`, `inconclusive` or `invalid` (the runs cannot be
+        /// compared).
         verdict: String,
         /// Whether the gate passes: `yes` or `no`.
         passes: String,
-        /// Exit code of the command.
+        /// Exit code of the command, which stands for the verdict.
         exit_code: u64,
-        /// Change of the row that decided, as a share of the value before; null if the runs were not compared.
+        /// Change of the row that decided the verdict, as a share of the value before; null if the runs were not
+        /// compared.
         change_percent: Option<f64>,
-        /// Lower end of the interval that contains the true change with a probability of 99 %.
+        /// Lower end of the interval that contains the true change with a probability of 99 %, in percent.
         low_percent: Option<f64>,
-        /// Upper end of the interval.
+        /// Upper end of the interval that contains the true change with a probability of 99 %, in percent.
         high_percent: Option<f64>,
-        /// Change above which the gate fails.
+        /// Change above which the gate fails, in percent.
         fail_above_percent: f64,
-        /// Number of pairs of runs that would find or exclude a change of `fail_above_percent`; null unless the verdict is
-        /// `inconclusive`, or if it takes more than 10,000.
+        /// Number of pairs of runs that would find or exclude a change of `fail_above_percent`. Null if the verdict is
+        /// not `inconclusive`, or if more than 10,000 pairs are needed.
         pairs_needed: Option<u64>,
-        /// Why the runs were not compared; null if they were.
+        /// Reason why the runs were not compared; null if they were compared.
         reason: Option<String>,
         /// The verdict as a sentence.
         sentence: String,
     }
-    /// Change of one value between several runs before and after a change.
+    /// Change of one value between several runs before a change and several runs after the change.
     PairChangeRow {
-        /// Change per run, or per step if runs have different numbers of steps, in ns, without drift.
+        /// Change in ns per run, or per step if the runs have different numbers of steps. Steady drift between the runs
+        /// is removed.
         change_ns: i64,
-        /// Change as a share of the value before, or of the sum named by `share_of`.
+        /// Change as a share of the quantity that `share_of` names, in percent.
         change_percent: f64,
-        /// Lower end of the interval that contains the true change with a probability of 99 %.
+        /// Lower end of the interval that contains the true change with a probability of 99 %, in percent.
         low_percent: f64,
-        /// Upper end of the interval.
+        /// Upper end of the interval that contains the true change with a probability of 99 %, in percent.
         high_percent: f64,
-        /// Mean before the change, in ns.
+        /// Mean of the runs before the change, in ns per run or step.
         before_ns: u64,
-        /// Mean after the change, in ns.
+        /// Mean of the runs after the change, in ns per run or step.
         after_ns: u64,
-        /// `same`, `faster`, `slower` or `inconclusive`.
+        /// Verdict on this value: `same`, `faster`, `slower` or `inconclusive`.
         verdict: String,
-        /// Number of pairs of runs that would find or exclude a change of `--fail-above`; null unless the verdict is
-        /// `inconclusive`, or if it takes more than 10,000.
+        /// Number of pairs of runs that would find or exclude a change of `--fail-above`. Null if the verdict is not
+        /// `inconclusive`, or if more than 10,000 pairs are needed.
         pairs_needed: Option<u64>,
-        /// `total`, `step`, `time`, `kernel`, `stack` or `idle`.
+        /// What the value belongs to: `total`, `step`, `time`, `kernel`, `stack` or `idle`.
         by: String,
-        /// What percentages are shares of: `row`, or `GPU work` or `wall` if the row's own value can be 0.
+        /// Quantity of which the percentages are shares: `row` (the row's value before), or `GPU work` or `wall` if the
+        /// row's own value can be 0.
         share_of: String,
         name: String,
     }
-    /// Time of one rank.
+    /// Times of one rank of a job.
     RankRow {
         rank: u32, busy_ns: u64, idle_ns: Option<u64>,
-        /// Share of the time in which the rank's GPUs were busy.
+        /// Share of the time in which the rank's GPUs were busy, in percent.
         busy_share_percent: Option<f64>,
-        /// GPU time except communication, in ns.
+        /// GPU time of the rank except communication, in ns.
         work_ns: u64,
-        /// GPU time of communication, in ns.
+        /// GPU time of the rank's communication, in ns. It includes waiting for other ranks.
         communication_ns: u64,
-        /// Difference from the median rank.
+        /// Difference from the median rank, in percent.
         vs_median_percent: Option<f64>,
-        /// Share of the activities that are linked to a launch.
+        /// Share of the activities that are matched to a launch, in percent.
         linked_percent: Option<f64>,
-        /// Number of steps or windows.
+        /// Number of steps of the rank, or number of recording windows if there are no steps.
         steps: Option<u64>,
-        /// Why the rank is the straggler; empty if it is not.
+        /// Reason why the rank is the straggler; empty if it is not the straggler.
         straggler: String,
-        /// Source line in which the straggler's host was late; null if unknown or no straggler.
+        /// Source line in which the straggler's host was late; null if the line is unknown or the rank is not the
+        /// straggler.
         host_line: Option<String>,
-        /// Files of the rank.
+        /// Names of the rank's files, separated by commas.
         source: String,
     }
-    /// Number of times that a rank came last to a collective. If it is unknown, all keys except `ranks`,
-    /// `collective` and `unknown_because` are null.
+    /// How often a rank was the last to enter a collective. If this is unknown, all keys except `ranks`, `collective`
+    /// and `unknown_because` are null.
     ArrivalRow {
         rank: Option<u32>,
-        /// Number of times that the rank came last.
+        /// Number of times that the rank entered the collective last.
         last: Option<u64>,
-        /// Number of times that the collective ran.
+        /// Number of times that the collective ran, of which `last` is a part.
         of: Option<u64>,
-        /// Sum of the times by which the rank came after the second last rank, in ns.
+        /// Sum of the times between the entry of the second last rank and the entry of this rank, in ns.
         behind_next_ns: Option<u64>,
-        /// Time that the other ranks waited, in ns.
+        /// Total time that the other ranks waited for this rank, in ns.
         others_waited_ns: Option<u64>,
-        /// Number of ranks that took part.
+        /// Number of ranks that took part in the collective.
         ranks: u64,
-        /// Name of the kernel; null if no kernel is common.
+        /// Name of the collective's kernel; null if the ranks have no kernel in common.
         collective: Option<String>,
-        /// Why the arrivals are unknown; null if they are known.
+        /// Reason why the arrivals are unknown; null if they are known.
         unknown_because: Option<String>,
     }
-    /// A kernel of one rank.
+    /// GPU time of one kernel on one rank.
     RankKernelRow { rank: u32, total_ns: u64, name: String, }
-    /// GPU work of one launching stack, over all ranks.
+    /// GPU time of one launching stack, summed over all ranks.
     RankStackRow {
         total_ns: u64, share_percent: Option<f64>,
         /// Number of ranks in which the stack occurs.
         ranks: u64,
         stack: String,
     }
-    /// Ranks of the job.
+    /// Present and missing ranks of the job.
     JobRow {
-        /// Number of ranks that the job has; null if the files do not contain it.
+        /// Number of ranks of the job; null if the files do not contain this number.
         world_size: Option<u64>,
-        /// Number of ranks that were given.
+        /// Number of ranks whose files were given.
         ranks: u64,
-        /// Number of ranks that were not given; null if unknown.
+        /// Number of ranks whose files were not given; null if unknown.
         missing: Option<u64>,
-        /// Numbers of the missing ranks (`1, 3 to 5`); null if unknown.
+        /// List of the ranks whose files were not given (`1, 3 to 5`); null if unknown.
         missing_ranks: Option<String>,
     }
 }

@@ -1,9 +1,9 @@
-//! Tables of the verbs that convert: `link-et`.
+//! JSON tables of the verbs that convert traces: `link-et`.
 
 use schemars::JsonSchema;
 
 verbs! {
-    /// `gpuflame link-et`. `not_linked` is present if any GPU work is not linked.
+    /// `gpuflame link-et`. The table `not_linked` is present if any GPU work is not linked to an operator.
     LinkEt {
         linked: LinkedRow,
         ?
@@ -12,34 +12,34 @@ verbs! {
 }
 
 objects! {
-    /// An execution trace that was joined with a Kineto trace.
+    /// An execution trace that was combined with a Kineto trace.
     LinkedRow {
-        /// Rank, if the Kineto trace gives it.
+        /// Rank of the process; null if the Kineto trace does not contain it.
         rank: Option<u64>,
-        /// Operators and ranges of the execution trace.
+        /// Number of operators and ranges in the execution trace.
         operators: u64,
-        /// Number of operators that were found in the Kineto trace.
+        /// Number of operators and ranges that were found in the Kineto trace.
         operators_linked: u64,
-        /// Pieces of GPU work in the Kineto trace.
+        /// Number of kernels, copies and fills in the Kineto trace.
         gpu_work: u64,
-        /// Number of pieces launched while the execution trace was recorded.
+        /// Number of kernels, copies and fills that were launched while the execution trace was recorded.
         in_window: u64,
-        /// Number of pieces below the operator that launched them.
+        /// Number of kernels, copies and fills that are linked to the operator that launched them.
         linked: u64,
-        /// Share of `linked` in `in_window`.
+        /// `linked` as a share of `in_window`, in percent.
         share_percent: Option<f64>,
-        /// GPU time of linked work, in ns.
+        /// Total GPU time of the linked kernels, copies and fills, in ns.
         gpu_time_ns: u64,
-        /// Part of the output files' names.
+        /// Part of the execution trace's name that the names of the output files contain.
         tag: String,
     }
-    /// GPU work that is not below an operator.
+    /// GPU work that is not linked to an operator, for one reason.
     NotLinkedRow {
-        /// Number of pieces of GPU work.
+        /// Number of kernels, copies and fills that are not linked for this reason.
         count: u64,
-        /// Reason why the work is not below an operator.
+        /// Reason why the GPU work is not linked to an operator.
         reason: String,
-        /// Part of the output files' names.
+        /// Part of the execution trace's name that the names of the output files contain.
         tag: String,
     }
 }

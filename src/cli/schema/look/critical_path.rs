@@ -1,4 +1,4 @@
-//! Tables of `gpuflame critical-path`.
+//! JSON tables of `gpuflame critical-path`.
 
 use schemars::JsonSchema;
 
@@ -13,7 +13,7 @@ verbs! {
         edges: HtaEdgeRow,
         ?
     }
-    /// `gpuflame critical-path`. `ranges` is present with `--range`, and `path` with `--list`.
+    /// `gpuflame critical-path`. The table `ranges` is present with `--range`, and the table `path` with `--list`.
     CriticalPath {
         path_classes: PathClassRow,
         path_names: PathNameRow,
@@ -22,7 +22,7 @@ verbs! {
         ranges: PathRangeRow,
         path: PathPartRow,
     }
-    /// `gpuflame critical-path` with the files of several ranks. `path` is present with `--list`.
+    /// `gpuflame critical-path` with the files of several ranks. The table `path` is present with `--list`.
     CriticalPathOfJob {
         path_ranks: PathRankRow,
         path_classes: PathClassRow,
@@ -35,265 +35,270 @@ verbs! {
 }
 
 objects! {
-    /// Length of the critical path.
+    /// Length of the critical path by the rules of Holistic Trace Analysis (HTA).
     HtaPathRow {
-        /// Length of the window in ns.
+        /// Length of the analysed window, in ns.
         window_ns: i64,
-        /// Sum of the weights of the path in ns.
+        /// Sum of the weights of the path's edges, in ns.
         path_ns: i64,
-        /// Share of the window.
+        /// Length of the path as a share of the window, in percent.
         share_percent: Option<f64>,
-        /// Number of events on the path.
+        /// Number of trace events on the critical path.
         critical_events: u64,
-        /// Number of nodes of the path.
+        /// Number of nodes (starts and ends of trace events) on the critical path.
         critical_nodes: u64,
-        /// Number of edges of the path.
+        /// Number of edges on the critical path.
         critical_edges: u64,
     }
-    /// Edges by type.
+    /// Edges of one type in the dependency graph.
     HtaEdgeTypeRow {
-        /// Type, in HTA's word.
+        /// Type of the edge, in the words of Holistic Trace Analysis (HTA).
         r#type: String,
         /// Number of edges.
         edges: u64,
-        /// Sum of the weights in ns.
+        /// Sum of the weights of these edges, in ns.
         time_ns: i64,
         /// Number of edges on the path.
         critical_edges: u64,
-        /// Sum of the weights on the path in ns.
+        /// Sum of the weights of the edges on the critical path, in ns.
         critical_ns: i64,
     }
-    /// Time of the path by the resource that limits it.
+    /// Time on the critical path that one resource limits.
     HtaBoundRow {
-        /// Class, in HTA's word; null for edges without weight.
+        /// Resource that limits the path, in the words of Holistic Trace Analysis (HTA); null for edges without weight.
         bound_by: Option<String>,
         /// Number of edges.
         edges: u64,
-        /// Sum of the weights in ns.
+        /// Sum of the weights of these edges, in ns.
         time_ns: i64,
-        /// Share of the path.
+        /// Share of the critical path's length, in percent.
         share_percent: Option<f64>,
     }
-    /// Rules by which the path is shorter than the window.
+    /// A rule because of which the path is shorter than the window.
     HtaRuleRow {
-        /// `cpu_gap`, `blocking_exit`, `long_gap` or `call_start`.
+        /// Name of the rule: `cpu_gap`, `blocking_exit`, `long_gap` or `call_start`.
         rule: String,
-        /// Number of edges; of `long_gap`, number of gaps.
+        /// Number of edges to which the rule applies. For the rule `long_gap`: number of gaps.
         edges: u64,
-        /// Time that the weights leave out, in ns; of `call_start`, sum of the weights.
+        /// Time that the edges' weights do not include because of the rule, in ns. For the rule `call_start`: sum of
+        /// the weights.
         time_ns: i64,
         /// Number of edges on the path.
         critical_edges: u64,
-        /// The time on the path, in ns.
+        /// The part of `time_ns` that belongs to edges on the critical path, in ns.
         critical_ns: i64,
     }
-    /// A node of the path.
+    /// A node of the critical path: the start or the end of a trace event.
     HtaNodeRow {
-        /// Position of the event in `traceEvents`.
+        /// Index of the trace event in `traceEvents`.
         event: u64,
-        /// `start` or `end`.
+        /// Side of the trace event at which the node is: `start` or `end`.
         side: String,
-        /// Time in ns after the start of the window.
+        /// Time of the node, in ns since the start of the window.
         time_ns: i64,
-        /// Name of the event.
+        /// Name of the trace event.
         name: Option<String>,
     }
-    /// An edge.
+    /// An edge between two nodes of the dependency graph.
     HtaEdgeRow {
-        /// Position of the event at which the edge begins.
+        /// Index in `traceEvents` of the trace event at which the edge begins.
         from_event: u64,
         /// `start` or `end` of this event.
         from_side: String,
         /// Time of the node in ns after the start of the window.
         from_ns: i64,
-        /// Position of the event at which the edge ends.
+        /// Index in `traceEvents` of the trace event at which the edge ends.
         to_event: u64,
         /// `start` or `end` of this event.
         to_side: String,
         /// Time of the node in ns after the start of the window.
         to_ns: i64,
-        /// Type, in HTA's word.
+        /// Type of the edge, in the words of Holistic Trace Analysis (HTA).
         r#type: String,
-        /// Weight in ns; negative if the edge leads back in time.
+        /// Weight of the edge in ns; negative if the edge leads back in time.
         weight_ns: i64,
-        /// `yes` if the edge is on the path, else `no`.
+        /// Whether the edge is on the critical path: `yes` or `no`.
         critical: String,
-        /// Position of the event to which the weight is attributed.
+        /// Index in `traceEvents` of the trace event to which the weight is attributed.
         attributed_event: Option<u64>,
-        /// Rule that applies to the edge.
+        /// Rule that applies to the edge, as in the table `rules`.
         rule: Option<String>,
     }
-    /// Time on the critical path by class. The sum of all rows is the time that is shown.
+    /// Time on the critical path of one class. The times of all rows add up to the time range that is shown.
     PathClassRow {
-        /// Time, in ns.
+        /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Share of the time range that is shown, in percent.
         share_percent: Option<f64>,
-        /// Number of parts of the path.
+        /// Number of parts of the critical path.
         parts: u64,
         /// `kernel`, `memory`, `graph`, `host_function`, `call`, `return`, `host`, `hand_off`, `launch`, `gap` or
         /// `unexplained`.
         class: String,
-        /// What is missing in the records if the class is `unexplained`; otherwise null.
+        /// Data that is missing in the input if the class is `unexplained`; otherwise null.
         cause: Option<String>,
     }
-    /// Time on the critical path by class, function and name.
+    /// Time on the critical path of one class, function and name.
     PathNameRow {
-        /// Time, in ns.
+        /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Share of the time range that is shown, in percent.
         share_percent: Option<f64>,
-        /// Number of parts of the path.
+        /// Number of parts of the critical path.
         parts: u64,
-        /// Class, as in `path_classes`.
+        /// Class of the part, as in the table `path_classes`.
         class: String,
-        /// Innermost function of the user's code; null if none is known.
+        /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
-        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        /// Name of the kernel, direction of the copy, name of the call, or names of the two calls around host time.
         name: String,
     }
-    /// Slack of one kernel's activities, or those of one direction of copies.
+    /// Slack of the activities of one kernel, or of the copies with one direction. Slack is the time by which an
+    /// activity may end later without the run ending later.
     SlackRow {
-        /// Time on the critical path, in ns.
+        /// Total time on the critical path, in ns.
         on_path_ns: u64,
-        /// Time of all activities, in ns.
+        /// Total time of all these activities, in ns.
         total_ns: u64,
-        /// Number of activities on the critical path.
+        /// Number of these activities that are on the critical path.
         on_path: u64,
         /// Number of activities.
         count: u64,
-        /// Smallest time by which an activity may end later without the run ending later, in ns.
+        /// Smallest slack of these activities (time by which one may end later without the run ending later), in ns.
         min_slack_ns: Option<u64>,
-        /// Median of these times, in ns.
+        /// Median slack of these activities (time by which one may end later without the run ending later), in ns.
         median_slack_ns: Option<u64>,
-        /// Largest time by which the run would end earlier if one activity took no time, in ns.
+        /// Largest time by which the run would end earlier if one of these activities took no time, in ns.
         max_saving_ns: u64,
         name: String,
     }
-    /// Slack of one kernel's activities, or those of one direction of copies, in `top --by slack`.
+    /// Slack of the activities of one kernel, or of the copies with one direction, in `top --by slack`. Slack is the
+    /// time by which an activity may end later without the run ending later.
     WorkSlackRow {
-        /// Time of all activities, in ns.
+        /// Total time of all these activities, in ns.
         total_ns: u64,
-        /// Share of the time of all work.
+        /// Share of the total time of all GPU work, in percent.
         share_percent: Option<f64>,
         /// Number of activities.
         count: u64,
-        /// Smallest time by which an activity may end later without the run ending later, in ns.
+        /// Smallest slack of these activities (time by which one may end later without the run ending later), in ns.
         min_slack_ns: Option<u64>,
-        /// Median of these times, in ns.
+        /// Median slack of these activities (time by which one may end later without the run ending later), in ns.
         median_slack_ns: Option<u64>,
-        /// Largest time by which the run would end earlier if one activity took no time, in ns.
+        /// Largest time by which the run would end earlier if one of these activities took no time, in ns.
         max_saving_ns: u64,
-        /// Time on the critical path, in ns.
+        /// Total time on the critical path, in ns.
         on_path_ns: u64,
-        /// Number of activities on the critical path.
+        /// Number of these activities that are on the critical path.
         on_path: u64,
         name: String,
     }
-    /// The critical path during one range. `gpu_ns`, `host_ns`, `latency_ns` and `unexplained_ns` add up to `duration_ns`.
+    /// The critical path during one occurrence of a named range. `gpu_ns`, `host_ns`, `latency_ns` and `unexplained_ns`
+    /// add up to `duration_ns`.
     PathRangeRow {
-        /// Start, in ns after the start of the path.
+        /// Start, in ns since the start of the path.
         start_ns: i64,
-        /// Length of the range, as far as it is inside the path's time, in ns.
+        /// Duration of the range in ns. Only the time within the path's time range counts.
         duration_ns: u64,
-        /// Time of the classes `kernel`, `memory` and `graph`.
+        /// Time on the path of the classes `kernel`, `memory` and `graph`, in ns.
         gpu_ns: u64,
-        /// Time of the classes `call`, `return`, `host`, `hand_off` and `host_function`.
+        /// Time on the path of the classes `call`, `return`, `host`, `hand_off` and `host_function`, in ns.
         host_ns: u64,
-        /// Time of the classes `launch` and `gap`.
+        /// Time on the path of the classes `launch` and `gap`, in ns.
         latency_ns: u64,
-        /// Time of the class `unexplained`.
+        /// Time on the path of the class `unexplained`, in ns.
         unexplained_ns: u64,
-        /// Thread that opened the range.
+        /// Id of the thread that opened the range.
         thread: u64,
         /// Name of the range.
         range: String,
     }
-    /// Time on the critical path of a job by rank. `gpu_ns`, `host_ns`, `latency_ns` and `unexplained_ns` add up to
-    /// `time_ns`.
+    /// Time on the critical path of a job that belongs to one rank. `gpu_ns`, `host_ns`, `latency_ns` and
+    /// `unexplained_ns` add up to `time_ns`.
     PathRankRow {
         rank: u64,
-        /// Share of the time that is shown.
+        /// Share of the time range that is shown, in percent.
         share_percent: Option<f64>,
-        /// Time, in ns.
+        /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Time of the classes `kernel`, `memory` and `graph`.
+        /// Time on the path of the classes `kernel`, `memory` and `graph`, in ns.
         gpu_ns: u64,
-        /// Time of the classes `call`, `return`, `host`, `hand_off` and `host_function`.
+        /// Time on the path of the classes `call`, `return`, `host`, `hand_off` and `host_function`, in ns.
         host_ns: u64,
-        /// Time of the classes `launch` and `gap`.
+        /// Time on the path of the classes `launch` and `gap`, in ns.
         latency_ns: u64,
-        /// Time of the class `unexplained`.
+        /// Time on the path of the class `unexplained`, in ns.
         unexplained_ns: u64,
-        /// Number of collectives on the path in which another rank waited for this one.
+        /// Number of collectives on the path in which other ranks waited for this rank.
         waited_for: u64,
     }
-    /// Clock of a rank.
+    /// Alignment of a rank's clock with the clock of the first rank.
     RankClockRow {
         /// Rank.
         rank: u64,
-        /// Time by which the clock is ahead of the first rank's, in ns.
+        /// Time by which the rank's clock is ahead of the first rank's clock, in ns.
         ahead_ns: i64,
-        /// Maximum error of `ahead_ns` over the ranks, in ns.
+        /// Maximum error of `ahead_ns` of any rank, in ns.
         error_ns: u64,
-        /// Time by which the ends of one collective differ after the alignment, in ns, for 90 % of the collectives.
+        /// Maximum time by which the ranks' ends of the same collective differ after the alignment, in ns. It holds for
+        /// 90 % of the collectives.
         ends_apart_ns: u64,
-        /// Number of collectives.
+        /// Number of collectives by which the clock was aligned.
         collectives: u64,
     }
-    /// Time on the critical path of a job by rank, class, function and name.
+    /// Time on the critical path of a job, of one rank, class, function and name.
     RankPathNameRow {
-        /// Time, in ns.
+        /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Share of the time range that is shown, in percent.
         share_percent: Option<f64>,
-        /// Number of parts of the path.
+        /// Number of parts of the critical path.
         parts: u64,
         rank: u64,
-        /// Class, as in `path_classes`.
+        /// Class of the part, as in the table `path_classes`.
         class: String,
-        /// Innermost function of the user's code; null if none is known.
+        /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
-        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        /// Name of the kernel, direction of the copy, name of the call, or names of the two calls around host time.
         name: String,
     }
-    /// A part of the critical path of a job.
+    /// A part of a job's critical path.
     RankPathPartRow {
-        /// Start, in ns after the start of the path.
+        /// Start, in ns since the start of the path.
         start_ns: i64,
         duration_ns: u64,
         rank: u64,
-        /// Class, as in `path_classes`.
+        /// Class of the part, as in the table `path_classes`.
         class: String,
-        /// Thread of a call or of a stretch of the host; null for GPU work.
+        /// Id of the host thread of a call or of host time; null for GPU work.
         thread: Option<u64>,
         device: Option<u64>, stream: Option<u64>,
-        /// Time by which the job would end earlier at most if the part took no time, in ns.
+        /// Maximum time by which the job would end earlier if the part took no time, in ns.
         saving_ns: u64,
-        /// Innermost function of the user's code; null if none is known.
+        /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
-        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        /// Name of the kernel, direction of the copy, name of the call, or names of the two calls around host time.
         name: String,
-        /// Why the part begins where the one before it ends.
+        /// Reason why the part begins when the part before it ends.
         reason: String,
     }
     /// A part of the critical path.
     PathPartRow {
-        /// Start, in ns after the start of the path.
+        /// Start, in ns since the start of the path.
         start_ns: i64,
         duration_ns: u64,
-        /// Class, as in `path_classes`.
+        /// Class of the part, as in the table `path_classes`.
         class: String,
-        /// Thread of a call or of a stretch of the host; null for GPU work.
+        /// Id of the host thread of a call or of host time; null for GPU work.
         thread: Option<u64>,
         device: Option<u64>, stream: Option<u64>,
-        /// Time by which the run would end earlier at most if the part took no time, in ns.
+        /// Maximum time by which the run would end earlier if the part took no time, in ns.
         saving_ns: u64,
-        /// Innermost function of the user's code; null if none is known.
+        /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
-        /// Kernel, direction of a copy, call, or the two calls around a stretch of the host.
+        /// Name of the kernel, direction of the copy, name of the call, or names of the two calls around host time.
         name: String,
-        /// Why the part begins where the one before it ends.
+        /// Reason why the part begins when the part before it ends.
         reason: String,
     }
 }

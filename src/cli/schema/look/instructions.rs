@@ -1,70 +1,72 @@
-//! Lines of `gpuflame instructions --format jsonl`.
+//! JSON objects in the lines of `gpuflame instructions --format jsonl`.
 
 use schemars::JsonSchema;
 
-/// First line of `gpuflame instructions --format jsonl`: facts about the file.
+/// First line of `gpuflame instructions --format jsonl`, with facts about the input file.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 pub(crate) struct InstructionsHead {
     /// Version of this description.
     #[schemars(range(min = 1, max = 1))]
     schema: u32,
-    /// Path of the input.
+    /// Path of the input file.
     file: String,
-    /// Clock of `zero_ns`: `unix` counts from 1970, `file` is the clock of the file.
+    /// Clock to which `zero_ns` refers. `unix` counts from 1970; `file` is the clock of the input file.
     clock: String,
-    /// Start of the window on the clock, in ns. Other times count from it.
+    /// Start of the window in ns, on the clock that `clock` names. All other times count from this start.
     zero_ns: u64,
-    /// Length of the window, in ns.
+    /// Length of the window from the first start to the last end, in ns.
     window_ns: u64,
-    /// Order of the lines: `issue` or `start`.
+    /// Order of the lines: `issue` (by the time of the host's call) or `start` (by the start on the GPU).
     order: String,
     /// Number of instructions in the file, including those that are not shown.
     instructions: u64,
 }
 
-/// Any other line of `gpuflame instructions --format jsonl`: an instruction. Keys that the data does not have are absent.
+/// Any further line of `gpuflame instructions --format jsonl`, which describes an instruction. Keys whose values the
+/// input does not contain are absent.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 pub(crate) struct Instruction {
-    /// Number in order of issue, from 0. It does not depend on filters.
+    /// Number of the instruction in order of issue, counted from 0. The number does not depend on filters.
     number: u32,
-    /// `kernel`, `copy`, `fill`, `host_function`, `graph`, `launch` (a launch whose work is not in the file), `record`, `wait` or
-    /// `synchronize`.
+    /// Kind of instruction: `kernel`, `copy`, `fill`, `host_function`, `graph`, `launch` (a launch whose work is not in
+    /// the file), `record`, `wait` or `synchronize`.
     kind: String,
     /// Name of the kernel.
     name: Option<String>,
     /// API function that issued the instruction.
     call: Option<String>,
-    /// Id of the thread that called it.
+    /// Id of the thread that called the API function.
     thread: Option<u32>,
-    /// Start of the call; negative before the window.
+    /// Start of the API call in ns since the start of the window; negative if the call began before the window.
     called_ns: Option<i64>,
-    /// Duration of the call.
+    /// Duration of the API call, in ns.
     call_duration_ns: Option<u64>,
-    /// Id that links the call, the work and the records of waits.
+    /// Correlation id, which the API call, its GPU work and the records of its waits share.
     correlation: Option<u64>,
-    /// Why the call of GPU work is unknown: `launched_before_recording`, `device_graph` or `no_launch_stack`.
+    /// Reason why the call that launched GPU work is unknown: `launched_before_recording`, `device_graph` or
+    /// `no_launch_stack`.
     missing_call: Option<String>,
-    /// Number of the GPU.
+    /// Index of the GPU.
     device: Option<u32>,
-    /// Number of the GPU context.
+    /// Id of the CUDA context.
     context: Option<u32>,
-    /// Stream that runs the instruction, or that the host waits for.
+    /// Id of the stream that runs the instruction, or for which the host waits.
     stream: Option<u32>,
-    /// Streams on which the nodes of a graph ran, if there are several.
+    /// Ids of the streams on which the nodes of a CUDA graph ran, if there are several.
     streams: Option<Vec<u32>>,
-    /// Start of the GPU work; of a graph's first node for a graph.
+    /// Start of the GPU work in ns since the start of the window. For a CUDA graph: start of its first node.
     start_ns: Option<i64>,
-    /// End of the GPU work; of a graph's last node for a graph.
+    /// End of the GPU work in ns since the start of the window. For a CUDA graph: end of its last node.
     end_ns: Option<i64>,
-    /// Number of blocks in x, y and z.
+    /// Number of blocks of a kernel in x, y and z.
     grid: Option<Vec<u32>>,
-    /// Number of threads per block in x, y and z.
+    /// Number of threads per block of a kernel in x, y and z.
     block: Option<Vec<u32>>,
-    /// Shared memory per block, in bytes.
+    /// Shared memory per block of a kernel, in bytes.
     shared_bytes: Option<u64>,
-    /// Registers per thread.
+    /// Number of registers per thread of a kernel.
     registers: Option<u32>,
     /// Direction of a copy: `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on.
     direction: Option<String>,
@@ -72,47 +74,48 @@ pub(crate) struct Instruction {
     from: Option<String>,
     /// Kind of memory that a copy or fill writes.
     to: Option<String>,
-    /// GPU that a copy between two GPUs reads.
+    /// Index of the GPU from which a copy between two GPUs reads.
     from_device: Option<u32>,
-    /// GPU that a copy between two GPUs writes.
+    /// Index of the GPU to which a copy between two GPUs writes.
     to_device: Option<u32>,
-    /// Bytes copied or filled.
+    /// Number of bytes that a copy or fill writes.
     bytes: Option<u64>,
     /// Value that a fill writes.
     value: Option<u32>,
-    /// Whether the call of a copy or fill may return before the work is done. Only recordings tell.
+    /// Whether the API call of a copy or fill may return before the copy or fill has finished. Only recordings of
+    /// gpuflame contain this.
     is_async: Option<bool>,
-    /// Number of the event that is recorded or waited for.
+    /// Id of the CUDA event that is recorded, or for which a stream or the host waits.
     event: Option<u32>,
-    /// Target of the host's wait: `event`, `stream` or `context`.
+    /// Object for which the host waits: `event`, `stream` or `context`.
     waits_for: Option<String>,
-    /// Return code of a wait of the host, if it is not 0: the call did not wait.
+    /// Return code of a call that should wait on the host, if the code is not 0. The call did then not wait.
     result: Option<u32>,
-    /// Id of the graph.
+    /// Id of the CUDA graph.
     graph: Option<u64>,
-    /// Id of the graph's node.
+    /// Id of the CUDA graph's node.
     node: Option<u64>,
-    /// Number of nodes that ran. Each is an instruction.
+    /// Number of nodes of a CUDA graph that ran. Each node is also an instruction.
     nodes: Option<u32>,
-    /// Number of the instruction that launched the graph of this node.
+    /// `number` of the instruction that launched the CUDA graph of this node.
     launch: Option<u32>,
-    /// True for work that the GPU itself launched.
+    /// True for GPU work that the GPU itself launched.
     device_launched: Option<bool>,
-    /// Whether a kernel launched with attributes may begin before the kernel before it on its stream ends.
+    /// Whether a kernel that was launched with attributes may begin before the previous kernel on its stream has ended.
     programmatic: Option<bool>,
-    /// Instructions that must be done first.
+    /// Instructions that must finish before this instruction begins.
     after: Option<Vec<After>>,
 }
 
-/// An instruction that must be done before another one.
+/// An instruction that must finish before another instruction begins.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 pub(crate) struct After {
-    /// Number of the instruction.
+    /// `number` of the instruction that must finish first.
     number: u32,
-    /// `stream`, `event`, `context`, `graph`, `graph_edge` or `same_graph`.
+    /// Reason for the dependency: `stream`, `event`, `context`, `graph`, `graph_edge` or `same_graph`.
     reason: String,
 }
 
-/// Objects of JSON Lines, which have no tables.
+/// Names of the objects that are lines of JSON Lines output instead of rows of tables.
 pub(crate) const LINES: [&str; 3] = ["InstructionsHead", "Instruction", "After"];

@@ -1,4 +1,4 @@
-//! Tables of the verbs that look at one run.
+//! JSON tables of the verbs that show one run.
 
 pub(crate) mod critical_path;
 pub(crate) mod instructions;

@@ -1,4 +1,4 @@
-//! Tables of `gpuflame summary`, `info` and `check`.
+//! JSON tables of `gpuflame summary`, `info` and `check`.
 
 use schemars::JsonSchema;
 
@@ -16,7 +16,7 @@ verbs! {
         steps: StepRow,
         impossible_durations: ImpossibleRow,
     }
-    /// `gpuflame info` of an execution trace: PyTorch's, or Chakra's.
+    /// `gpuflame info` for an execution trace of PyTorch or Chakra.
     InfoExecution {
         facts: FactRow,
         operators: OperatorRow,
@@ -49,22 +49,22 @@ verbs! {
 }
 
 objects! {
-    /// Operators or GPU work of one name in an execution trace.
+    /// All operators, or all GPU work, with the same name in an execution trace.
     OperatorRow {
-        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        /// Total time in ns; null for PyTorch's execution traces, which contain no times.
         total_ns: Option<u64>,
-        /// Number of nodes.
+        /// Number of nodes of the execution trace with this name.
         count: u64,
         /// Name of the operator or of the GPU work.
         name: String,
     }
-    /// Collectives or messages of one name in an execution trace.
+    /// All collectives or messages with the same name in an execution trace.
     CommunicationRow {
-        /// Time in ns; null in PyTorch's execution traces, which have no times.
+        /// Total time in ns; null for PyTorch's execution traces, which contain no times.
         total_ns: Option<u64>,
-        /// Number of nodes.
+        /// Number of nodes of the execution trace with this name.
         count: u64,
-        /// Size of the tensors in bytes.
+        /// Total size of the tensors, in bytes.
         bytes: u64,
         /// Name of the collective or of its kernel.
         name: String,
@@ -72,60 +72,61 @@ objects! {
     /// A fact about the input.
     FactRow {
         what: String,
-        /// Text, count or percentage, depending on `what`; null if unknown.
+        /// Value of the fact: a text, a count or a percentage, depending on `what`; null if unknown.
         value: AnyValue,
     }
-    /// Time of one GPU.
+    /// Busy and idle time of one GPU.
     DeviceRow {
         device: u32, activities: u64,
         /// Sum of the durations of all activities, in ns.
         gpu_time_ns: u64,
         busy_ns: Option<u64>, idle_ns: Option<u64>, window_ns: Option<u64>, busy_percent: Option<f64>,
     }
-    /// Time of one GPU in one part of the run.
+    /// Busy and idle time of one GPU in one part of the run.
     PartRow {
         device: u32,
-        /// `start-up`, `steps` or `repeated launches`, `shutdown`.
+        /// Part of the run: `start-up`; `steps` or `repeated launches` (the steady part); or `shutdown`.
         part: String,
         busy_ns: u64, idle_ns: u64, window_ns: u64, busy_percent: Option<f64>,
     }
     /// A sentence that answers a question about the run.
     AnswerRow {
-        /// The sentence.
+        /// The answer as a sentence.
         answer: String,
     }
     /// Data that the file does not contain.
     NotRecordedRow {
         /// The missing data.
         not_recorded: String,
-        /// Command, call or option that records this data, as a clause.
+        /// Command, API call or option that records this data, as a clause.
         recorded_by: String,
     }
-    /// The command to run next.
+    /// A command that shows more about the run.
     NextRow {
-        /// The command, quoted for a shell.
+        /// The suggested command line, quoted for a shell.
         command: String,
     }
-    /// A rank of a job. Busy and idle time are sums over the rank's GPUs, in the steady part of its run.
+    /// A rank of a job. Busy and idle time are sums over the rank's GPUs in the steady part of the rank's run.
     RankSummaryRow {
         rank: u64,
         busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,
-        /// Time of work other than communication, in the whole run.
+        /// GPU time of work other than communication in the whole run, in ns.
         work_ns: u64,
-        /// Time of communication, in the whole run; it includes waiting for other ranks.
+        /// GPU time of communication in the whole run, in ns. It includes waiting for other ranks.
         communication_ns: u64,
-        /// Median time in ns of the kind of steps that takes most time; null without steps.
+        /// Median duration of the steps, in ns; null if there are no steps. If there are several kinds of steps: of the
+        /// kind with the longest total time.
         step_p50_ns: Option<u64>,
-        /// Largest cause of idle time; null if it is unknown.
+        /// Cause of most of the idle time; null if it is unknown.
         idle_cause: Option<String>,
-        /// Place with most idle time; null if it is unknown.
+        /// Place with the most idle time; null if it is unknown.
         idle_place: Option<String>,
     }
-    /// Time of one GPU in the steady part of the run.
+    /// Busy and idle time of one GPU in the steady part of the run.
     SteadyGpuRow {
         device: u32, busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>, window_ns: u64,
     }
-    /// Idle time of one cause in the steady part of the run.
+    /// Idle time with one cause in the steady part of the run.
     SteadyCauseRow {
         total_ns: u64, share_percent: Option<f64>,
         /// Cause, as in `top --by idle`.
@@ -134,31 +135,32 @@ objects! {
     /// Idle time at one place in the steady part of the run.
     IdlePlaceRow {
         total_ns: u64, share_percent: Option<f64>,
-        /// Calls before and after the idle time, or the call or function of the host; null if unknown.
+        /// The calls before and after the idle time, or the call or function in which the host was; null if unknown.
         place: Option<String>,
     }
-    /// GPU work of one name, over all GPUs.
+    /// All GPU work with the same name, summed over all GPUs.
     WorkRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, name: String,
     }
-    /// GPU work that one source line launched.
+    /// Time of the GPU work that one source line launched.
     WorkLineRow {
         total_ns: u64, share_percent: Option<f64>,
-        /// `FILE:LINE`, or `[no line]`.
+        /// Source line as `FILE:LINE`, or `[no line]`.
         line: String,
     }
-    /// Durations of the steps with one name.
+    /// Durations of all steps with the same name.
     StepRow {
-        /// Name of the ranges that began the steps, without a number at its end; `step` if the steps have no name.
+        /// Name of the steps, which is the name of their ranges without the number at its end; `step` if the steps have
+        /// no name.
         step: String,
         /// Number of steps whose end is known.
         count: u64, total_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64,
         /// Number of the longest step in its process, counted from 1.
         longest_step: u64,
     }
-    /// Number of losses of one kind.
+    /// Number of lost records of one kind.
     LossRow {
-        /// Kind of loss.
+        /// Kind of record that was lost, or reason of the loss.
         lost: String,
         count: u64,
     }
