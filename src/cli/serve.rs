@@ -1,5 +1,5 @@
-//! `gpuflame serve`: lists the runs of a folder in a browser, and opens their pages. Only programs on this machine that know
-//! the printed URL can read anything.
+//! `gpuflame serve`: lists the runs in a folder in a browser, and opens the page of each run. Only programs on this
+//! machine that know the printed URL can read the list and the pages.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,11 +16,11 @@ use super::ranks;
 use super::report::{escaped, job_page};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum number of bytes of a request. Requests of browsers have about 1,000.
+/// Maximum size of a request in bytes. A browser's request has about 1,000 bytes.
 const MAX_REQUEST_BYTES: u64 = 16_384;
-/// Maximum time to wait for a request, and for a client that accepts no more bytes.
+/// Maximum time to wait for a request, and maximum time to wait until a client accepts more bytes.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Policy of the list page, which forbids scripts and connections.
+/// Content security policy of the list page. It forbids scripts and connections.
 const LIST_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
 /// Show the runs of a folder in a browser: a list, and the page of each run.
@@ -39,7 +39,7 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // The folder is listed once before the start, so that a wrong name is an error.
+        // The folder is listed once before the server starts, so that a wrong folder name is an error.
         self.files()?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let server =
@@ -52,7 +52,7 @@ impl Serve {
         std::thread::scope(|scope| {
             for client in listener.incoming().filter_map(io::Result::ok) {
                 let server = &server;
-                // If a client disconnects early, this is not an error.
+                // The result is ignored, because it is not an error if a client disconnects early.
                 scope.spawn(move || drop(server.answer(&client)));
             }
         });
@@ -72,7 +72,7 @@ impl Serve {
     }
 }
 
-/// Returns 128 random bits as text.
+/// Returns 128 random bits as 32 hexadecimal digits.
 fn random_token() -> io::Result<String> {
     let mut bytes = [0; 16];
     std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -89,7 +89,7 @@ struct Server<'a> {
     console: Console,
 }
 
-/// Status and body of an answer.
+/// HTTP status and body of an answer.
 type Answer = (&'static str, Vec<u8>);
 
 impl Server<'_> {
@@ -120,8 +120,8 @@ impl Server<'_> {
         client.write_all(&body)
     }
 
-    /// Returns the answer to a request. Requests with another host name are refused, because they may come from a page of another
-    /// site whose name resolves to this machine.
+    /// Returns the answer to a request. Requests with another host name are refused, because such a request may come
+    /// from a page of another site whose host name resolves to this machine.
     fn respond(&self, request: &str, host: &str) -> Answer {
         let is_here = ["127.0.0.1", "localhost"].iter().any(|name| host == format!("{name}:{}", self.port));
         let mut words = request.split(' ');
@@ -135,7 +135,7 @@ impl Server<'_> {
         }
     }
 
-    /// Returns the list of the files that are now in the folder.
+    /// Returns the page that lists the files which are currently in the folder.
     fn list(&self) -> Answer {
         let files = match self.serve.files() {
             Ok(files) => files,
@@ -154,7 +154,7 @@ impl Server<'_> {
         ("200 OK", page(&format!("Runs in {}", self.serve.folder.display()), &body))
     }
 
-    /// Returns the page of a file, given by its number in the list, or of all files.
+    /// Returns the page of one file, given by its index in the list, or the page of all files together.
     fn report(&self, what: &str) -> Answer {
         let files = match self.serve.files() {
             Ok(files) => files,
@@ -175,7 +175,8 @@ impl Server<'_> {
     }
 }
 
-/// Compares all characters, so that the time of a comparison does not reveal how many characters are right.
+/// Compares two texts in constant time: it compares all characters, so that the duration does not reveal how many
+/// characters are right.
 fn same(one: &str, other: &str) -> bool {
     let differs = |differs: u8, (a, b): (u8, u8)| differs | (a ^ b);
     one.len() == other.len() && one.bytes().zip(other.bytes()).fold(0, differs) == 0

@@ -1,5 +1,6 @@
-//! `gpuflame settings`: lists the environment variables that the library reads. The list is made from the table with which the
-//! library parses them. Order and groups are defined only here, so that the library stays small.
+//! `gpuflame settings`: lists the environment variables that `libgpuflame.so` reads. The list is generated from the
+//! same table with which the library parses the variables. The order and the groups are defined only here, so that the
+//! library stays small.
 
 use std::fmt::Write as _;
 
@@ -13,7 +14,7 @@ use super::table_output::{self, Cell, ReportFlags, ReportFormat, Table};
 use gpuflame_config::settings::{SETTINGS, Setting};
 use gpuflame_model::error::Result;
 
-/// Settings that matter first, in the order in which they are shown.
+/// The most important settings, in the order in which they are shown.
 const FIRST: [&str; 10] = [
     "GPUFLAME_OUTPUT",
     "GPUFLAME_FORMATS",
@@ -26,7 +27,7 @@ const FIRST: [&str; 10] = [
     "GPUFLAME_QUIET",
     "GPUFLAME_VERBOSE",
 ];
-/// Settings that only gpuflame's own commands and tests need.
+/// Settings that only gpuflame's own commands and tests use.
 const INTERNAL: [&str; 4] =
     ["GPUFLAME_REPORT", "GPUFLAME_VERIFY", "GPUFLAME_LAUNCH_MARKER", "GPUFLAME_CHECKPOINT_MAX"];
 /// Prefix of all setting names except one. Users may omit the prefix.
@@ -47,7 +48,7 @@ pub(super) struct Settings {
     pub(super) report: ReportFlags,
 }
 
-/// Part of the list to which a setting belongs.
+/// Group of the list to which a setting belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Group {
     First,
@@ -82,7 +83,7 @@ impl Group {
         }
     }
 
-    /// Returns the settings of the group. The group of important settings has the order of [`FIRST`].
+    /// Returns the settings of this group. The important settings are in the order of [`FIRST`].
     fn settings(self) -> Vec<&'static Setting> {
         let mut settings: Vec<_> =
             SETTINGS.iter().filter(|setting| Self::of_setting(setting) == self).collect();
@@ -118,8 +119,8 @@ impl Settings {
         self.names.iter().map(|name| find_setting(name)).collect()
     }
 
-    /// Formats the settings, one paragraph each, with a heading for each group if all are shown. On a terminal, lines are as long
-    /// as the terminal is wide.
+    /// Formats the settings, one paragraph per setting. If all settings are shown, each group has a heading. On a
+    /// terminal, lines are wrapped at the terminal's width.
     fn text(&self, shown: &[&Setting], page: Page) -> String {
         let wrapped = |text: &str, indent: &str| {
             let lines = match page.columns {
@@ -151,7 +152,7 @@ impl Settings {
     }
 }
 
-/// Finds the setting that a user named, such as `GPUFLAME_MAX_MEM`, `max_mem` or `max-mem`.
+/// Finds a setting by the name that a user typed, such as `GPUFLAME_MAX_MEM`, `max_mem` or `max-mem`.
 fn find_setting(wanted: &str) -> Result<&'static Setting> {
     let name = wanted.trim().to_ascii_uppercase().replace('-', "_");
     let short = name.strip_prefix(PREFIX).unwrap_or(&name);

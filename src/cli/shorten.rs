@@ -1,15 +1,15 @@
-//! Cuts names, stacks and paths to a width. Different texts remain different, because the part in which they differ is kept. Of
-//! a stack, the user's own frames are kept too.
+//! Cuts names, stacks and paths to a width. Different texts remain different, because the part in which the texts
+//! differ is kept. A cut stack also keeps the frames of the user's own code.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Maximum length of a name in tables that have a maximum size, in characters.
+/// Maximum length, in characters, of a name in tables that have a maximum size.
 pub(super) const MAX_NAME_CHARS: usize = 160;
 
-/// Cuts a text to `most` characters.
+/// Cuts a text to its first `most` characters, followed by `...`.
 pub(super) fn shortened(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}...", &text[..end]),
@@ -20,15 +20,15 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 /// Kind of a text. The kind determines which part of the text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TextKind {
-    /// Keeps the beginning and the end.
+    /// A name. Its beginning and its end are kept.
     Name,
-    /// Frames, separated by `;`. Keeps whole frames.
+    /// A stack, whose frames are separated by `;`. Whole frames are kept.
     Stack,
-    /// As `Stack`, in a row that can be identified by its other columns. So different stacks may become equal.
+    /// A stack in a row that the other columns identify. Cut stacks of this kind may therefore become equal.
     Site,
-    /// Keeps the end.
+    /// A path. Its end is kept.
     Path,
-    /// Is wrapped at blanks instead of cut.
+    /// A sentence, which is wrapped at blanks instead of cut.
     Prose,
 }
 
@@ -36,18 +36,18 @@ pub(super) enum TextKind {
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a> {
     pub(super) whole: &'a str,
-    /// Frame of a stack that is kept in preference to all other frames: the innermost frame of the user's code.
+    /// Frame of a stack that is kept with priority over all other frames. It is the innermost frame of the user's code.
     pub(super) own: Option<&'a str>,
 }
 
 const GAP: &str = "...";
-/// Minimum width at which a name is cut to three pieces instead of two.
+/// Minimum width at which a cut name consists of three pieces instead of two.
 const MIN_WIDTH_OF_THREE: usize = 45;
-/// Maximum number of frames of a stack that do not fit. After that, no further frame is tried.
+/// Maximum number of frames of a stack that are tried and do not fit. After this number, no further frame is tried.
 const MAX_MISSES: usize = 8;
 
-/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, except sites. If one line
-/// is not enough to distinguish them, they take several lines.
+/// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, unless their
+/// kind is `Site`. Texts that cannot be distinguished within one line take several lines.
 pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<Vec<String>> {
     let named: Vec<Cow<'_, str>>;
     let shorter: Vec<Text<'_>>;
@@ -72,7 +72,8 @@ pub(super) fn fit_all(texts: &[Text<'_>], kind: TextKind, width: usize) -> Vec<V
     }
 }
 
-/// Returns the names without folders. A name keeps its folders if it would become equal to another name.
+/// Returns the names without the folders of files. A name keeps its folders if it would otherwise become equal to
+/// another name.
 fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     let mut owners: HashMap<Cow<'a, str>, BTreeSet<&'a str>> = HashMap::new();
     for text in texts {
@@ -85,15 +86,15 @@ fn names_without_folders<'a>(texts: &[Text<'a>]) -> Vec<Cow<'a, str>> {
     texts.iter().map(short).collect()
 }
 
-/// Cuts all texts to `lines` times the width, and returns the lines of each text. `None`: the text would become equal
-/// to another text.
+/// Cuts all texts to `lines` lines of width `line_width`, and returns the lines of each text. The result is `None` for
+/// a text that would become equal to another text.
 fn fit_in_lines(
     texts: &[Text<'_>],
     kind: TextKind,
     line_width: usize,
     lines: usize,
 ) -> Vec<Option<Vec<String>>> {
-    // Lines that are broken between words are not completely filled, so less text fits.
+    // Lines that are wrapped between words are not completely filled, so less text fits.
     let width = if lines == 1 { line_width } else { line_width * lines - line_width / 2 };
     let in_lines = |text: &str| if lines == 1 { vec![text.to_owned()] } else { wrap(text, line_width) };
     if kind == TextKind::Prose {
@@ -105,7 +106,7 @@ fn fit_in_lines(
         texts.iter().map(|text| text.whole).filter(|whole| whole.width() <= width).collect();
     let mut cuts: HashMap<&str, String> = HashMap::new();
     let mut open: Vec<&str> = long.keys().copied().collect();
-    // Each way to cut is applied to the texts that became equal by the previous ways.
+    // Each way to cut is applied only to the texts that the previous ways made equal.
     for way in [Way::Ends, Way::GroupDifference, Way::OwnDifference] {
         let groups = groups(&open, &cuts);
         let mut tried: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -136,7 +137,7 @@ fn fit_in_lines(
     texts.iter().map(lines).collect()
 }
 
-/// Returns groups of texts whose cuts are equal.
+/// Returns the groups of texts that are equal after they were cut.
 fn groups<'a>(open: &[&'a str], cuts: &HashMap<&str, String>) -> Vec<Vec<&'a str>> {
     if cuts.is_empty() {
         return open.iter().map(|text| vec![*text]).collect();
@@ -148,19 +149,20 @@ fn groups<'a>(open: &[&'a str], cuts: &HashMap<&str, String>) -> Vec<Vec<&'a str
     groups.into_values().collect()
 }
 
-/// Way to choose the part of a text that is kept.
+/// Rule that chooses which part of a text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// Keeps the most informative parts.
     Ends,
     /// Keeps the first place at which the texts of the group differ.
     GroupDifference,
-    /// Keeps the place up to which a text differs from every other text of the group.
+    /// Keeps the first place at which a text differs from every other text of the group.
     OwnDifference,
 }
 
 impl Way {
-    /// Returns the place to keep of the text at index `at` of a sorted group: a character, or a frame of a stack.
+    /// Returns the place to keep of the text at index `at` in a sorted group. A place is the index of a character, or
+    /// of a frame of a stack.
     fn place(self, group: &[&str], at: usize, kind: TextKind) -> Option<usize> {
         let common = |one: &str, other: &str| match kind {
             TextKind::Stack => one.split(';').zip(other.split(';')).take_while(|(a, b)| a == b).count(),
@@ -169,7 +171,7 @@ impl Way {
         let (first, last) = (group.first()?, group.last()?);
         match self {
             Self::Ends => None,
-            // In sorted order, the first and the last text have the same common beginning as all texts.
+            // In a sorted group, the beginning that the first and the last text have in common is common to all texts.
             Self::GroupDifference => Some(common(first, last)),
             Self::OwnDifference => {
                 let before = at.checked_sub(1).map_or(0, |before| common(group[before], group[at]));
@@ -181,7 +183,7 @@ impl Way {
 }
 
 /// Cuts a name to `width`. The text around the character at index `place` is kept. If `place` is `None`, the middle is
-/// omitted, because kernel names say most at the beginning and the end.
+/// omitted, because the beginning and the end of a kernel's name are the most informative parts.
 fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
@@ -192,7 +194,7 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         if place <= before.chars().count() {
             return format!("{}{GAP}", start(text, room));
         }
-        // The beginning, which is equal in the whole group, is omitted, so there is more room for the difference.
+        // The beginning is equal in the whole group, so it is omitted. This leaves more room for the difference.
         let room = room - before.width();
         let from = place.saturating_sub(room / 4).max(before.chars().count());
         let rest: String = text.chars().skip(from).collect();
@@ -202,17 +204,17 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         };
     }
     let piece = (width - 2 * GAP.len()) / 3;
-    // The middle piece begins before the difference, which gives context.
+    // The middle piece begins shortly before the difference, to show its surroundings.
     let rest: String = text.chars().skip(place.saturating_sub(piece / 3)).collect();
     format!("{}{GAP}{}{GAP}{}", start(text, piece), start(&rest, piece), end(text, piece))
 }
 
-/// Cuts a path, or another text whose end is the most informative part.
+/// Cuts a path, or another text whose end is its most informative part, to `width`.
 fn cut_path(text: &str, place: Option<usize>, width: usize) -> String {
     let room = width.saturating_sub(GAP.len());
     let Some(place) = place else {
         let rest = end(text, room);
-        // If the file name fits, folders are kept or omitted as a whole.
+        // If the file name fits, each folder is either kept completely or omitted.
         let folder =
             if text[..text.len() - rest.len()].ends_with('/') { 0 } else { rest.find('/').unwrap_or(0) };
         return format!("{GAP}{}", &rest[folder..]);
@@ -227,13 +229,14 @@ fn cut_path(text: &str, place: Option<usize>, width: usize) -> String {
     format!("{GAP}{head}{GAP}{}", end(text, room.saturating_sub(head.width())))
 }
 
-/// Cuts a stack to whole frames. Frames are kept in this order, as long as there is room: the user's own frame; the frame
-/// `place`; the other frames of the user, innermost first; the innermost frame; all other frames, innermost first.
+/// Cuts a stack to whole frames that fit into `width`. Frames are kept in this order: the frame `own`; the frame at
+/// index `place`; the other frames of the user's code, innermost first; the innermost frame; all other frames,
+/// innermost first.
 fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) -> String {
     let whole: Vec<&str> = text.split(';').collect();
     let own = own.and_then(|own| whole.iter().rposition(|frame| *frame == own));
     let is_users = |at: &usize| !is_foreign(whole[*at]);
-    // The frame in which stacks differ is not shortened, because it may differ in the folder.
+    // The frame in which stacks differ keeps its folders, because the difference may be in a folder.
     let frame = |(at, frame)| match Some(at) == place {
         true => Cow::Borrowed(without_module_prefix(frame)),
         false => without_folders(without_module_prefix(frame)),
@@ -252,7 +255,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // Not even the most important frame fits together with both gaps.
+                // Not even the most important frame fits together with the gaps before and after it.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];
                 if frame.width() + before.len() + GAP.len() <= width {
@@ -271,7 +274,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
     joined(&frames, &kept)
 }
 
-/// Returns the kept frames, with gaps in place of the omitted frames.
+/// Returns the kept frames as text, with `...` in place of omitted frames.
 fn joined(frames: &[Cow<'_, str>], kept: &BTreeSet<usize>) -> String {
     let mut parts: Vec<&str> = Vec::new();
     let mut next = 0;
@@ -288,12 +291,12 @@ fn joined(frames: &[Cow<'_, str>], kept: &BTreeSet<usize>) -> String {
     parts.join(";")
 }
 
-/// Returns the frame of a PyTorch module without the prefix that all such frames have.
+/// Removes the prefix `nn.Module: ` from the frame of a PyTorch module.
 fn without_module_prefix(frame: &str) -> &str {
     frame.strip_prefix("nn.Module: ").unwrap_or(frame)
 }
 
-/// Returns the text without the folders of Python files: `/srv/model.py(12): forward` as `model.py(12): forward`.
+/// Removes the folders of Python files from a text: `/srv/model.py(12): forward` becomes `model.py(12): forward`.
 fn without_folders(text: &str) -> Cow<'_, str> {
     if !text.contains('/') || !text.contains(".py") {
         return text.into();
@@ -308,7 +311,7 @@ fn without_folders(text: &str) -> Cow<'_, str> {
     short.into()
 }
 
-/// Whether the name of a frame shows that it belongs to a library, to the interpreter or to an API.
+/// Whether the name of a frame shows that the frame belongs to a library, to the interpreter or to an API.
 fn is_foreign(frame: &str) -> bool {
     const STARTS: [&str; 24] = [
         "[",
@@ -344,7 +347,7 @@ fn is_foreign(frame: &str) -> bool {
         || PARTS.iter().any(|part| frame.contains(part))
 }
 
-/// Breaks a text into lines, at blanks if possible, and at semicolons. At least one line.
+/// Wraps a text into lines of at most `width`, at blanks or semicolons if possible. Returns at least one line.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_inclusive([' ', ';']) {
@@ -353,7 +356,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
         if line.width() + word.trim_end().width() > width && !line.is_empty() {
             lines.push(String::new());
         }
-        // A word that is longer than a line is broken anywhere.
+        // A word that is longer than a line is broken at any character.
         while word.trim_end().width() > width {
             let part = start(word, width);
             if part.is_empty() {
@@ -372,13 +375,13 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Returns the longest beginning that is at most `width` wide.
+/// Returns the longest beginning of a text that is at most `width` wide.
 fn start(text: &str, width: usize) -> String {
     let mut used = 0;
     text.chars().take_while(|c| add_width(&mut used, *c) <= width).collect()
 }
 
-/// Returns the longest end that is at most `width` wide.
+/// Returns the longest end of a text that is at most `width` wide.
 fn end(text: &str, width: usize) -> String {
     let mut used = 0;
     let reversed: Vec<char> = text.chars().rev().take_while(|c| add_width(&mut used, *c) <= width).collect();
@@ -413,8 +416,9 @@ mod tests {
             one_line(&[&float], TextKind::Name, 110),
             [format!("{}...{}", "b".repeat(55), "e".repeat(52))]
         );
-        // The two gaps take 6 of 110 characters, so each piece has 34. Both names have `<` as character 91, and
-        // eleven characters before the difference, which is the character after it, are shown.
+        // The two gaps take 6 of 110 characters, so each of the three pieces has 34 characters. Both names have `<` as
+        // character 91 and differ in the next character. The middle piece begins eleven characters before this
+        // difference.
         let cut = |middle: &str| {
             let around = format!("{}{middle}{}", "b".repeat(10), "e".repeat(24 - middle.len()));
             format!("{}...{around}...{}", "b".repeat(34), "e".repeat(34))
@@ -423,15 +427,15 @@ mod tests {
             one_line(&[&float, &half, "short"], TextKind::Name, 110),
             [cut("<float>"), cut("<half>"), "short".to_owned()]
         );
-        // In a narrow column there are two pieces: a third of the 30 characters, and the rest from just before the
-        // difference.
+        // In a narrow column, a cut name has two pieces. The first piece has a third of the 30 characters, and the
+        // second begins shortly before the difference.
         let narrow = one_line(&[&float, &half], TextKind::Name, 30);
         assert_eq!(narrow, ["bbbbbbbbbb...bbb<float>eeee...", "bbbbbbbbbb...bbb<half>eeeee..."]);
     }
 
     #[test]
     fn names_that_a_width_cannot_tell_apart_continue_in_further_lines() {
-        // The names differ in two places, which are too far apart to show both.
+        // The names differ in two places, which are too far apart to show both in one line.
         let name = |one: &str, other: &str| {
             format!("{}{one}{}{other}{}", "b".repeat(50), "m".repeat(60), "e".repeat(50))
         };
@@ -459,7 +463,8 @@ mod tests {
             ]
         );
         assert_eq!(one_line(&[stack, &other], TextKind::Site, 30), ["...;forward (net.py:12);..."; 2]);
-        // The table names this frame as the user's own, so it is kept although its name looks like a library's.
+        // The field `own` marks this frame as the user's own, so it is kept although its name looks like the name of a
+        // library function.
         let text = Text { whole: stack, own: Some("aten::linear") };
         assert_eq!(fit_all(&[text], TextKind::Stack, 20), [["...;aten::linear;..."]]);
     }

@@ -1,4 +1,5 @@
-//! Slack of the GPU work of a run, by kernel and by direction of copies.
+//! Builds the tables of slack, for each kernel and each direction of copies. Slack is the time by which work may end
+//! later without the run ending later.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use gpuflame_offline::analysis::{
     CriticalPath, InstructionDetail, InstructionKind, MomentKind, PathClass, PathPart, What,
 };
 
-/// Slack of the work with one name.
+/// Sums and slack of all GPU work with the same name. Times are in ns.
 #[derive(Default)]
 struct SlackSums {
     count: u64,
@@ -20,7 +21,7 @@ struct SlackSums {
     total_ns: u64,
     path_ns: u64,
     max_saving_ns: u64,
-    /// Slack of each piece of work, smallest first.
+    /// Slack in ns of each kernel, copy or fill, sorted in ascending order.
     slacks: Vec<u64>,
 }
 
@@ -35,20 +36,20 @@ impl SlackSums {
         self.slacks.extend(slacks);
     }
 
-    /// Smallest and median slack.
+    /// Returns the cells with the smallest and the median slack.
     fn slack_cells(&self) -> [Cell; 2] {
         let cell = |at: usize| self.slacks.get(at).map_or(Cell::Nothing, |slack| Cell::Nanos(*slack));
         [cell(0), cell(self.slacks.len() / 2)]
     }
 }
 
-/// Returns the table of `critical-path` for one run.
+/// Returns the slack table of `gpuflame critical-path` for one run.
 pub(super) fn slack_table(found: &FoundPath, most: usize) -> Table {
     slack_table_of(&found.path, &|number| (found.names(), number), most)
 }
 
-/// Returns the table of `critical-path`. The work with most time on the path comes first. `find` returns the names for an
-/// instruction of the path, and the instruction's number there.
+/// Returns the slack table of `gpuflame critical-path`, sorted by time on the path, longest first. `find` maps an
+/// instruction of the path to the name look-up of its rank and the instruction's index in that rank.
 pub(super) fn slack_table_of<'a>(
     path: &CriticalPath,
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
@@ -77,7 +78,7 @@ pub(super) fn slack_table_of<'a>(
     table
 }
 
-/// Returns the table of `top --by slack`. The work with least slack comes first.
+/// Returns the table of `gpuflame top --by slack`, sorted by smallest slack in ascending order.
 pub(super) fn top_slack_table(found: &FoundPath, most: usize) -> Table {
     let mut rows = slack_sums(&found.path, &|number| (found.names(), number));
     rows.sort_by_key(|(_, sums)| {
@@ -122,13 +123,14 @@ pub(super) fn top_slack_table(found: &FoundPath, most: usize) -> Table {
     table
 }
 
-/// Sums by name, in the order of names.
+/// Returns the slack sums for each name, sorted by name.
 fn slack_sums<'a>(
     path: &CriticalPath,
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
-    // By the profile of a rank and the work, because finding a name for each of a million instructions takes long.
+    // Keyed by the profile of a rank and the kind of work, because looking up the name of each of a million
+    // instructions would take long.
     let mut by_work: IdMap<(usize, Option<Work>), usize> = IdMap::default();
     let mut all: Vec<(String, SlackSums)> = Vec::new();
     let ends = path.moments().iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End);
@@ -136,7 +138,7 @@ fn slack_sums<'a>(
         let (names, number) = find(moment.instruction);
         let instruction = names.list.get(number);
         let Some((start, end)) = instruction.ran else { continue };
-        // The nodes of a graph have rows of their own.
+        // The nodes of a CUDA graph are separate instructions and have their own rows.
         let InstructionDetail::Work { activity, .. } = instruction.detail else { continue };
         let work = match instruction.kind {
             InstructionKind::Launch => continue,
@@ -164,7 +166,7 @@ fn slack_sums<'a>(
     sums.into_iter().collect()
 }
 
-/// Time on the path and largest saving, by instruction.
+/// Returns the time on the path and the largest saving of each instruction, in ns.
 fn times_on_path(path: &CriticalPath) -> IdMap<u32, (u64, u64)> {
     let savings = path.savings();
     let mut times: IdMap<u32, (u64, u64)> = IdMap::default();

@@ -1,4 +1,4 @@
-//! The table of `gpuflame states` with the code to which idle time is charged.
+//! Builds the table of `gpuflame states --culprits`, which shows the code to which idle time is charged.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -11,18 +11,18 @@ use gpuflame_offline::analysis::{StreamKey, StreamStates};
 pub(super) const CULPRIT_COLUMNS: [&str; 7] =
     ["device", "context", "stream", "time_ns", "share_percent", "gaps", "stack"];
 
-/// Idle time of a stream that is charged to one stack.
+/// Idle time of a stream that is charged to one stack, in ns.
 pub(super) struct CulpritRow {
     pub(super) key: StreamKey,
     pub(super) nanos: u64,
     pub(super) gaps: u64,
     pub(super) stack: Rc<str>,
-    /// One of the sites with this stack.
+    /// One of the sample sites with this stack.
     pub(super) site: SampleSite,
 }
 
-/// Returns the culprits of streams, the most expensive first. Sites whose stacks read the same are one row, as in `top --by
-/// idle`.
+/// Returns the culprits of the streams' idle time, sorted by time in descending order. Sites whose stacks have the same
+/// text share one row, as in `top --by idle`.
 pub(super) fn culprit_rows<'a>(
     streams: impl Iterator<Item = &'a StreamStates>,
     profile: &Profile,

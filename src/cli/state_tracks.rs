@@ -1,5 +1,5 @@
-//! The states of streams as slices of tracks, for `gpuflame convert --to perfetto --states`: a track per stream, and a flow from
-//! the work that recorded an event to the work that waited for it.
+//! Converts the states of streams to slices of tracks, for `gpuflame convert --to perfetto --states`. There is one
+//! track per stream. A flow leads from the work before a CUDA event's record to the work that waited for the event.
 
 use std::collections::BTreeMap;
 
@@ -13,21 +13,21 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::formats::{SliceTrack, TrackSlice};
 
-/// Name of the track that contains the streams' tracks.
+/// Name of the parent track that contains the tracks of all streams.
 const GROUP: &str = "states of streams";
 
-/// States of a run's streams.
+/// States of a run's streams, with the flows between their intervals.
 pub(super) struct StateBands {
     streams: BTreeMap<StreamKey, Vec<Interval>>,
-    /// Numbers of the flows that begin in, and end in, an interval of a stream.
+    /// Ids of the flows that begin in an interval of a stream, and ids of the flows that end in it.
     flows: BTreeMap<(StreamKey, usize), [Vec<u64>; 2]>,
 }
 
 impl StateBands {
-    /// Reconstructs the states.
+    /// Reconstructs the states of all streams from `rows`.
     ///
     /// # Errors
-    /// `Format`, if no work has usable times.
+    /// `Format` if no GPU work has usable times.
     pub(super) fn new(rows: StreamRows, input: &Source, profile: &Profile) -> Result<Self> {
         let mut streams: BTreeMap<StreamKey, Vec<Interval>> = BTreeMap::new();
         let report = reconstruct_states(
@@ -44,7 +44,7 @@ impl StateBands {
         Ok(Self { streams, flows })
     }
 
-    /// Returns a track per stream.
+    /// Returns one track per stream.
     pub(super) fn tracks<'a>(&'a self, profile: &'a Profile) -> impl Iterator<Item = SliceTrack<'a>> {
         self.streams.iter().map(move |(&key, intervals)| {
             let slices = intervals.iter().enumerate().map(move |(at, interval)| {
@@ -56,7 +56,7 @@ impl StateBands {
         })
     }
 
-    /// Returns the name of a stream's track. The context is named if the GPU has several.
+    /// Returns the name of a stream's track. The name contains the CUDA context only if the GPU has several contexts.
     fn name(&self, (device, context, stream): StreamKey) -> String {
         let has_contexts = self.streams.keys().any(|other| other.0 == device && other.1 != context);
         let context = if has_contexts { format!(" context {}", context.0) } else { String::new() };
@@ -64,8 +64,8 @@ impl StateBands {
     }
 }
 
-/// Finds the waits for events whose work is known. Their flows lead from the slice in which this work ended to the slice that
-/// runs next on the waiting stream.
+/// Finds the waits for CUDA events that are caused by known work. The flow of such a wait leads from the slice in which
+/// that work ended to the slice that runs next on the waiting stream.
 fn find_flows(streams: &BTreeMap<StreamKey, Vec<Interval>>) -> BTreeMap<(StreamKey, usize), [Vec<u64>; 2]> {
     let mut flows: BTreeMap<(StreamKey, usize), [Vec<u64>; 2]> = BTreeMap::new();
     let mut number = 0;
@@ -101,7 +101,7 @@ fn slice(profile: &Profile, interval: &Interval) -> TrackSlice {
     TrackSlice { start, end, title, texts, numbers, ..TrackSlice::default() }
 }
 
-/// Title of a slice: the state, and its cause, event or collective.
+/// Returns the title of a slice, which contains the state and its cause, CUDA event or collective.
 fn title(interval: &Interval, work: Option<&str>) -> String {
     let state = interval.state.word().replace('_', " ");
     match (interval.cause, interval.event) {

@@ -1,4 +1,4 @@
-//! `gpuflame states`: what each stream did at each moment, and what it waited for.
+//! `gpuflame states`: shows what each stream did at each moment, and what it waited for.
 
 use std::collections::HashSet;
 
@@ -85,7 +85,7 @@ impl States {
         let mut zero = None;
         let report =
             reconstruct_states(rows, profile, states, &collective_test(profile), &mut |key, interval| {
-                // The first interval starts at the beginning of the time that is shown.
+                // The first interval starts at the beginning of the time range that is shown.
                 let zero = *zero.get_or_insert(interval.start - self.shown_from());
                 if self.intervals && self.wants(key) {
                     all_intervals += 1;
@@ -143,7 +143,7 @@ impl States {
         self.shown.wants_stream(key.0.0, key.2.0)
     }
 
-    /// Returns the beginning of the time that is shown, after the start of the window.
+    /// Returns the beginning of the time range that is shown, in ns since the start of the window.
     fn shown_from(&self) -> u64 {
         self.shown.from().unwrap_or(0)
     }
@@ -320,7 +320,7 @@ impl States {
     }
 }
 
-/// Returns the error for a file without states in the time that is shown.
+/// Returns the error for a file without states in the time range that is shown.
 pub(super) fn no_states(input: &Source, shown: Option<&StreamFlags>) -> Error {
     let what = match shown.map_or((None, None), |shown| (shown.from(), shown.to())) {
         (None, None) => "no GPU work has usable times; `gpuflame info` shows its contents",
@@ -329,7 +329,7 @@ pub(super) fn no_states(input: &Source, shown: Option<&StreamFlags>) -> Error {
     Error::new(ErrorKind::Format, format!("{input}: {what}"))
 }
 
-/// Returns the error for a stream that the file does not have.
+/// Returns the error for a stream that the file does not contain.
 pub(super) fn no_stream(input: &Source, report: &StateReport) -> Error {
     let known: Vec<String> = report
         .streams
@@ -341,7 +341,7 @@ pub(super) fn no_stream(input: &Source, report: &StateReport) -> Error {
     Error::new(ErrorKind::Format, format!("{input}: {what}"))
 }
 
-/// Reports operations without states, and a `step` that was made longer.
+/// Prints remarks on operations without a state, and on a `step` that was too short and was made longer.
 pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u64>, console: Console) {
     if report.untimed > 0 {
         let count = group_digits(report.untimed);
@@ -354,7 +354,7 @@ pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u
     }
 }
 
-/// Returns the sentence above the tables, with the shares of time by state, the largest first.
+/// Returns the sentence above the tables. It contains the share of time in each state, largest share first.
 pub(super) fn answer(report: &StateReport, wants: &dyn Fn(StreamKey) -> bool) -> String {
     let streams = report.streams.iter().filter(|stream| wants(stream.key));
     let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();
@@ -370,7 +370,7 @@ pub(super) fn answer(report: &StateReport, wants: &dyn Fn(StreamKey) -> bool) ->
     format!("{count} {noun} in {length}: {}.", shares.join(", "))
 }
 
-/// Returns a function that tells whether work moves data between GPUs.
+/// Returns a function that tests whether a kind of GPU work moves data between GPUs.
 pub(super) fn collective_test(profile: &Profile) -> impl Fn(Work) -> bool + use<> {
     let named = profile.kernels().into_iter().map(|(name, _)| Work::Kernel(name));
     let collectives: HashSet<Work> =

@@ -1,4 +1,4 @@
-//! `gpuflame states --as-hta`: queue lengths and idle times of streams by the rules of Holistic Trace Analysis.
+//! `gpuflame states --as-hta`: shows queue lengths and idle times of streams by the rules of Holistic Trace Analysis.
 
 use super::console::{Console, Outcome};
 use super::explain::explain;
@@ -13,7 +13,7 @@ use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{HtaOp, enters_queue, hta_idle, hta_queues};
 use gpuflame_offline::run::ReadOptions;
 
-/// Writes the two tables.
+/// Writes the tables of queue lengths and of idle times.
 pub(super) fn write_hta_tables(
     input: &Source,
     shown: &StreamFlags,
@@ -25,7 +25,8 @@ pub(super) fn write_hta_tables(
     explained.facts.require_work(input)?;
     explained.facts.require_rows(input)?;
     let profile = &explained.profile;
-    // Work of the last step is left out if there are several, because it may have ended after the trace.
+    // If there are several steps, work of the last step is left out, because this work may have ended after the end of
+    // the trace.
     let steps = explained.facts.steps.has_steps().then(|| explained.facts.steps.spans());
     let last = steps.filter(|steps| steps.len() > 1).and_then(|steps| Some(steps.last()?.0));
     let ops: Vec<HtaOp> = events

@@ -1,4 +1,5 @@
-//! `gpuflame stats`: the average step of an inference server, and the times in a step during which the GPU waits (bubbles).
+//! `gpuflame stats`: computes the average step of an inference server, and the bubbles, which are the times in a step
+//! during which the GPU waits.
 
 use clap::{Args, ValueEnum};
 
@@ -12,7 +13,7 @@ use super::trace::{self, TraceFlags};
 use gpuflame_model::error::Result;
 use gpuflame_traces::steps::{Bubbles, Ops, Stats as Table, StatsOptions};
 
-/// Default of TRIM, as in kernel_extractor. A trace need not contain this operation.
+/// Default value of the argument TRIM, as in kernel_extractor. A trace need not contain an operation with this name.
 const DEFAULT_TRIM: &str = "recover_decode_task";
 
 /// Average the GPU operations of equal steps, and the idle time before each operation.
@@ -103,7 +104,7 @@ impl Stats {
         Ok(Outcome::Clean)
     }
 
-    /// Prints a remark if the trace does not contain the operation that the user named for TRIM.
+    /// Prints a remark if the trace contains no operation whose name the user's TRIM matches.
     fn remark_on_trim(&self, ops: &Ops, console: Console) {
         let trim = self.trim();
         let names = || (0..ops.names.len() as u32).map(|number| ops.names.text(number));

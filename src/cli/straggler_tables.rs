@@ -1,4 +1,4 @@
-//! The tables of `stragglers`.
+//! Builds the tables of `gpuflame stragglers`.
 
 use super::table_output::{Cell, Table};
 use gpuflame_model::profile::format_nanos;
@@ -6,16 +6,16 @@ use gpuflame_offline::analysis::{
     EvenedPart, JobModel, MIN_DECOMPOSED, PartKind, RankClocks, RankFacts, Share, SlowdownReport,
 };
 
-/// Data from which a model was built. It determines the model's assumptions.
+/// Data from which the model of a job was built. It determines the model's assumptions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Basis {
-    /// Operations of a pipeline.
+    /// Recorded operations of a pipeline.
     Pipeline,
-    /// GPU work of several ranks.
+    /// Recorded GPU work of several ranks.
     Ranks(RankFacts),
 }
 
-/// Returns the sentence above the tables.
+/// Returns the sentence above the tables, which contains the slowdown.
 pub(super) fn answer(model: &JobModel, report: &SlowdownReport) -> String {
     let (replicas, stages, steps) = model.size();
     let workers = replicas * stages;
@@ -37,7 +37,7 @@ fn whole(nanos: f64) -> u64 {
     nanos.round().max(0.0) as u64
 }
 
-/// Returns the tables of figures.
+/// Returns the tables with the results of the simulation.
 pub(super) fn report_tables(model: &JobModel, report: &SlowdownReport, most: usize) -> Vec<Table> {
     vec![
         slowdown_table(model, report),
@@ -47,7 +47,7 @@ pub(super) fn report_tables(model: &JobModel, report: &SlowdownReport, most: usi
     ]
 }
 
-/// Returns the table of the ranks' clocks.
+/// Returns the table with the alignment of the ranks' clocks.
 pub(super) fn clock_table(ranks: &[u32], clocks: &RankClocks) -> Table {
     let columns = &["rank", "ahead_ns", "error_ns", "ends_apart_ns", "collectives"];
     let mut table = Table::new("clocks", columns);
@@ -157,7 +157,7 @@ fn step_table(report: &SlowdownReport, most: usize) -> Table {
     table
 }
 
-/// Returns the answers that the data does not support, with the reasons.
+/// Returns the table of the answers that are withheld because the data does not support them, each with the reason.
 pub(super) fn withheld_table(model: &JobModel, report: &SlowdownReport, basis: &Basis) -> Table {
     let mut table = Table::new("withheld", &["answer", "why"]);
     let (replicas, stages, _) = model.size();
@@ -188,7 +188,7 @@ pub(super) fn withheld_table(model: &JobModel, report: &SlowdownReport, basis: &
     table
 }
 
-/// Returns the assumptions of the simulation.
+/// Returns the table with the assumptions of the simulation.
 pub(super) fn assumption_table(basis: &Basis) -> Table {
     let mut table = Table::new("assumptions", &["about", "why"]);
     let all = match basis {
@@ -199,7 +199,7 @@ pub(super) fn assumption_table(basis: &Basis) -> Table {
     table
 }
 
-/// Assumptions for the operations of a pipeline.
+/// Assumptions of the simulation for the operations of a pipeline, as pairs of a subject and a clause.
 const PIPELINE_ASSUMPTIONS: &[(&str, &str)] = &[
     (
         "start",
@@ -211,7 +211,7 @@ const PIPELINE_ASSUMPTIONS: &[(&str, &str)] = &[
     ("contention", "it is not modelled: an operation takes as long as measured, whatever else runs"),
 ];
 
-/// Assumptions for the GPU work of ranks.
+/// Assumptions of the simulation for the GPU work of ranks, as pairs of a subject and a clause.
 const RANK_ASSUMPTIONS: &[(&str, &str)] = &[
     (
         "steps",

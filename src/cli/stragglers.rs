@@ -1,5 +1,5 @@
-//! `gpuflame stragglers`: computes how much faster a job would be if its workers took equally long, and which workers cause the
-//! difference.
+//! `gpuflame stragglers`: computes how much faster a job would be if all its workers took equally long, and which
+//! workers cause the difference.
 
 use clap::Args;
 

@@ -1,4 +1,4 @@
-//! Flags that limit a report to a GPU, a stream and a range of times, for all verbs that show streams.
+//! Flags that limit a report to a GPU, a stream and a time range. All verbs that show streams have these flags.
 
 use clap::Args;
 
@@ -7,7 +7,7 @@ use super::times::parse_micros;
 use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 
-/// Flags that select GPUs, streams and times. A verb's page defines its time 0.
+/// Flags that select a GPU, a stream and a time range. The documentation of each verb defines its time 0.
 #[derive(Debug, Args)]
 pub(super) struct StreamFlags {
     /// Show only this GPU.
@@ -40,22 +40,22 @@ impl StreamFlags {
         }
     }
 
-    /// Start of the range of times to show, in ns.
+    /// Returns the start of the time range to show, in ns.
     pub(super) fn from(&self) -> Option<u64> {
         self.from.map(i64::unsigned_abs)
     }
 
-    /// End of the range of times to show, in ns.
+    /// Returns the end of the time range to show, in ns.
     pub(super) fn to(&self) -> Option<u64> {
         self.to.map(i64::unsigned_abs)
     }
 
-    /// Whether the user wants this GPU.
+    /// Whether the flags select this GPU.
     pub(super) fn wants_device(&self, device: u32) -> bool {
         self.device.is_none_or(|wanted| wanted == device)
     }
 
-    /// Whether the user wants this stream of this GPU.
+    /// Whether the flags select this stream of this GPU.
     pub(super) fn wants_stream(&self, device: u32, stream: u32) -> bool {
         self.wants_device(device) && self.stream.is_none_or(|wanted| wanted == stream)
     }

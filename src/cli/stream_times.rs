@@ -1,5 +1,6 @@
-//! Impossible durations in a run: activities that end after later work of the same stream begins. In all verbs that show GPU
-//! time, a table shows the affected figures as recorded, and as they are if such activities end when the later work begins.
+//! Finds impossible durations in a run: activities that end after later work of the same stream begins. All verbs that
+//! show GPU time have a table of the affected figures. It shows each figure as recorded, and as it would be if such
+//! activities ended when the later work begins.
 
 use super::console::Console;
 use super::explain::Explained;
@@ -9,15 +10,16 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{DurationContradiction, StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by verbs that otherwise keep only sums. They take about 50 MB.
+/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. The activities take
+/// about 50 MB of memory.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
 pub(super) const TABLE: &str = "impossible_durations";
-/// Maximum number of impossible durations to list in a table.
+/// Maximum number of impossible durations that a table lists.
 const MAX_ROWS: usize = 10;
 
-/// Checks the order of the activities in `spans` as [`check_order`] does. Returns the table of impossible durations, if there
-/// are any.
+/// Checks the order of the activities in `spans` with [`check_order`]. Returns the table of impossible durations, if
+/// there are any.
 pub(super) fn check_durations(
     source: &Source,
     explained: &Explained,
@@ -28,8 +30,8 @@ pub(super) fn check_durations(
     clamped_table(TABLE, &explained.profile, &order)
 }
 
-/// Checks the order of the activities in `spans`. Prints a remark if durations are impossible, and a remark if activities were
-/// not checked.
+/// Checks the order of the activities in `spans` on their streams. Prints a remark if durations are impossible, and
+/// another remark if some activities were not checked.
 pub(super) fn check_order(
     source: &Source,
     explained: &Explained,
@@ -47,7 +49,7 @@ pub(super) fn check_order(
     order
 }
 
-/// Prints a remark that gives the number of impossible durations and names the first one.
+/// Prints a remark with the number of impossible durations and the name of the first activity that has one.
 pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &StreamOrder, console: Console) {
     let Some(worst) = order.impossible.first() else { return };
     let clamped = format_nanos(worst.clamped_ns);

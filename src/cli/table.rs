@@ -1,4 +1,4 @@
-//! Tables of verbs: rows of cells, and their text for people, for CSV and for JSON.
+//! Tables that verbs print: rows of cells, and the text of each cell for people, for CSV and for JSON.
 
 use std::collections::HashMap;
 
@@ -9,50 +9,50 @@ use gpuflame_export::{clean_line, guarded, short_kernels};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_os::date;
 
-/// A value of a table.
+/// A value in a table.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Text(String),
-    /// Names of kernels or of other work.
+    /// Names of kernels or of other GPU work.
     Kernels(Vec<String>),
-    /// A stack, and its innermost frame of the user's own code, if it is known.
+    /// A stack, and the innermost frame of the user's own code in it, if that frame is known.
     Stack(String, Option<String>),
     Count(u64),
-    /// A number that names something, such as a rank.
+    /// A number that identifies something, such as a rank.
     Id(u64),
-    /// A GPU: `GPU 0` for people.
+    /// Index of a GPU. People see `GPU 0`.
     Gpu(u32),
     Bytes(u64),
-    /// A time in nanoseconds since 1970: a date on a terminal.
+    /// A time in nanoseconds since 1970. A terminal shows a date.
     Time(u64),
     /// A time span in nanoseconds.
     Nanos(u64),
     /// A difference of time spans in nanoseconds.
     Change(i64),
-    /// A moment in nanoseconds since the start of the window; negative before it.
+    /// A moment in nanoseconds since the start of the window; negative before the window.
     Moment(i64),
     /// A share in percent.
     Share(f64),
     /// A bandwidth in GB/s. One GB is 1,000,000,000 bytes.
     Bandwidth(f64),
-    /// Another number.
+    /// A number without a unit.
     Number(f64),
-    /// Unknown, or not applicable.
+    /// The value is unknown or not applicable.
     Nothing,
-    /// Cell of a total in a column without a total.
+    /// Empty cell in the row of totals, for a column without a total.
     Blank,
 }
 
-/// A table: rows, and names of columns. Programs see these names, and people see them without the unit (`total_ns` as
-/// `total`).
+/// A table with rows and named columns. Programs see the complete names of columns; people see the names without the
+/// unit (`total` for `total_ns`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
     columns: &'static [&'static str],
     rows: Vec<Vec<Cell>>,
-    /// Totals over all rows, including those that were left out. Terminals show them.
+    /// Totals over all rows, including rows that were left out. Only terminals show the totals.
     total: Option<Vec<Cell>>,
-    /// Number of rows that were left out because of a maximum.
+    /// Number of rows that were left out because the table has a maximum number of rows.
     left_out: u64,
 }
 
@@ -61,14 +61,14 @@ impl Table {
         Self { name, columns, rows: Vec::new(), total: None, left_out: 0 }
     }
 
-    /// Sets the totals over all rows, which a terminal shows under them.
+    /// Sets the totals over all rows, which a terminal shows under the rows.
     pub(super) fn set_total(&mut self, cells: impl IntoIterator<Item = Cell>) {
         let cells: Vec<Cell> = cells.into_iter().collect();
         debug_assert_eq!(cells.len(), self.columns.len(), "{}", self.name);
         self.total = Some(cells);
     }
 
-    /// Sets the number of existing rows. The table may contain only the first rows.
+    /// Sets the number of rows that exist. The table may contain only the first of them.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }
@@ -85,7 +85,7 @@ impl Table {
         &self.rows
     }
 
-    /// Returns the totals. A table with one row needs none.
+    /// Returns the totals. Returns `None` for a table with one row, which needs no totals.
     pub(super) fn total(&self) -> Option<&[Cell]> {
         self.total.as_deref().filter(|_| self.rows.len() > 1 || self.left_out > 0)
     }
@@ -109,8 +109,8 @@ impl Table {
 }
 
 impl Page {
-    /// Returns the cell of a kernel's name, for tables that have always had full names in pipes and files. On a terminal, the
-    /// name is short.
+    /// Returns a cell with the name of a kernel. On a terminal, the name is short. In pipes and files, some tables have
+    /// always had full names; this function is for these tables.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
     }
@@ -123,12 +123,12 @@ impl From<&str> for Cell {
 }
 
 impl Cell {
-    /// Returns a cell with the share of `part` in `whole`.
+    /// Returns a cell with the share of `part` in `whole`, in percent.
     pub(super) fn share(part: u64, whole: u64) -> Self {
         if whole == 0 { Self::Nothing } else { Self::Share(100.0 * part as f64 / whole as f64) }
     }
 
-    /// Returns the cell without line breaks and terminal controls, which names from untrusted files may contain.
+    /// Removes line breaks and terminal controls from the cell, because names from untrusted files may contain them.
     fn cleaned(self) -> Self {
         match self {
             Self::Text(text) => Self::Text(clean_line(&text).into_owned()),
@@ -147,13 +147,13 @@ impl Cell {
         matches!(self, Self::Text(_) | Self::Kernels(_) | Self::Stack(..) | Self::Gpu(_))
     }
 
-    /// Returns the frame of a stack that belongs to the user's own code.
+    /// Returns the innermost frame of the user's own code, if the cell is a stack.
     pub(super) fn own_frame(&self) -> Option<&str> {
         if let Self::Stack(_, own) = self { own.as_deref() } else { None }
     }
 
-    /// Returns the text of the cell for people. A kernel that has a short name is shown with this name. Texts are not truncated
-    /// here. In a pipe, numbers of bytes are exact.
+    /// Returns the text of the cell for people. A kernel that has a short name is shown with this short name. Texts are
+    /// not cut here. In a pipe, numbers of bytes are exact.
     pub(super) fn for_people(&self, short: &HashMap<&str, String>, is_terminal: bool) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => text.clone(),
@@ -186,7 +186,7 @@ impl Cell {
         }
     }
 
-    /// Returns the text of the cell for CSV, in a form that spreadsheets do not take for a formula.
+    /// Returns the text of the cell for CSV, in a form that spreadsheets do not interpret as a formula.
     pub(super) fn for_csv(&self) -> String {
         match self {
             Self::Text(text) | Self::Stack(text, _) => guarded(text).into_owned(),
@@ -222,7 +222,7 @@ impl Cell {
     }
 }
 
-/// Returns the name of a column without its unit. People see the unit at each value instead.
+/// Returns the name of a column without its unit, because people see the unit next to each value instead.
 pub(super) fn column_title(column: &str) -> &str {
     let units = ["_ns", "_percent", "_gb_per_s"];
     units.iter().find_map(|unit| column.strip_suffix(unit)).unwrap_or(column)

@@ -1,5 +1,5 @@
-//! Reports of verbs as tables: aligned text for people, and CSV and JSON (nanoseconds, not rounded) for programs. A verb builds
-//! its tables once, and all formats show the same data.
+//! Writes the tables of verbs: as aligned text for people, and as CSV and JSON (exact nanoseconds) for programs. A verb
+//! builds its tables once, and all formats show the same data.
 
 use std::io::Write;
 
@@ -14,7 +14,7 @@ pub(super) use super::table::{Cell, Table, column_title, group_digits};
 use gpuflame_export::{clean_line, guarded};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Output options of all verbs that print tables.
+/// Output options that all verbs with tables share.
 #[derive(Debug, Args)]
 pub(super) struct ReportFlags {
     /// Output format.
@@ -26,7 +26,7 @@ pub(super) struct ReportFlags {
 }
 
 impl ReportFlags {
-    /// Writes the tables. On a terminal, `heading` is above them.
+    /// Writes the tables in the chosen format. On a terminal, `heading` is written above the tables.
     pub(super) fn write(&self, console: Console, heading: &[String], tables: &[Table]) -> Result<()> {
         let page = Page::of(&self.output, console);
         self.output.write(console, |out| write_tables(heading, tables, self.format, page, out))
@@ -48,7 +48,7 @@ pub(super) enum ReportFormat {
     Markdown,
 }
 
-/// Writes `tables` to `out` in the given format. `page` and `heading` are for text.
+/// Writes `tables` to `out` in the given format. `page` and `heading` apply to the text format only.
 pub(super) fn write_tables(
     heading: &[String],
     tables: &[Table],
@@ -64,7 +64,8 @@ pub(super) fn write_tables(
     }
 }
 
-/// Writes tables in the syntax of GitHub, with their names above them. Numbers have units, as for people.
+/// Writes tables in GitHub's Markdown syntax. If there are several tables, each has its name above it. Numbers have
+/// units, as in text output.
 fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {
@@ -89,28 +90,29 @@ fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Returns text for Markdown, which may be in a table. Names with characters that have a meaning in Markdown become code.
+/// Escapes a text for Markdown, including Markdown tables. A text with characters that have a meaning in Markdown
+/// becomes inline code.
 pub(super) fn markdown_text(text: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || " .,;:%+-/()=".contains(c);
     if text.chars().all(is_plain) && !text.contains("://") {
         return text.to_owned();
     }
-    // Code ends at a run of exactly as many backticks as the run at its beginning.
+    // Inline code ends at a sequence of exactly as many backticks as the sequence at its beginning.
     let runs = text.split(|c| c != '`').map(str::len).max().unwrap_or(0);
     let fence = "`".repeat(runs + 1);
     let blank = if text.starts_with('`') || text.ends_with('`') { " " } else { "" };
-    // In a table, a bar ends the cell even inside code.
+    // In a table, a vertical bar ends the cell even inside inline code.
     format!("{fence}{blank}{}{blank}{fence}", text.replace('|', "\\|"))
 }
 
-/// Returns the function that prepares names for tables other than reports. It makes names safe for terminals and
-/// spreadsheets. If `compat`, it returns names unchanged, because the output of another tool must be reproduced
-/// exactly.
+/// Returns a function that prepares names for output that does not use [`Table`]. The function makes names safe for
+/// terminals and spreadsheets. If `compat` is set, it returns names unchanged, because the output of another tool must
+/// be reproduced exactly.
 pub(super) fn name_writer(compat: bool) -> fn(&str) -> String {
     if compat { str::to_owned } else { |name| guarded(&clean_line(name)).into_owned() }
 }
 
-/// Writes tables as CSV.
+/// Writes tables as CSV, separated by empty lines.
 pub(super) fn write_csv(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {
@@ -143,8 +145,8 @@ fn write_json(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     Ok(writeln!(out)?)
 }
 
-/// Version of the JSON that docs/schema.md describes. New keys do not change the version. It changes if a key is removed or gets
-/// another meaning.
+/// Version of the JSON output that docs/schema.md describes. New keys do not change the version. The version changes if
+/// a key is removed or its meaning changes.
 pub(super) const SCHEMA: u32 = 1;
 
 #[cfg(test)]

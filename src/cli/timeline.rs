@@ -1,4 +1,4 @@
-//! `gpuflame timeline`: one line of letters per stream, which shows the state of the stream over time.
+//! `gpuflame timeline`: draws one line of letters per stream, which shows the state of the stream over time.
 
 use clap::Args;
 
@@ -44,11 +44,12 @@ pub(super) struct Timeline {
 
 /// Number of letters in a line that is written to a pipe or a file.
 const LETTERS: usize = 80;
-/// Number of letters between two times above the lines.
+/// Number of letters between two times in the line of times above the letters.
 const TICK_LETTERS: usize = 20;
-/// Letters for the share of a letter's time in which the stream ran: up to 25, 50, 75 and 100 %.
+/// Letters for a running stream. The letter depends on the share of its time in which the stream ran: up to 25, 50, 75
+/// or 100 %.
 const RUNNING: [char; 4] = [':', '+', '*', '#'];
-/// Explanation of the letters.
+/// Legend that explains the letters.
 const LEGEND: &str =
     ":+*# running (up to 25, 50, 75, 100 %), w waiting, p pending, . idle, - not recorded, blank finished";
 
@@ -63,7 +64,7 @@ impl Timeline {
     }
 }
 
-/// Input and settings of a drawing.
+/// Input and settings of a timeline that is drawn.
 #[derive(Clone, Copy)]
 pub(super) struct TimelineView<'a> {
     pub(super) input: &'a Source,
@@ -115,7 +116,7 @@ impl TimelineView<'_> {
         Ok(Outcome::Clean)
     }
 
-    /// Drops the streams with the least running time beyond `--number`. The order stays.
+    /// Keeps only the `--number` streams with the most running time. The order of the streams does not change.
     fn keep_busiest(self, columns: &mut StateColumns) {
         if self.number == 0 || columns.streams.len() <= self.number {
             return;
@@ -167,7 +168,8 @@ impl TimelineView<'_> {
     }
 }
 
-/// Names of streams before their lines. The context is named if a GPU has several.
+/// Formats the names of streams that precede their lines. A name contains the CUDA context only if a GPU has several
+/// contexts.
 struct Labels {
     has_contexts: bool,
 }
@@ -187,7 +189,7 @@ impl Labels {
     }
 }
 
-/// Returns the line of times above the letters. Times that do not fit at the end are left out.
+/// Returns the line of times above the letters. A time that does not fit at the end of the line is left out.
 fn ruler(offset: u64, step: u64, letters: usize) -> String {
     let mut text = String::new();
     for at in (0..letters).step_by(TICK_LETTERS) {
@@ -200,8 +202,8 @@ fn ruler(offset: u64, step: u64, letters: usize) -> String {
     text
 }
 
-/// Returns the letter for a column, and its style. Running counts even if it is short, so that no work is hidden; otherwise the
-/// longest state counts.
+/// Returns the letter for a column, and the letter's style. If the stream ran at all, the letter shows that it ran, so
+/// that no work is hidden. Otherwise the letter shows the longest state.
 fn letter(column: &Column) -> (char, Style) {
     let all: u64 = column.iter().sum();
     let running = column[State::Running as usize];
@@ -230,7 +232,8 @@ fn line(columns: &[Column], page: Page) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns the table for programs: one row per stream and column in which the stream was not idle all the time.
+/// Returns the timeline as a table for programs. It has one row per stream and column, except for columns in which the
+/// stream was idle all the time.
 fn table(columns: &StateColumns, zero: u64) -> Table {
     let mut table = Table::new(
         "timeline",

@@ -1,9 +1,10 @@
-//! Times on the command line, such as `10ms`. All verbs parse them with these functions, so all verbs accept the same units.
+//! Parses times on the command line, such as `10ms`. All verbs use these functions, so all verbs accept the same units.
 
 use super::console::usage_error;
 use gpuflame_model::error::Result;
 
-/// Units of time and their lengths in nanoseconds. A unit such as `ms` is listed before `s`, which is its last part.
+/// Units of time, each with its length in nanoseconds. A unit such as `ms` is listed before `s`, because `s` is its
+/// last letter and would match too.
 const UNITS: [(&str, i64); 7] = [
     ("ns", 1),
     ("us", MICRO),
@@ -38,11 +39,11 @@ pub(super) fn parse_offset(text: &str) -> Result<i64> {
     parse_time(text, MICRO, true)
 }
 
-/// Parses a time with a unit. Returns it as a decimal number of seconds, which the library can read. Other text is returned
-/// unchanged.
+/// Parses a time with a unit. Returns the time as a decimal number of seconds, which `libgpuflame.so` can read. A text
+/// without a unit is returned unchanged.
 ///
 /// # Errors
-/// `Setting` if a number with a unit is not a time.
+/// `Setting` if a text with a unit is not a valid time.
 pub(super) fn to_seconds(text: &str) -> Result<String> {
     if split_unit(text.trim()).1.is_none() {
         return Ok(text.to_owned());
@@ -52,7 +53,8 @@ pub(super) fn to_seconds(text: &str) -> Result<String> {
     Ok(seconds.trim_end_matches('0').trim_end_matches('.').to_owned())
 }
 
-/// Splits the unit from a number. Returns the unit's length in nanoseconds; `None` if there is no unit.
+/// Splits a text into a number and a unit. Returns the number, and the unit's length in nanoseconds; `None` if there is
+/// no unit.
 fn split_unit(text: &str) -> (&str, Option<i64>) {
     let split = UNITS.iter().find_map(|(unit, nanos)| {
         let number = text.strip_suffix(unit)?.trim_end();
@@ -61,7 +63,7 @@ fn split_unit(text: &str) -> (&str, Option<i64>) {
     split.unwrap_or((text, None))
 }
 
-/// Parses a time. A number without a unit is multiplied by `unitless` nanoseconds.
+/// Parses a time and returns it in ns. A number without a unit is multiplied by `unitless` nanoseconds.
 fn parse_time(text: &str, unitless: i64, may_be_negative: bool) -> Result<i64> {
     let (number, unit) = split_unit(text.trim());
     let nanos = parse_decimal(number, unit.unwrap_or(unitless));
@@ -72,8 +74,8 @@ fn parse_time(text: &str, unitless: i64, may_be_negative: bool) -> Result<i64> {
     })
 }
 
-/// Multiplies a decimal number by `unit`, rounded to an integer. Decimals are exact; numbers with an exponent have the
-/// precision of `f64`.
+/// Multiplies a decimal number by `unit`, and rounds the product to an integer. Numbers without an exponent are
+/// computed exactly; numbers with an exponent have the precision of `f64`.
 fn parse_decimal(number: &str, unit: i64) -> Option<i64> {
     let unsigned = number.strip_prefix(['-', '+']).unwrap_or(number);
     let is_plain = unsigned.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
@@ -86,7 +88,7 @@ fn parse_decimal(number: &str, unit: i64) -> Option<i64> {
         return None;
     }
     let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // Twelve decimals of an hour are less than a nanosecond.
+    // Later digits can be ignored: the twelfth decimal of an hour is less than a nanosecond.
     let (mut part, mut scale) = (0_i128, 1_i128);
     for digit in fraction.bytes().take(13) {
         part = part * 10 + i128::from(digit - b'0');
@@ -121,7 +123,7 @@ mod tests {
             let found = (parse_micros(text).unwrap(), parse_millis(text).unwrap());
             assert_eq!(found, (micros, millis), "{text}");
         }
-        // A double could not represent all these digits.
+        // An `f64` could not represent all digits of this number.
         assert_eq!(parse_micros("1712345678901234.567").unwrap(), 1_712_345_678_901_234_567);
         for text in [
             "",

@@ -1,4 +1,4 @@
-//! `gpuflame top`: the most expensive kernels, stacks and launches, most expensive first.
+//! `gpuflame top`: lists the most expensive kernels, stacks, source lines and more, in descending order of cost.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -175,7 +175,7 @@ impl Top {
         if self.number == 0 { usize::MAX } else { self.number }
     }
 
-    /// Prints a remark for each option that the chosen rankings do not use.
+    /// Prints a remark for each given option that the chosen rankings do not use.
     fn remark_on_unused(&self, console: Console) {
         let options = [
             (self.self_only, "--self", Ranking::Function, "function"),
@@ -189,10 +189,10 @@ impl Top {
         }
     }
 
-    /// Returns an error if no kernel has a name with one of the patterns of `--comm`.
+    /// Returns an error if a pattern of `--comm` matches no name of GPU work.
     ///
     /// # Errors
-    /// `Format`, with similar names.
+    /// `Format`, whose message lists similar names.
     fn require_communication(&self, profile: &Profile) -> Result<()> {
         let works = profile.works().iter().map(|work| work_name(profile, work.work));
         let names: BTreeSet<Cow<'_, str>> = works.collect();
@@ -319,7 +319,8 @@ impl Top {
     }
 }
 
-/// Returns the innermost frame of the user's own code at a site. A table keeps this frame when it cuts the stack.
+/// Returns the innermost frame of the user's own code in the stack of a sample site. A table keeps this frame when it
+/// cuts the stack.
 pub(super) fn own_frame(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     executed_line(profile, site, names).map(|line| line.function)
 }
@@ -425,14 +426,14 @@ fn function_table(profile: &Profile, names: NameFolding, most: usize, self_only:
     table
 }
 
-/// Sums of the work that a source line launched.
+/// Sums of the GPU work that one source line launched.
 #[derive(Default)]
 struct LineSums {
     values: Values,
     kernels: HashMap<Work, u64>,
 }
 
-/// Maximum number of kernels to name per source line.
+/// Maximum number of kernels that the table names per source line.
 const MAX_KERNELS_PER_LINE: usize = 3;
 
 fn line_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
@@ -487,14 +488,13 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-/// Whether idle time is outside the steady part of the run, and so does not belong to the program's steps.
+/// Whether idle time is outside the steady part of the run. Such idle time does not belong to the program's steps.
 fn is_apart(sample: &Sample) -> bool {
     matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown))
 }
 
-/// Returns tables of the idle time by cause, call, function, line and module, each of which sums over all stacks, and the table
-/// by cause and stack. If a GPU was idle in the steady part of the run, the tables between the first and the last are only about
-/// this part.
+/// Returns six tables of idle time: per cause, per call, per function, per line, per module, and per cause and stack.
+/// If a GPU was idle in the steady part of the run, the four tables in the middle cover only this part.
 fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
     let mut causes = HashMap::new();
     let mut sums: [IdleSums; 4] = Default::default();
@@ -514,7 +514,8 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
         add_to(&mut summed, sample.amount());
         let innermost = innermost_frames(profile, sample.site, names);
         let line = executed_line(profile, sample.site, names).map(|it| format!("{}:{}", it.file, it.line));
-        // A sample shows what the host did. The user's function that slept is named, not the sleep function of the C library.
+        // A CPU sample shows in which function the host was. The table names the user's function that slept, instead of
+        // the sleep function of the C library.
         let own =
             matches!(sample.site, SampleSite::Context(_)).then(|| user_function(profile, sample.site, names));
         let function = own.flatten().or(innermost.function);
@@ -534,10 +535,10 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
     ]
 }
 
-/// Idle time and number of gaps by name. `None` is a name that was not recorded.
+/// Idle time in ns and number of gaps, keyed by name. The key `None` stands for names that were not recorded.
 type IdleSums = HashMap<Option<String>, (u64, u64)>;
 
-/// Adds the `most` largest sums to `table`. A name that was not recorded is empty.
+/// Adds the `most` largest sums to `table`. The cell of a name that was not recorded is empty.
 fn idle_sum_table(mut table: Table, sums: IdleSums, total: u64, most: usize) -> Table {
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by(|a, b| b.1.0.cmp(&a.1.0).then_with(|| a.0.cmp(&b.0)));
@@ -561,7 +562,7 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     }
     let total = saturating_sum(profile.times().iter().map(|time| time.idle));
     let mut sums: Vec<_> = sums.into_iter().collect();
-    // Rows of start-up and shutdown follow those of the steady part, even if their times are longer.
+    // Rows of start-up and shutdown follow the rows of the steady part, even if they have longer times.
     sums.sort_by(|a, b| a.0.0.cmp(&b.0.0).then(b.1.0.cmp(&a.1.0)).then_with(|| a.0.cmp(&b.0)));
     let mut table = Table::new("idle", &["total_ns", "share_percent", "gaps", "cause", "stack"]);
     if let Some(doubt) = profile.idle_doubt() {
@@ -583,7 +584,7 @@ fn idle_table(profile: &Profile, names: NameFolding, most: usize) -> Table {
     table
 }
 
-/// Sums the activities by name over all devices, and returns a table of the `most` largest sums.
+/// Sums the activities with the same name over all GPUs, and returns a table of the `most` largest sums.
 pub(super) fn work_table(profile: &Profile, events: &[JoinedActivity], most: usize) -> Table {
     let columns = &["total_ns", "share_percent", "count", "avg_ns", "min_ns", "max_ns", "name"];
     let mut table = Table::new("stats", columns);
@@ -615,8 +616,8 @@ pub(super) fn work_table(profile: &Profile, events: &[JoinedActivity], most: usi
     table
 }
 
-/// Returns a table of the copies by GPU, direction and kinds of memory, largest GPU time first. Kinds that this version does
-/// not know count as unknown.
+/// Returns a table with one row for each GPU, direction and kinds of memory of copies, sorted by GPU time, longest
+/// first. Kinds of memory that this version does not know count as unknown.
 pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     let columns = &[
         "total_ns",
@@ -640,11 +641,11 @@ pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
             add_to(&mut sum.bytes, weight.bytes);
         }
     }
-    // The sort is stable: paths with equal times stay in the order of their keys.
+    // The sort is stable, so rows with equal times stay in the order of their keys.
     let mut sums: Vec<_> = sums.into_iter().collect();
     sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.nanos));
     let figures = |sum: &Weight| {
-        // In traces without sizes, the number of bytes is 0.
+        // In traces that lack the sizes of copies, the number of bytes is 0.
         let (bytes, bandwidth) = match (sum.bytes, sum.nanos) {
             (0, _) => (Cell::Nothing, Cell::Nothing),
             (bytes, 0) => (Cell::Bytes(bytes), Cell::Nothing),
@@ -662,13 +663,13 @@ pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     table
 }
 
-/// Returns the word for a direction or a kind of memory; `None` if the kind is unknown.
+/// Returns the word for a direction or a kind of memory, unless it stands for an unknown kind.
 fn known_kind(word: &'static str) -> Option<&'static str> {
     Some(word).filter(|word| *word != MemoryKind::UNKNOWN.label())
 }
 
-/// Returns a table of the delays between the launching call and the start on the GPU, by kind of work, largest total
-/// first.
+/// Returns a table of the delays between the launching call and the start on the GPU. It has one row per name of GPU
+/// work, sorted by total delay, largest first.
 fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);

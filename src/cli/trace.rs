@@ -1,4 +1,4 @@
-//! Reads a trace or a recording as events, with a progress bar if reading takes long.
+//! Reads a trace or a recording as trace events, and shows a progress bar if reading takes long.
 
 use clap::Args;
 
@@ -8,7 +8,7 @@ use super::recorded_steps::RecordedEvents;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_traces::import::{Fork, Kind, Options, ReadCounts};
 
-/// Options for reading the trace of another tool.
+/// Command-line options for reading the trace of another tool.
 #[derive(Debug, Args)]
 pub(super) struct TraceFlags {
     /// Number of threads that read a plain JSON file. Does not change the result.
@@ -19,7 +19,7 @@ pub(super) struct TraceFlags {
     buffer: usize,
 }
 
-/// Passes the events of `source` to `sink`.
+/// Passes the trace events of `source` to `sink`.
 pub(super) fn read_trace(
     source: &Source,
     how: &TraceFlags,

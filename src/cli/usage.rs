@@ -1,5 +1,5 @@
-//! The command line as a whole: shared options and the verbs that have them, the groups of verbs in the help, and advice about
-//! invalid command lines in addition to the parser's own.
+//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text, and
+//! gives advice about invalid command lines that the parser cannot give.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
@@ -12,7 +12,7 @@ use clap::{Arg, ArgAction, Command, Error};
 
 use super::near_misses::near_misses;
 
-/// Groups of verbs in the help, in the order in which a user needs them.
+/// Groups of verbs in the help text, in the order in which a user needs them.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("Record", &["demo", "run", "doctor", "devices", "recover", "settings"]),
     (
@@ -43,14 +43,14 @@ const GROUPS: [(&str, &[&str]); 7] = [
 /// Verbs that do not read a recording or trace.
 const WITHOUT_INPUT: [&str; 9] =
     ["demo", "run", "doctor", "devices", "settings", "gpuperf", "completions", "man", "mcp"];
-/// Name of the option to accept truncated input.
+/// Name of the option that accepts truncated input.
 pub(super) const ACCEPT_CUT: &str = "accept_cut";
-/// Maximum number of verbs in a tip.
+/// Maximum number of verbs that a tip suggests.
 const MAX_VERBS: usize = 3;
-/// Maximum number of files of a folder in which to search for the newest recording.
+/// Maximum number of files in a folder that are searched for the newest recording.
 const MAX_FILES: usize = 10_000;
 
-/// Adds the options that only some verbs have, and the groups of verbs.
+/// Adds the options that only some verbs have, and the groups of verbs in the help text.
 pub(super) fn complete(command: Command) -> Command {
     let verbs: Vec<String> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
     let readers = verbs.iter().filter(|verb| !WITHOUT_INPUT.contains(&verb.as_str()));
@@ -70,7 +70,7 @@ pub(super) fn complete(command: Command) -> Command {
     ))
 }
 
-/// Lists the verbs and their purposes, by group.
+/// Returns the help text that lists the verbs and their purposes, group by group.
 fn grouped_verbs(command: &Command) -> String {
     let mut text = String::new();
     let mut add = |title: &str, verbs: &[&str]| {
@@ -93,8 +93,8 @@ fn grouped_verbs(command: &Command) -> String {
     text
 }
 
-/// Replaces the parser's tips about an invalid command line if they would be misleading, and adds tips that the parser cannot
-/// give. `words` are the words of the command line, beginning with the program's name.
+/// Adds tips about an invalid command line that the parser cannot give, and replaces the parser's tips if they would be
+/// misleading. `words` are the words of the command line, beginning with the program's name.
 pub(super) fn advise(mut error: Error, command: &Command, words: &[OsString]) -> Error {
     let verb = words.iter().skip(1).find_map(|word| command.find_subcommand(word));
     let tips = match error.kind() {
@@ -118,7 +118,8 @@ fn context(error: &Error, kind: ContextKind) -> Option<String> {
     }
 }
 
-/// Returns tips about an unknown word in the place of the verb. If the word is a file, the user has left out the verb.
+/// Returns tips about an unknown word in the place of the verb. If the word is the name of a file, the user has
+/// probably omitted the verb.
 fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
     let Some(word) = context(error, ContextKind::InvalidSubcommand) else { return Vec::new() };
     let path = Path::new(&word);
@@ -147,7 +148,7 @@ fn verb_tips(error: &mut Error, command: &Command) -> Vec<String> {
     )]
 }
 
-/// Returns tips about an unknown option or a surplus argument.
+/// Returns tips about an unknown option or a surplus argument on the command line.
 fn argument_tips(
     error: &mut Error,
     command: &Command,
@@ -161,7 +162,7 @@ fn argument_tips(
         error.remove(ContextKind::Suggested);
         return surplus_tips(name, &argument, words);
     }
-    // The parser's other tip is to pass the option as a value, which is right only for `run`.
+    // The parser's other tip suggests to pass the option as a value, which is correct only for the verb `run`.
     error.remove(ContextKind::Suggested);
     if let Some(similar) = context(error, ContextKind::SuggestedArg) {
         if !near_misses(argument.trim_start_matches('-'), [similar.trim_start_matches('-')]).is_empty() {
@@ -192,7 +193,7 @@ fn is_named(argument: &Arg, long: &str) -> bool {
         || argument.get_all_aliases().is_some_and(|aliases| aliases.contains(&long))
 }
 
-/// Returns tips about a surplus argument, which is often a second file.
+/// Returns tips about a surplus argument, which is often a second input file.
 fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
     let at = words.iter().position(|word| word == OsStr::new(verb)).unwrap_or(0);
@@ -213,7 +214,7 @@ fn surplus_tips(verb: &str, second: &str, words: &[OsString]) -> Vec<String> {
     }
 }
 
-/// Returns a tip about a missing input, which names the newest recording in the current folder.
+/// Returns a tip about a missing input file. The tip names the newest recording in the current folder.
 fn missing_tips(error: &Error, verb: Option<&Command>) -> Vec<String> {
     let Some(ContextValue::Strings(missing)) = error.get(ContextKind::InvalidArg) else { return Vec::new() };
     let Some(verb) = verb else { return Vec::new() };
@@ -236,7 +237,7 @@ fn missing_tips(error: &Error, verb: Option<&Command>) -> Vec<String> {
     }
 }
 
-/// Returns the name of the newest recording in the current folder.
+/// Returns the file name of the newest recording in the current folder.
 fn newest_recording() -> Option<String> {
     let files = std::fs::read_dir(".").ok()?.take(MAX_FILES).filter_map(Result::ok);
     let recordings = files.filter(|file| has_ending(&file.path(), &["gfr"]));
@@ -249,7 +250,7 @@ fn has_ending(path: &Path, endings: &[&str]) -> bool {
     path.extension().and_then(OsStr::to_str).is_some_and(|ending| endings.contains(&ending))
 }
 
-/// Quotes a word for a shell, if needed.
+/// Quotes a word for a shell if it needs quotes.
 pub(super) fn quote(word: &str) -> String {
     let is_plain = |c: char| c.is_alphanumeric() || "_-./=:,%+@".contains(c);
     match !word.is_empty() && word.chars().all(is_plain) {

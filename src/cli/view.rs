@@ -1,4 +1,4 @@
-//! `gpuflame view`: lists single activities as text, in order of time.
+//! `gpuflame view`: lists single activities in chronological order.
 
 use std::collections::{BTreeSet, HashSet};
 
@@ -80,9 +80,9 @@ impl WorkKind {
     }
 }
 
-/// Maximum number of GPUs or streams that an error lists.
+/// Maximum number of GPUs or streams that an error message lists.
 const MAX_LISTED: usize = 16;
-/// Maximum number of names that an error lists if no name is similar to the wanted one.
+/// Maximum number of names that an error message lists if no name is similar to the wanted name.
 const MAX_NAMES: usize = 3;
 impl View {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
@@ -142,7 +142,7 @@ impl View {
                 .is_none_or(|name| work_name(profile, activity.work()).contains(name.as_str()))
     }
 
-    /// Returns the error for filters that no activity matches. Its message names values that activities have.
+    /// Returns the error for filters that no activity matches. The message lists values that would match activities.
     fn nothing_shown(&self, profile: &Profile, events: &JoinedRows, zero: u64) -> Error {
         let activities: Vec<JoinedActivity> = events.activities().collect();
         let devices: BTreeSet<u32> = activities.iter().map(|event| event.activity.device.0).collect();
@@ -169,7 +169,7 @@ impl View {
         Error::new(ErrorKind::Format, format!("{}: {what}", self.input))
     }
 
-    /// Describes the first condition that no activity matches, and values that would match; `None` if each condition
+    /// Describes the first filter that no activity matches, and values that would match. Returns `None` if each filter
     /// alone matches an activity.
     fn unmatched(&self, profile: &Profile, activities: &[JoinedActivity], zero: u64) -> Option<String> {
         let all = || format!("none of its {} activities", group_digits(activities.len() as u64));
@@ -249,14 +249,14 @@ impl View {
     }
 }
 
-/// Lists the first few of the numbers.
+/// Returns the first few numbers as text, with `...` if there are more.
 fn list(numbers: &BTreeSet<u32>) -> String {
     let mut text: Vec<String> = numbers.iter().take(MAX_LISTED).map(u32::to_string).collect();
     text.extend((numbers.len() > MAX_LISTED).then(|| "...".to_owned()));
     text.join(", ")
 }
 
-/// Returns the kinds of memory that a copy or a fill read and wrote, if known.
+/// Returns the cells with the kinds of memory that a copy or a fill read and wrote. Unknown kinds are empty.
 fn memory(detail: &Detail) -> [Cell; 2] {
     let (from, to) = match detail {
         Detail::Copy(copy) => (copy.from, copy.to),
@@ -266,7 +266,8 @@ fn memory(detail: &Detail) -> [Cell; 2] {
     [from, to].map(|kind| if kind == MemoryKind::UNKNOWN { Cell::Nothing } else { kind.label().into() })
 }
 
-/// Describes the contents of a recording that this verb does not show, which are all except activities.
+/// Describes the contents of a recording that this verb does not show: everything except activities. Returns `None` if
+/// there is nothing else.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

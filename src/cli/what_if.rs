@@ -1,4 +1,4 @@
-//! `gpuflame what-if`: how long the run would take after a change.
+//! `gpuflame what-if`: predicts how long the run would take after a change.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ use gpuflame_offline::analysis::{
     Edit, EditedRun, InstructionKind, PathClass, PathPart, Reliance, Replay, Schedule, What,
 };
 
-/// Number of parts of the new critical path that are shown.
+/// Maximum number of parts of the new critical path that are shown.
 const PATH_ROWS: usize = 5;
 
 /// Predict how long the run would take with faster kernels, cheaper launches, fewer waits or more streams.
@@ -93,7 +93,7 @@ impl WhatIf {
         Ok(Outcome::Clean)
     }
 
-    /// Durations of the steps before and after.
+    /// Returns the table with the durations of the steps before and after the changes.
     fn step_table(&self, before: &Lengths, after: &Lengths) -> Option<Table> {
         let most = if self.number == 0 { usize::MAX } else { self.number };
         let mut table =
@@ -108,9 +108,9 @@ impl WhatIf {
     }
 }
 
-/// Durations of the run and of its steps in a schedule.
+/// Durations of the run and of its steps in a schedule, in ns.
 struct Lengths {
-    /// Duration of the run.
+    /// Duration of the whole run.
     whole: u64,
     /// End of the run, in ns since 1970.
     end: u64,
@@ -124,7 +124,7 @@ impl Lengths {
         Self::new(schedule.window(), steps)
     }
 
-    /// Durations in the recorded run. A replay without changes would give the same.
+    /// Returns the durations in the recorded run. A replay without changes would result in the same durations.
     fn recorded(found: &FoundPath, steps: &[ReplayedStep]) -> Self {
         Self::new(found.path.window(), steps.iter().map(|step| Some(step.recorded())).collect())
     }
@@ -133,7 +133,7 @@ impl Lengths {
         Self { whole: end - start, end, steps }
     }
 
-    /// Median duration of a step; `None` if fewer than two steps are known.
+    /// Returns the median duration of a step in ns; `None` if the run has fewer than two steps.
     fn median_step(&self) -> Option<u64> {
         let mut all: Vec<u64> = self.steps.iter().copied().flatten().collect();
         all.sort_unstable();
@@ -141,14 +141,14 @@ impl Lengths {
     }
 }
 
-/// Key of a part of a path: parts with the same key have the same name.
+/// Key of a part of the path. Parts with equal keys have equal names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum PartKey {
     Work(InstructionKind, Work),
     Instruction(u32),
-    /// A call, by the number of its function.
+    /// A CUDA call, identified by the id of the called API function.
     Call(Option<u32>),
-    /// A stretch between two calls, by the numbers of their functions.
+    /// The time between two CUDA calls, identified by the ids of both API functions.
     Between(Option<u32>, Option<u32>),
     Nothing,
 }
@@ -169,9 +169,9 @@ impl PartKey {
     }
 }
 
-/// The critical path after the changes, added up.
+/// Sums of the parts of the critical path after the changes.
 struct PathSums {
-    /// Time, number of parts and last part, by class and key of the name.
+    /// Time in ns, number of parts, and last part, keyed by class and name key.
     by_key: IdMap<(PathClass, PartKey), (u64, u64, PathPart)>,
 }
 
@@ -197,7 +197,7 @@ fn total_table(before: &Lengths, after: &Lengths) -> Table {
     table
 }
 
-/// Each change by itself, because savings do not add up.
+/// Returns the table with the effect of each change without the other changes, because savings do not add up.
 fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after: &Lengths) -> Table {
     let mut table = Table::new("changes", &["alone_ns", "changed", "change"]);
     for change in changes {
@@ -214,7 +214,7 @@ fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after
     table
 }
 
-/// Words for a class of the path in the answer.
+/// Returns the words for a class of the path's parts in the verb's answer.
 fn bound_words(class: PathClass) -> &'static str {
     match class {
         PathClass::Kernel | PathClass::Graph => "kernels",
@@ -227,7 +227,7 @@ fn bound_words(class: PathClass) -> &'static str {
     }
 }
 
-/// The kind of time that is most of a path, and its share in percent.
+/// Returns the kind of time with the largest share of a path, and this share in percent.
 fn bound(path: &PathSums) -> Option<(&'static str, f64)> {
     let mut sums: BTreeMap<&'static str, u64> = BTreeMap::new();
     for ((class, _), (nanos, ..)) in &path.by_key {
@@ -256,7 +256,7 @@ fn answer(before: &Lengths, after: &Lengths, path: &PathSums) -> String {
     )
 }
 
-/// The largest parts of the critical path after the change.
+/// Returns the table with the largest parts of the critical path after the changes.
 fn path_table(found: &FoundPath, path: &PathSums) -> Table {
     let names = found.names();
     let mut sums: BTreeMap<(PathClass, String), (u64, u64)> = BTreeMap::new();
@@ -284,7 +284,7 @@ fn path_table(found: &FoundPath, path: &PathSums) -> Table {
     table
 }
 
-/// The assumptions of the prediction, and the rules that replace missing records.
+/// Returns the table with the assumptions of the prediction, including the rules that replace missing records.
 fn assumption_table(
     found: &FoundPath,
     replay: &Replay<'_>,
@@ -302,12 +302,12 @@ fn assumption_table(
     }
     let mut reliances = replay.reliances(&found.explained.profile, edits, edited);
     if let Some(linked) = &found.explained.facts.linked {
-        // A trace has rows of calls that submit no work of their own, such as launches that a graph captured.
+        // A trace also contains calls that do not submit work, such as launches that were captured into a CUDA graph.
         let more = [
             (Reliance::HostFunctions, linked.host_function_calls),
             (Reliance::Attributes, linked.attribute_launches),
         ];
-        // Edges between nodes that the trace captured from programmatic launches do not say so.
+        // An edge of a CUDA graph does not show whether it was captured from a programmatic launch.
         if linked.captured_programmatic_launches > 0 && replay.unclear_graph_edges() > 0 {
             *reliances.entry(Reliance::Programmatic).or_default() += replay.unclear_graph_edges();
         }
@@ -321,7 +321,7 @@ fn assumption_table(
     table
 }
 
-/// A rule that replaces a missing record, in words.
+/// Returns the description of a rule that replaces a missing record.
 pub(super) fn reliance_words(what: Reliance) -> &'static str {
     match what {
         Reliance::NoWaits => "waits are not recorded, so none gets shorter",

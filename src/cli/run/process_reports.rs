@@ -171,8 +171,8 @@ fn list_files(folder: &Path, depth: u32, files: &mut Vec<PathBuf>) {
     }
 }
 
-/// Returns the content and the owner (user id) of a regular file. Rejects files that are too large, and pipes and
-/// devices, whose opening does not block.
+/// Returns the content and the owner (user id) of a regular file. Rejects files that are too large, and everything that
+/// is not a regular file. Opening a pipe does not block.
 fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW;
     let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;

@@ -1,12 +1,11 @@
-//! The JSON Schema of `--format json`, from types that describe the rows of every verb. Only tests use the types:
-//! tables are built by the verbs, and `tests/cli/schema.rs` checks that the command's output conforms to
-//! `docs/schema.json`.
+//! The JSON Schema of `--format json`, generated from types that describe the rows of every verb's tables. Only tests
+//! use these types. The verbs build their tables without them, and `tests/cli/schema.rs` checks that the command's
+//! output conforms to `docs/schema.json`.
 //!
-//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` writes `docs/schema.json` and the tables of
-//! `docs/schema.md` again.
+//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` regenerates `docs/schema.json` and the tables
+//! in `docs/schema.md`.
 
-/// Declares the objects of the JSON. All keys of an object are always present. An `Option` is null if a value is
-/// unknown.
+/// Declares JSON objects. All keys of an object are always present. The value of an `Option` is null if it is unknown.
 macro_rules! objects {
     ($($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $key:ident: $kind:ty,)* })*) => {
         $(
@@ -18,8 +17,8 @@ macro_rules! objects {
     };
 }
 
-/// Declares the output of a verb: the version, and tables. The tables after `?` are present only if the user asked for
-/// them.
+/// Declares the JSON output of a verb, which consists of the version and the tables. Tables after `?` are not present
+/// in every output.
 macro_rules! verbs {
     ($($(#[$about:meta])* $name:ident { $($key:ident: $row:ty,)* ? $($maybe:ident: $maybe_row:ty,)* })*) => {
         $(
@@ -27,7 +26,7 @@ macro_rules! verbs {
             #[derive(JsonSchema)]
             #[allow(dead_code)]
             pub(crate) struct $name {
-                /// Version of this description.
+                /// Version of this schema.
                 #[schemars(range(min = 1, max = 1))]
                 schema: u32,
                 $($key: Vec<$row>,)*
@@ -62,7 +61,7 @@ use page::page;
 use predict::{Causal, Replay, WhatIf};
 use record::{Devices, Doctor, Settings};
 
-/// Output of `--format json`, by verb.
+/// JSON output of all verbs, one variant per verb.
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 #[schemars(untagged, title = "Output of gpuflame VERB --format json")]
@@ -94,7 +93,7 @@ enum Output {
     Instruction(Instruction),
 }
 
-/// Meanings of the keys that several tables share.
+/// Descriptions of the keys that several tables share. They apply to fields without a description of their own.
 const MEANINGS: &[(&str, &str)] = &[
     ("total_ns", "Time, in ns."),
     ("share_percent", "Share of the total over all rows, shown or left out; null if the total is 0."),
@@ -134,7 +133,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("rank", "Number of the rank."),
 ];
 
-/// Returns the schema, with a description for every key, and all keys of rows required.
+/// Returns the schema. Every key has a description, and all keys of rows are required.
 fn schema() -> Value {
     let mut schema = schema_for!(Output).to_value();
     for (name, object) in schema["$defs"].as_object_mut().unwrap() {
@@ -146,7 +145,7 @@ fn schema() -> Value {
             }
         }
         if LINES.contains(&name.as_str()) {
-            // A key without a value is absent, and never null.
+            // In these objects, a key without a value is absent and never null.
             for property in properties.values_mut() {
                 if let Some(kind) = property["type"].get(0).cloned() {
                     property["type"] = kind;

@@ -1,4 +1,4 @@
-//! The tables of `docs/schema.md`.
+//! Generates the tables in `docs/schema.md`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::look::instructions::LINES;
 
-/// Returns the type of a property in words.
+/// Returns the JSON type of a property in words.
 fn type_words(property: &Value) -> String {
     let word = |name: &str| match name {
         "integer" => "integer".to_owned(),
@@ -23,7 +23,7 @@ fn type_words(property: &Value) -> String {
     }
 }
 
-/// Returns the tables of `docs/schema.md`.
+/// Returns the generated part of `docs/schema.md`.
 pub(super) fn page(schema: &Value) -> String {
     let mut text = String::new();
     let definitions = &schema["$defs"];
@@ -64,7 +64,7 @@ pub(super) fn page(schema: &Value) -> String {
     text
 }
 
-/// Returns the table of an object's keys.
+/// Returns the Markdown table that describes an object's keys.
 fn key_table(object: &Value) -> String {
     let mut text = "\n\n| key | type | meaning |\n|---|---|---|\n".to_owned();
     for (key, property) in object["properties"].as_object().unwrap() {

@@ -1,9 +1,9 @@
-//! Tables of the verbs that predict: `replay`, `what-if`, `causal`.
+//! JSON tables of the verbs that predict times: `replay`, `what-if`, `causal`.
 
 use schemars::JsonSchema;
 
 verbs! {
-    /// `gpuflame replay`. `checks` are present with `--check`.
+    /// `gpuflame replay`. The table `checks` is present with `--check`.
     Replay {
         replay: ReplayRow,
         lags: LagRow,
@@ -12,7 +12,7 @@ verbs! {
         ?
         checks: ReplayCheckRow,
     }
-    /// `gpuflame what-if`. `steps` are present if the run has steps.
+    /// `gpuflame what-if`. The table `steps` is present if the run has steps.
     WhatIf {
         total: ChangedLengthRow,
         changes: EditRow,
@@ -29,126 +29,126 @@ verbs! {
 }
 
 objects! {
-    /// The replayed time, and the starts of GPU work that the records explain.
+    /// Replayed length of the run, and the number of starts of GPU work that the recorded dependencies explain.
     ReplayRow {
-        /// Replayed length of the run; with `--model`, predicted length of its second half. In ns.
+        /// Replayed length of the run, in ns. With `--model`: predicted length of the second half of the run, in ns.
         predicted_ns: u64,
-        /// Difference from the recorded length, in ns.
+        /// Difference between the replayed and the recorded length, in ns.
         difference_ns: i64,
-        /// Difference in percent of the recorded length.
+        /// Difference between the replayed and the recorded length, in percent of the recorded length.
         difference_percent: f64,
-        /// Number of streams with work.
+        /// Number of streams with GPU work.
         streams: u64,
         /// Number of starts of GPU work and of graph launches.
         starts: u64,
-        /// Number of starts within 2 us of the computed one.
+        /// Number of starts whose recorded time is at most 2 us from the computed time.
         explained: u64,
-        /// Share of explained starts in percent; null without starts.
+        /// `explained` as a share of `starts`, in percent; null if there are no starts.
         explained_percent: Option<f64>,
     }
-    /// A typical lag of the run.
+    /// A typical lag between a cause and its effect in the run.
     LagRow {
-        /// Median in ns. Work may begin before the end of its call.
+        /// Median lag in ns. It may be negative, because GPU work may begin before its launch call ends.
         lag_ns: i64,
-        /// Number of moments that such an edge decided.
+        /// Number of times that such a dependency decided when its effect happened.
         samples: u64,
         /// Kind of the dependency, as in `gpuflame deps`.
         of: String,
-        /// `kernel`, `memory` or `graph`, for launches; null for other dependencies.
+        /// Kind of the launched work: `kernel`, `memory` or `graph`; null for dependencies other than launches.
         submitted: Option<String>,
-        /// Moment from which the lag counts.
+        /// Moment of the cause from which the lag counts, such as the end of the call.
         from: String,
-        /// Function that launches; null for other dependencies.
+        /// API function that launches the work; null for dependencies other than launches.
         function: Option<String>,
     }
-    /// Starts that the records do not explain.
+    /// Starts of GPU work that the recorded dependencies do not explain, with one cause.
     UnexplainedStartsRow {
-        /// Sum of the times by which the starts are late, in ns; null if they are not late.
+        /// Sum of the times by which the starts are later than computed, in ns; null if they are not later.
         time_ns: Option<u64>,
-        /// Number of starts.
+        /// Number of starts with this cause.
         starts: u64,
-        /// Cause, as in `path_classes`, or `early` or `no_dependency`.
+        /// Cause of the unexplained starts, as in the table `path_classes`, or `early` or `no_dependency`.
         cause: String,
-        /// The cause in words.
+        /// Explanation of the cause in words.
         meaning: String,
     }
-    /// A check of the replay.
+    /// Result of one check of the replay.
     ReplayCheckRow {
-        /// `yes` or `no`.
+        /// Whether the condition holds: `yes` or `no`.
         holds: String,
-        /// The condition in words.
+        /// The checked condition in words.
         check: String,
     }
-    /// SHA-256 of the starts and ends of GPU work.
+    /// Digest of the replayed starts and ends of all GPU work, to compare two replays.
     DigestRow {
-        /// The sum in hexadecimal digits.
+        /// SHA-256 digest in hexadecimal digits.
         sha256: String,
     }
     /// Length of the run before and after the changes.
     ChangedLengthRow {
-        /// Before the changes, in ns.
+        /// Duration before the changes, in ns.
         before_ns: u64,
-        /// After the changes, in ns.
+        /// Duration after the changes, in ns.
         after_ns: u64,
-        /// Difference, in ns.
+        /// Difference of the durations, after minus before, in ns.
         change_ns: i64,
-        /// Difference in percent of the time before.
+        /// Difference of the durations in percent of the duration before.
         change_percent: f64,
     }
     /// Duration of a step before and after the changes.
     ChangedStepRow {
-        /// Number of the step, from 1.
+        /// Number of the step, counted from 1.
         step: u64,
-        /// Before the changes, in ns.
+        /// Duration before the changes, in ns.
         before_ns: u64,
-        /// After the changes, in ns.
+        /// Duration after the changes, in ns.
         after_ns: u64,
-        /// Difference, in ns.
+        /// Difference of the durations, after minus before, in ns.
         change_ns: i64,
-        /// Difference in percent of the time before.
+        /// Difference of the durations in percent of the duration before.
         change_percent: f64,
     }
-    /// A change by itself.
+    /// Effect of one change without the other changes.
     EditRow {
-        /// Change of the run's length if nothing else changes, in ns.
+        /// Difference of the run's length if only this change is made, in ns.
         alone_ns: i64,
-        /// Number of pieces of work or calls that change; null if there is no such number.
+        /// Number of kernels, copies, fills or calls that change; null if the change does not have such a count.
         changed: Option<u64>,
-        /// The change in words.
+        /// Description of the change in words.
         change: String,
     }
-    /// A part of the critical path after the changes, summed by class and name.
+    /// Time on the critical path after the changes, of one class and name.
     NewPathRow {
-        /// Time on the path, in ns.
+        /// Total time on the path, in ns.
         time_ns: u64,
-        /// Share of the path.
+        /// Share of the path's length, in percent.
         share_percent: Option<f64>,
-        /// Number of parts of the path.
+        /// Number of parts of the path with this class and name.
         parts: u64,
-        /// Class, as in `path_classes`.
+        /// Class of the parts, as in the table `path_classes`.
         class: String,
         name: String,
     }
-    /// An assumption of the prediction.
+    /// An assumption on which the prediction relies.
     RelianceRow {
-        /// `full_speed`, `change`, or a rule that replaces a missing record.
+        /// Name of the assumption: `full_speed`, `change`, or the name of a rule that replaces a missing record.
         rule: String,
-        /// Number of uses of the rule; null for other assumptions.
+        /// Number of times that the rule was applied; null for assumptions that are not rules.
         uses: Option<u64>,
         /// The assumption in words.
         assumption: String,
     }
-    /// The effect of a 10 % faster function or kernel.
+    /// The effect on the run if one function or kernel were 10 % faster.
     CausalRow {
-        /// Share of the run, or of its steps, that is saved.
+        /// Saved time as a share of the run or of its steps, in percent.
         saved_percent: f64,
-        /// Time that is saved, in ns.
+        /// Time that the run or its steps would save, in ns.
         saved_ns: u64,
         /// Time of the function or kernel on the critical path, in ns.
         on_path_ns: u64,
-        /// Largest speed-up in percent up to which the saved time grows as at first.
+        /// Largest speed-up in percent up to which the saved time grows linearly.
         holds_to_percent: u64,
-        /// `work` or `function`.
+        /// What becomes faster: `work` (GPU work) or `function` (a host function).
         kind: String,
         name: String,
     }

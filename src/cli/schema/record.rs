@@ -1,4 +1,4 @@
-//! Tables of the verbs that prepare a recording: `doctor`, `devices`, `settings`.
+//! JSON tables of the verbs that prepare a recording: `doctor`, `devices`, `settings`.
 
 use schemars::JsonSchema;
 
@@ -25,62 +25,63 @@ verbs! {
 objects! {
     /// Result of one check of this machine.
     DoctorRow {
-        /// `ok`, `warn` or `fail`.
+        /// Result of the check: `ok`, `warn` or `fail`.
         result: String,
         what: String,
-        /// Text of the finding.
+        /// What the check found, as text.
         found: String,
-        /// Suggested action; null if there is none.
+        /// Action that the user should take; null if none is needed.
         remedy: Option<String>,
     }
-    /// A GPU that this user may use.
+    /// A GPU that this user can use.
     FoundGpuRow {
-        /// Number by which CUDA knows the GPU.
+        /// Index of the GPU in CUDA.
         gpu: u64,
-        /// Size of the memory in bytes; null if the driver does not tell it.
+        /// Size of the GPU's memory in bytes; null if the driver does not report it.
         memory_bytes: Option<u64>,
-        /// Compute capability, such as `9.0`; null if the driver does not tell it.
+        /// Compute capability of the GPU, such as `9.0`; null if the driver does not report it.
         capability: Option<String>,
-        /// Number of streaming multiprocessors; null if the driver does not tell it.
+        /// Number of streaming multiprocessors of the GPU; null if the driver does not report it.
         multiprocessors: Option<u64>,
-        /// Place on the PCI bus; null if the driver does not tell it.
+        /// Address of the GPU on the PCI bus; null if the driver does not report it.
         pci: Option<String>,
-        /// UUID, as `nvidia-smi -L` prints it; null if the driver does not tell it.
+        /// UUID of the GPU, as `nvidia-smi -L` prints it; null if the driver does not report it.
         uuid: Option<String>,
-        /// Name of the model.
+        /// Name of the GPU's model.
         name: String,
     }
-    /// The NVIDIA driver; no row if there is none.
+    /// The NVIDIA driver. The table is empty if there is no driver.
     DriverRow {
-        /// Newest CUDA version that the driver supports; null if the driver does not tell it.
+        /// Newest CUDA version that the driver supports; null if the driver does not report it.
         cuda: Option<String>,
-        /// Version of the kernel module, as `nvidia-smi` prints it; null if there is none.
+        /// Version of the driver's kernel module, as `nvidia-smi` prints it; null if there is no such module.
         kernel_module: Option<String>,
-        /// Path of `libcuda.so.1`.
+        /// Path of the driver library `libcuda.so.1`.
         file: String,
     }
-    /// A CUPTI library, in the order in which gpuflame tries them.
+    /// A CUPTI library. The rows are in the order in which gpuflame tries the libraries.
     CuptiRow {
-        /// `used` by new processes, `usable`, `unusable`, or `not loaded`, because there is no driver.
+        /// State of the library: `used` (by new processes), `usable`, `unusable`, or `not loaded` (there is no driver).
         state: String,
-        /// Version of the library; null if it could not be loaded.
+        /// Version of the CUPTI library; null if it could not be loaded.
         version: Option<String>,
-        /// Path of the library.
+        /// Path of the CUPTI library.
         file: String,
-        /// Place where it was found, or reason why it is unusable.
+        /// Place where the library was found, or reason why it is unusable.
         why: String,
     }
-    /// An environment variable.
+    /// An environment variable that gpuflame reads.
     SettingRow {
-        /// Name of the variable.
+        /// Name of the environment variable.
         name: String,
-        /// Values that it takes.
+        /// Values that the variable accepts.
         values: String,
-        /// Value if it is not set; empty if there is none.
+        /// Value that applies if the variable is not set; empty if there is no default.
         default: String,
         /// Effect of the variable.
         help: String,
-        /// `first` for important variables, `internal` for gpuflame's own commands and tests, else `more`.
+        /// Group of the variable: `first` for important variables, `internal` for variables of gpuflame's own commands
+        /// and tests, otherwise `more`.
         group: String,
     }
 }

@@ -1,4 +1,4 @@
-//! The sentences of a summary.
+//! Writes the sentences of `gpuflame summary`.
 
 use super::screen::Screen;
 use crate::explain::Explained;
@@ -14,28 +14,32 @@ use gpuflame_traces::import::Kind;
 
 use super::findings::{has_impossible_durations, unchecked, why_times_are_withheld};
 
-/// Sentences about a run, and the data that it lacks.
+/// Sentences about a run, and the data that its file lacks.
 pub(crate) struct Answers {
-    /// Busy time, idle time with its culprit, the time with kernels, and what bounds the run.
+    /// Sentences about busy time, about idle time with its culprit, about the time in which kernels ran, and about what
+    /// bounds the run.
     pub(crate) sentences: Vec<String>,
-    /// Completeness of the run.
+    /// Sentence about the completeness of the run's data.
     pub(crate) complete: String,
-    /// Parts of the run that the tables cover, if they differ from those of the sentences.
+    /// Sentence about the parts of the run that the tables cover, if the sentences cover other parts.
     pub(crate) scope: Option<String>,
-    /// Missing data, each with a clause about the command that records it.
+    /// Kinds of missing data, each with a clause about the command that records the data.
     pub(crate) not_recorded: Vec<(String, String)>,
 }
 
-/// Maximum mean length of a gap, in ns, at which a run is launch-bound. With longer gaps it is host-bound: the host did
-/// something else than launch.
+/// Maximum mean length of a gap, in ns, at which a run is called launch-bound. With longer gaps, the run is called
+/// host-bound, because the host did something else than launch.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
-/// Minimum busy share, in percent, at which a run is bound by GPU work.
+/// Minimum busy share, in percent, at which a run is called bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
-/// Minimum cost of late kernels, in percent, at which the sentence `bound by GPU work` is left out.
+/// Minimum cost of late kernels, in percent of the measured part, at which the sentence `bound by GPU work` is left
+/// out.
 const LOST_PERCENT: f64 = 5.0;
-/// Minimum difference in percent between the time with any work and the time with kernels at which a sentence tells both.
+/// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. From this
+/// difference on, a sentence states the time in which kernels ran.
 const COPYING_PERCENT: f64 = 3.0;
-/// Findings about kernels that come late, or a GPU that has less to do. A GPU may be busy with copies meanwhile.
+/// Ids of findings about kernels that start late, or about a GPU that has less work. Such a GPU may count as busy
+/// because it copies data.
 const LATE_KERNELS: [&str; 16] = [
     "allocation_in_loop",
     "gc_pauses",
@@ -54,8 +58,8 @@ const LATE_KERNELS: [&str; 16] = [
     "host_work",
     "profiler_cost",
 ];
-/// Minimum share of the idle time between two calls, in percent of all idle time, at which a summary without samples
-/// reports that the host's work in this time was not recorded.
+/// Minimum share of idle time between two calls in all idle time, in percent. From this share on, a summary without
+/// samples reports that the host's work between the calls was not recorded.
 const LATE_PERCENT: f64 = 5.0;
 
 impl Screen<'_> {
@@ -76,7 +80,8 @@ impl Screen<'_> {
         }
     }
 
-    /// Returns the sentence about the time with kernels, if a GPU also did something else for a large part of its busy time.
+    /// Returns the sentence about the time in which kernels ran, if a GPU did something else for a large part of its
+    /// busy time.
     fn kernel_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let time = self.profile().times().iter().max_by_key(|time| time.steady().busy)?;
         let kernels = spans.kernel_time(time.device, self.profile().steady())?;
@@ -90,8 +95,8 @@ impl Screen<'_> {
         })
     }
 
-    /// Returns the sentence that names what bounds the run, with the reason. Returns `None` if idle time is unknown, or if
-    /// the GPU's account covers only a part of the steps.
+    /// Returns the sentence that states what bounds the run, with the reason. Returns `None` if idle time is unknown,
+    /// or if the busy and idle times of the GPU cover only a part of the steps.
     fn bound_line(&self, spans: &PlausibleSpans) -> Option<String> {
         let busy = self.busy_percent()?;
         let is_clock_wrong =
@@ -119,7 +124,8 @@ impl Screen<'_> {
                     "not host-bound: for {working:.1} % of the time at least one of the GPUs works"
                 ));
             }
-            // A gap has a piece for each cause. Nearly all gaps have a piece of launch latency.
+            // The idle time of one gap is split into one piece per cause. Nearly all gaps have a piece with the cause
+            // launch latency, so these pieces are counted as gaps.
             let pieces = |cause: Cause| {
                 let of_cause = idle.iter().filter(|sample| idle_word(sample) == cause.word());
                 saturating_sum(of_cause.map(|sample| sample.count()))
@@ -139,19 +145,20 @@ impl Screen<'_> {
         (waits >= 50.0).then(|| format!("not launch-bound: in {waits:.1} % of the idle time, {why}"))
     }
 
-    /// Returns the share of the time in which at least one of several GPUs works, in percent, or at least that of the busiest GPU.
-    /// Returns `None` for a single GPU.
+    /// Returns the share of the time in which at least one of several GPUs is busy, in percent. The result is at least
+    /// the share of the busiest GPU. Returns `None` for a single GPU.
     fn any_gpu_percent(&self, spans: &PlausibleSpans) -> Option<f64> {
         let times = self.profile().times();
         let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
         let any = spans.work_time(self.profile().steady()).unwrap_or(0).max(busiest);
-        // The GPUs together can work for longer than the window of any single GPU.
+        // At least one GPU can be busy for longer than the window of any single GPU, because the windows differ.
         let steady = self.profile().steady().map_or(0, |steady| steady.end.0.saturating_sub(steady.begin.0));
         let whole = MeasuredPart::of(self.profile()).nanos.max(steady).max(any);
         (times.len() > 1).then(|| percent(any, whole))
     }
 
-    /// Returns the sentence about GPUs that are busy. Communication contains the time in which a rank waits for others.
+    /// Returns the sentence for a run that is bound by GPU work, with the shares of communication and copies.
+    /// Communication includes the time in which a rank waits for other ranks.
     fn busy_line(&self, busy: f64) -> String {
         let filter = CommunicationFilter::default();
         let (mut all, mut communication, mut copies) = (0, 0, 0);
@@ -174,8 +181,8 @@ impl Screen<'_> {
         }
     }
 
-    /// Whether the steps last clearly longer than the time for which GPUs are accounted. The account of a trace begins with
-    /// its first GPU work.
+    /// Whether the steps last clearly longer than the time range in which busy and idle time are known. In a trace,
+    /// this time range begins with the first GPU work.
     fn is_account_partial(&self) -> bool {
         let groups = &self.profile().step_series().groups;
         let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
@@ -183,8 +190,8 @@ impl Screen<'_> {
         last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
     }
 
-    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs worked only in the steady part, or
-    /// if their times cannot be true.
+    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs were busy only in the
+    /// steady part, or if their times cannot be correct.
     fn scope_line(&self) -> Option<String> {
         let times = self.profile().times().iter();
         let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));
@@ -196,7 +203,7 @@ impl Screen<'_> {
         })
     }
 
-    /// Returns the sentence about losses. Traces of other tools do not record losses.
+    /// Returns the sentence about lost data. Traces of other tools do not record losses.
     fn complete_line(&self) -> String {
         let Explained { profile, ledger, facts, .. } = self.explained;
         if facts.writer_state.is_some() || facts.damaged > 0 {
@@ -217,7 +224,8 @@ impl Screen<'_> {
         let uncovered = self.profile().coverage().all.uncovered;
         let others = ledger.tally.launches.pending.saturating_sub(uncovered);
         without(uncovered, "")
-            // Empty copies and empty graphs have none, but other copies and graphs may have kept the GPU busy.
+            // Calls for empty copies and empty graphs have no activity. Other such calls without an activity may have
+            // kept the GPU busy.
             + &without(others, "of copies or graphs ")
             + &format!(
                 "{}, {}: {:.1} % of the GPU time is linked to launches; the trace does not record losses",
@@ -227,7 +235,8 @@ impl Screen<'_> {
             )
     }
 
-    /// Returns the data that the file lacks, each with a clause about the command, call or option that records it.
+    /// Returns the kinds of data that the file lacks, each with a clause about the command, API call or option that
+    /// records the data.
     pub(super) fn not_recorded(&self) -> Vec<(String, String)> {
         let (profile, facts) = (self.profile(), &self.explained.facts);
         let idle = self.idle_samples();

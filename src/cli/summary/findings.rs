@@ -1,4 +1,4 @@
-//! Findings, missing data and the next command, as sentences and as tables.
+//! Writes the findings, the missing data and the next command of a summary, as sentences and as tables.
 
 use std::io::Write as _;
 
@@ -12,9 +12,10 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{Finding, Severity};
 
-/// Id of the finding about GPU work that lasts longer than its stream allows.
+/// Id of the finding about GPU work whose duration is longer than is possible on its stream.
 pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
-/// Ids of findings after which no share of the time is true, each with the sentence in place of busy and idle time.
+/// Ids of findings that make all shares of time wrong. Each id has the sentence that replaces the sentences about busy
+/// and idle time.
 const WITHHOLDING: [(&str, &str); 2] = [
     (
         IMPOSSIBLE_DURATION,
@@ -26,29 +27,30 @@ const WITHHOLDING: [(&str, &str); 2] = [
         "busy and idle time are withheld: some GPU work ends before it begins; `gpuflame check` counts it",
     ),
 ];
-/// Returns the sentence in place of busy and idle time, if GPU work has durations that cannot be true.
+/// Returns the sentence that replaces busy and idle time, if GPU work has durations that cannot be correct.
 pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static str> {
     let is_found = |id| findings.iter().any(|finding| finding.id == id && finding.severity == Severity::Bad);
     WITHHOLDING.iter().find(|(id, _)| is_found(*id)).map(|(_, why)| *why)
 }
 
-/// Whether GPU work lasts longer than its stream allows, or ends before it begins, so that no share of the time is true.
+/// Whether GPU work has impossible durations: longer than is possible on its stream, or with an end before the start.
+/// All shares of time are then wrong.
 pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
     why_times_are_withheld(findings).is_some()
 }
 
-/// Returns the finding about durations that cannot be true.
+/// Returns the finding about durations that cannot be correct, if there is one.
 pub(super) fn withholding_finding(findings: &[Finding]) -> Option<&Finding> {
     let of_id = |id| findings.iter().find(|finding| finding.id == id && finding.severity == Severity::Bad);
     WITHHOLDING.iter().find_map(|(id, _)| of_id(*id))
 }
 
-/// Returns the part of a run to which shares refer. Its length is 0 if no share of the time is true.
+/// Returns the part of a run to which shares refer. Its length is 0 if impossible durations make all shares wrong.
 pub(crate) fn measured_part(profile: &Profile, findings: &[Finding]) -> MeasuredPart {
     if has_impossible_durations(findings) { MeasuredPart::default() } else { MeasuredPart::of(profile) }
 }
 
-/// Writes the findings, and the checks without data.
+/// Writes the findings as text, and the checks that lacked data.
 pub(super) fn write_findings(
     findings: &[Finding],
     part: MeasuredPart,
@@ -73,7 +75,7 @@ pub(super) fn write_findings(
     Ok(())
 }
 
-/// Writes the questions without data, each with the command that records the data.
+/// Writes the kinds of data that were not recorded, each with the command that records the data.
 pub(super) fn write_not_recorded(
     unknown: Vec<(String, String)>,
     page: Page,
@@ -102,7 +104,7 @@ pub(super) fn next_table(command: &str) -> Table {
     next
 }
 
-/// Returns the table of wrong data and lost time.
+/// Returns the table of findings about wrong data and lost time.
 pub(super) fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Table {
     const COLUMNS: [&str; 6] = ["result", "id", "cost_ns", "share_percent", "culprit", "why"];
     let mut table = Table::new("findings", &COLUMNS);
@@ -121,7 +123,8 @@ pub(super) fn finding_table(findings: &[Finding], wall: u64, most: usize) -> Tab
     table
 }
 
-/// Returns sentences about findings: what, where, and why. Costs are shares of `wall`, or times if `wall` is 0.
+/// Returns sentences about findings, with their subject, location and explanation. Costs are shown as shares of `wall`
+/// (in ns), or as times if `wall` is 0.
 pub(super) fn finding_sentences(findings: &[Finding], wall: u64, most: usize) -> Vec<String> {
     let shown = findings.iter().filter(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let sentence = |finding: &Finding| {
@@ -143,7 +146,7 @@ pub(super) fn finding_sentences(findings: &[Finding], wall: u64, most: usize) ->
     shown.take(most.max(2)).map(sentence).collect()
 }
 
-/// Returns the checks without data, as pairs of the checks and the reason.
+/// Returns the checks that lacked data, as pairs of the ids of checks and their common reason.
 pub(super) fn unchecked(findings: &[Finding]) -> Vec<(String, String)> {
     let mut reasons: Vec<(String, String)> = Vec::new();
     for finding in findings.iter().filter(|finding| finding.severity == Severity::Unknown) {

@@ -1,4 +1,4 @@
-//! `gpuflame summary` of several files: the ranks of a job.
+//! `gpuflame summary` for the ranks of a job, given as several files.
 
 use std::io::Write as _;
 
@@ -23,14 +23,14 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::saturating_sum;
 use gpuflame_offline::analysis::{Finding, RankRun, RankTime, Severity};
 
-/// A rank in the summary of its job.
+/// One rank in the summary of a job.
 struct RankRow {
     rank: u32,
     sentence: String,
     cells: Vec<Cell>,
 }
 
-/// Summarises a job of several ranks.
+/// Summarises a job with several ranks.
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
     let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
     let (mut ranks, mut rows, mut world_size) = (JobRuns::default(), Vec::new(), None);
@@ -102,7 +102,7 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     Ok(Outcome::Clean)
 }
 
-/// Returns the row of a rank. If durations are impossible, it has no times of GPUs.
+/// Returns the row of a rank. If the rank has impossible durations, its cells are empty.
 fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: NameFolding) -> RankRow {
     let rank = of_rank.rank;
     let mut cells = rank_cells(run, &of_rank.time, names);
@@ -119,8 +119,8 @@ fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: Na
     RankRow { rank, sentence: format!("rank {rank}: {sentence}"), cells }
 }
 
-/// Returns the figures of a rank: busy and idle time of its GPUs, work and communication, its median step, and its largest idle
-/// time. A GPU that waits for another rank in a collective is busy.
+/// Returns the figures of a rank: busy and idle time of its GPUs, time of work and of communication, its median step,
+/// and the cause and place of most of its idle time. A GPU that waits for another rank in a collective counts as busy.
 fn rank_cells(run: &SummarizedRun, time: &RankTime, names: NameFolding) -> Vec<Cell> {
     let profile = &run.explained.profile;
     let parts = || profile.times().iter().map(|time| time.steady());
@@ -128,7 +128,7 @@ fn rank_cells(run: &SummarizedRun, time: &RankTime, names: NameFolding) -> Vec<C
         (saturating_sum(parts().map(|part| part.busy)), saturating_sum(parts().map(|part| part.window())));
     let known = |cell| if profile.idle_doubt().is_some() { Cell::Nothing } else { cell };
     let series = profile.step_series();
-    // The kind of steps with the most time.
+    // Selects the kind of steps with the longest total time.
     let steps = series.kinds.iter().enumerate().filter(|(_, kind)| kind.count > 0);
     let steps = steps.max_by_key(|(at, kind)| (kind.nanos, std::cmp::Reverse(*at)));
     let mut cells = vec![
@@ -146,7 +146,7 @@ fn rank_cells(run: &SummarizedRun, time: &RankTime, names: NameFolding) -> Vec<C
     cells
 }
 
-/// Returns the table of ranks, at least two.
+/// Returns the table of ranks, with at least two rows even if `most` is smaller.
 fn rank_table(rows: &[RankRow], most: usize) -> Table {
     let columns = &[
         "rank",

@@ -1,22 +1,22 @@
-//! The runs of a job, without runs whose times cannot be true.
+//! Collects the runs of a job, except runs whose times cannot be correct.
 
 use super::findings::withholding_finding;
 use crate::measured_part::MeasuredPart;
 use gpuflame_model::profile::Profile;
 use gpuflame_offline::analysis::{Finding, RankRun, RankTime, job_findings};
 
-/// The runs of a job. Add every run, then ask for the findings.
+/// The runs of a job. Call `add` for every run, then `into_findings`.
 #[derive(Default)]
 pub(crate) struct JobRuns {
     runs: Vec<RankRun>,
-    /// Findings about runs with impossible durations.
+    /// Findings about runs with impossible durations. These runs are not in `runs`.
     impossible: Vec<Finding>,
     part: MeasuredPart,
 }
 
 impl JobRuns {
-    /// Adds the run of a rank, which has these findings. If durations in the run are impossible, the job has a finding
-    /// about that instead.
+    /// Adds the run of a rank. `findings` are the findings about this run. If durations in the run are impossible, adds
+    /// only a finding about these durations.
     pub(crate) fn add(&mut self, run: RankRun, profile: &Profile, findings: &[Finding]) {
         let Some(finding) = withholding_finding(findings) else {
             self.part = self.part.and(MeasuredPart::of(profile));
@@ -26,17 +26,18 @@ impl JobRuns {
         self.impossible.push(Finding { culprit, rank: Some(run.rank), ..finding.clone() });
     }
 
-    /// Times of the ranks that can be compared.
+    /// Returns the times of the ranks that can be compared.
     pub(crate) fn times(&self) -> Vec<RankTime> {
         self.runs.iter().map(|run| run.time.clone()).collect()
     }
 
-    /// The part of the runs to which shares of findings refer.
+    /// Returns the part of the runs to which the shares of findings refer.
     pub(crate) fn part(&self) -> MeasuredPart {
         self.part
     }
 
-    /// Returns the findings about the job, the worst first. Ranks are compared if there are at least two.
+    /// Returns the findings about the job, in descending order of severity. Ranks are compared if there are at least
+    /// two ranks.
     pub(crate) fn into_findings(self) -> Vec<Finding> {
         let compared = if self.runs.len() > 1 { job_findings(self.runs) } else { Vec::new() };
         self.impossible.into_iter().chain(compared).collect()

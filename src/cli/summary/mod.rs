@@ -1,8 +1,8 @@
-//! `gpuflame summary`: one screen about a run: how busy the GPUs were, why they were idle, the GPU work, the data that
-//! this file lacks, and the command to run next.
+//! `gpuflame summary`: shows one screen about a run. The screen shows how busy the GPUs were, why they were idle, the
+//! GPU work, the data that the file lacks, and the command to run next.
 //!
-//! The figures equal those of the detailed verbs. Busy and idle time are those of the steady part of the run if it has
-//! one; all other figures cover the whole run.
+//! The figures equal the figures of the more detailed verbs. Busy and idle time refer to the steady part of the run, if
+//! there is one. All other figures refer to the whole run.
 
 mod answers;
 mod findings;
@@ -61,11 +61,12 @@ pub(super) struct Summary {
     pub(super) report: ReportFlags,
 }
 
-/// Maximum number of findings that `gpuflame run` prints.
+/// Maximum number of findings that `gpuflame run` prints at its end.
 const MAX_FINDINGS_OF_RUN: usize = 2;
 /// Width of the screen in columns if the output is not a terminal.
 const COLUMNS: usize = 80;
-/// Maximum number of calls and activities in a run whose critical path is found, in 0.15 s and 60 MB.
+/// Maximum number of calls and activities in a run up to which the critical path is computed. For this number, the
+/// computation takes 0.15 s and 60 MB.
 const MAX_PATH_ROWS: usize = 200_000;
 
 impl Summary {
@@ -103,8 +104,8 @@ impl Summary {
     }
 }
 
-/// Returns sentences about the most expensive findings of a run, and about the command that shows more. Returns none if nothing
-/// was found, or if the recording cannot be read.
+/// Returns sentences about the most expensive findings of a run, and about the command that shows more. Returns an
+/// empty list if nothing was found, or if the recording cannot be read.
 pub(super) fn describe_lost_time(file: &Path, console: Console) -> Vec<String> {
     let console = Console { quiet: true, ..console };
     let input = Source::from(file.as_os_str().to_owned());

@@ -1,4 +1,4 @@
-//! Reads a run, with everything that its summary needs.
+//! Reads a run and collects all data that its summary needs.
 
 use super::screen::{Screen, ScreenSums};
 use crate::console::Console;
@@ -17,21 +17,22 @@ use gpuflame_offline::run::ReadOptions;
 use super::answers::Answers;
 use super::findings::IMPOSSIBLE_DURATION;
 
-/// A run as it was read.
+/// A run after reading, before the findings are computed.
 pub(super) struct ReadRun {
     explained: Explained,
     copies: CopySums,
     spans: WorkSpans,
 }
 
-/// A run, with everything that its summary needs.
+/// A run, with all data that its summary needs.
 pub(crate) struct SummarizedRun {
     pub(crate) explained: Explained,
     copies: CopySums,
     pub(super) spans: PlausibleSpans,
 }
 
-/// Reads a run, and returns it with its findings, the worst first. Passes every joined activity and launch to `more`.
+/// Reads a run, and returns it with its findings in descending order of severity. Passes every activity and launch to
+/// `more` after they are matched to each other.
 pub(crate) fn summarize(
     input: &Source,
     options: ReadOptions,
@@ -71,7 +72,7 @@ impl ReadRun {
 }
 
 impl SummarizedRun {
-    /// Returns the sentences about the run, which has these findings.
+    /// Returns the sentences about the run. `findings` are the findings about this run.
     pub(crate) fn answers(&self, findings: &[Finding], names: NameFolding) -> Answers {
         self.screen(findings, names).answers(&self.spans)
     }
@@ -99,7 +100,7 @@ impl SummarizedRun {
     }
 }
 
-/// Returns the findings about records and about lost time, the worst first.
+/// Returns the findings about wrong data and about lost time, in descending order of severity.
 fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOrder) -> Vec<Finding> {
     let mut findings = record_findings(&Evidence {
         profile: &explained.profile,
@@ -114,7 +115,7 @@ fn findings_of_run(run: &RunEvidence<'_>, explained: &Explained, order: StreamOr
     });
     findings.retain(|finding| finding.severity == Severity::Bad);
     findings.extend(cost_findings(run));
-    // Impossible durations come first, because other wrong data may follow from them.
+    // Impossible durations come first, because they may be the reason for other findings about wrong data.
     let is_other = |finding: &Finding| finding.id != IMPOSSIBLE_DURATION;
     findings.sort_by_key(|finding| (finding.severity, is_other(finding), std::cmp::Reverse(finding.cost)));
     findings

@@ -1,4 +1,4 @@
-//! The screen of a summary: sentences, findings and tables.
+//! Writes the screen of a summary, which consists of sentences, findings and tables.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -30,23 +30,23 @@ use gpuflame_offline::analysis::{CopySums, Finding, Severity};
 /// Name of the row for GPU time whose launching line is unknown.
 const NO_LINE: &str = "[no line]";
 
-/// Data of the screen.
+/// The data from which the screen of a summary is written.
 pub(super) struct Screen<'a> {
     pub(super) explained: &'a Explained,
     pub(super) copies: &'a CopySums,
     pub(super) names: NameFolding,
     pub(super) findings: &'a [Finding],
-    /// The critical path; `None` if it was not asked for.
+    /// The critical path; `None` if the summary does not show it.
     pub(super) path: Option<&'a RunPath>,
     pub(super) sums: ScreenSums,
 }
 
-/// Sums that are the same for each size of the screen.
+/// Sums that are computed once, because they do not depend on the size of the screen.
 #[derive(Default)]
 pub(super) struct ScreenSums {
-    /// Idle time by cause, and by place.
+    /// Idle time in ns, keyed by cause and keyed by place.
     idle: OnceCell<[NanosByName; 2]>,
-    /// GPU time by source line.
+    /// GPU time in ns, keyed by the source line that launched the work.
     lines: OnceCell<NanosByName>,
 }
 
@@ -57,7 +57,7 @@ impl Screen<'_> {
         &self.explained.profile
     }
 
-    /// Returns the idle samples of the steady part. Returns an empty list if idle time is unknown.
+    /// Returns the samples of idle time in the steady part. Returns an empty list if idle time is unknown.
     pub(super) fn idle_samples(&self) -> Vec<&Sample> {
         let is_steady =
             |sample: &&Sample| !matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown));
@@ -85,12 +85,12 @@ impl Screen<'_> {
         layout::write(&[], &self.tables(fit), page, &mut text)?;
         text.push(b'\n');
         write_not_recorded(self.not_recorded(), page, &mut text)?;
-        // A command is not broken, so that it can be pasted.
+        // The command is not wrapped, so that the user can paste it into a shell.
         writeln!(text, "next: {}", clean_line(&self.next_command(input)))?;
         Ok(text)
     }
 
-    /// Returns the whole screen as tables, for programs.
+    /// Returns the contents of the whole screen as tables, for programs.
     pub(super) fn all_tables(&self, answers: &[String], input: &Source, fit: Fit) -> Vec<Table> {
         let findings = finding_table(self.findings, self.part().nanos, fit.rows);
         let unknown: Vec<_> = self.not_recorded();
@@ -119,7 +119,8 @@ impl Screen<'_> {
         tables
     }
 
-    /// Returns the table of busy and idle time. Empty for a single GPU, because the first sentence contains its times.
+    /// Returns the table with the busy and idle time of each GPU. Empty for a single GPU, because the first sentence
+    /// already contains its times.
     fn device_table(&self, most: usize) -> Table {
         let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);
         let times = self.profile().times();
@@ -138,7 +139,7 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns idle time by cause, and by place.
+    /// Returns the table of idle time per cause, and the table of idle time per place.
     pub(super) fn idle_tables(&self, most: usize) -> [Table; 2] {
         let [causes, places] = self.sums.idle.get_or_init(|| self.idle_sums());
         let by_cause = Table::new("idle_causes", &["total_ns", "share_percent", "cause"]);
@@ -156,7 +157,7 @@ impl Screen<'_> {
         [causes, places]
     }
 
-    /// Returns GPU work by name, over all GPUs.
+    /// Returns the table of GPU work per name, summed over all GPUs.
     fn work_table(&self, most: usize) -> Table {
         let mut sums: BTreeMap<String, Weight> = BTreeMap::new();
         for work in self.profile().works() {
@@ -180,13 +181,14 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns source lines by the GPU time that they launched. Empty if no line is known.
+    /// Returns the table of source lines, sorted by the GPU time of the work that they launched. Empty if no line is
+    /// known.
     fn line_table(&self, most: usize) -> Table {
         let lines = self.sums.lines.get_or_init(|| self.line_sums());
         self.sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)
     }
 
-    /// Returns GPU time by line; empty if no line is known.
+    /// Returns the GPU time per launching source line, in ns; empty if no line is known.
     fn line_sums(&self) -> NanosByName {
         let mut lines = BTreeMap::new();
         for sample in self.profile().samples(&GPU) {
@@ -200,7 +202,7 @@ impl Screen<'_> {
         lines
     }
 
-    /// Adds the largest sums to a table. A name that is not known is empty.
+    /// Adds the `most` largest sums to a table. The cell of an unknown name is empty.
     fn sum_table(&self, mut table: Table, sums: &NanosByName, most: usize) -> Table {
         let total = self.known_total(sums.values().copied());
         let mut sums: Vec<_> = sums.iter().filter(|(_, nanos)| **nanos > 0).collect();
@@ -214,7 +216,7 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns the sum to which shares refer; `None` if no share of the time is true.
+    /// Returns the total to which shares refer; `None` if impossible durations make all shares wrong.
     fn known_total(&self, nanos: impl Iterator<Item = u64>) -> Option<u64> {
         (!has_impossible_durations(self.findings)).then(|| saturating_sum(nanos))
     }

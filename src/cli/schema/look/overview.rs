@@ -166,35 +166,38 @@ objects! {
     }
     /// Result of one check.
     FindingRow {
-        /// `BAD`, `cost` if GPUs lost time, `note`, `ok`, `none` if nothing was found, or `unknown` if the input lacks the data.
+        /// Result of the check: `BAD`, `cost` if GPUs lost time, `note`, `ok`, `none` if nothing was found, or
+        /// `unknown` if the input lacks the data.
         result: String,
-        /// Stable name of the check.
+        /// Name of the check, which does not change between versions.
         id: String,
         what: String,
-        /// Number of findings; null if the check does not count them.
+        /// Number of items for which the check found something; null if the check does not count them.
         count: Option<u64>,
-        /// Share of the findings among the checked items.
+        /// Share of `count` in the number of checked items, in percent.
         share_percent: Option<f64>,
-        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure it. Such times overlap.
+        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure it. The times of
+        /// different findings overlap.
         cost_ns: Option<u64>,
-        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        /// Source location, GPU or rank that is responsible; empty if there is none.
         culprit: String,
-        /// Meaning of the finding; empty if nothing was found.
+        /// Explanation of the finding; empty if nothing was found.
         why: String,
     }
-    /// Something that is wrong, or that costs time, the most expensive first.
+    /// A finding about wrong data or lost time. The rows are in descending order of cost.
     CostRow {
-        /// `BAD` or `cost`.
+        /// Result of the check: `BAD` (wrong data) or `cost` (GPUs lost time).
         result: String,
-        /// Stable name of the check.
+        /// Name of the check, which does not change between versions.
         id: String,
-        /// Time that the GPUs would gain without the cause, in ns; null if the data is wrong. Such times overlap.
+        /// Time that the GPUs would gain without the cause, in ns; null if the data is wrong. The times of different
+        /// findings overlap.
         cost_ns: Option<u64>,
-        /// Share of the steady part of the run.
+        /// `cost_ns` as a share of the steady part of the run, in percent.
         share_percent: Option<f64>,
-        /// Place in the code, GPU or rank that is responsible; empty if there is none.
+        /// Source location, GPU or rank that is responsible; empty if there is none.
         culprit: String,
-        /// Meaning of the finding.
+        /// Explanation of the finding.
         why: String,
     }
 }

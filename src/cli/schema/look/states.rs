@@ -1,9 +1,10 @@
-//! Tables of `gpuflame states` and `gpuflame timeline`.
+//! JSON tables of `gpuflame states` and `gpuflame timeline`.
 
 use schemars::JsonSchema;
 
 verbs! {
-    /// `gpuflame states`. `idle_culprits` is present with `--culprits`, and `intervals` with `--intervals`.
+    /// `gpuflame states`. The table `idle_culprits` is present with `--culprits`, and the table `intervals` with
+    /// `--intervals`.
     States {
         states: StreamStateRow,
         causes: StateCauseRow,
@@ -29,181 +30,185 @@ verbs! {
 }
 
 objects! {
-    /// Queue length of a stream: minimum, quartiles and maximum over its changes.
+    /// Queue length of a stream. The queue length is the number of launched operations that have not begun; the figures
+    /// are over its changes.
     QueueLengthRow {
         device: u32, stream: u64,
-        /// Number of changes.
+        /// Number of changes of the queue length.
         count: u64,
-        /// Mean queue length.
+        /// Mean queue length over all changes.
         mean: f64,
-        /// Standard deviation of a sample; null for a single change.
+        /// Standard deviation of the queue length (of a sample); null for a single change.
         std: Option<f64>,
-        /// Minimum.
+        /// Minimum queue length.
         min: f64,
-        /// Lower quartile.
+        /// Lower quartile of the queue length.
         p25: f64,
-        /// Median.
+        /// Median queue length.
         p50: f64,
-        /// Upper quartile.
+        /// Upper quartile of the queue length.
         p75: f64,
-        /// Maximum.
+        /// Maximum queue length.
         max: f64,
     }
-    /// Idle time of a stream by category.
+    /// Idle time of a stream in one category.
     IdleTimeRow {
         device: u32, stream: u64,
-        /// `host_wait`, `kernel_wait` or `other`.
+        /// Category of the idle time: `host_wait`, `kernel_wait` or `other`.
         idle_category: String,
-        /// Sum of the gaps in microseconds; negative if operations overlap.
+        /// Sum of the gaps of this category in microseconds; negative if operations overlap.
         idle_time_us: f64,
-        /// Share of the idle time of the stream.
+        /// Share of this category in the idle time of the stream, from 0 to 1.
         idle_time_ratio: Option<f64>,
     }
-    /// A part of the time in which a stream ran, waited or had launched work that had not begun. The times by state add up to
-    /// the length.
+    /// Times of a stream in one part of the window, by state. The times of all states add up to `duration_ns`.
     TimelineRow {
         device: u32,
-        /// GPU context of the stream.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64,
         stream: u64,
-        /// Start in ns after the start of the window.
+        /// Start of the part in ns since the start of the window.
         start_ns: u64,
         /// Length of the part, in ns.
         duration_ns: u64,
-        /// Time in which the stream ran, in ns.
+        /// Time in which an operation of the stream ran, in ns.
         busy_ns: u64, busy_percent: f64,
-        /// Time in which a launched operation waited for an event, in ns.
+        /// Time in which the next operation was launched and the stream waited for a CUDA event, in ns.
         waiting_ns: u64,
-        /// Time in which a launched operation had not begun, in ns.
+        /// Time in which the next operation was launched and had not begun for another reason, in ns.
         pending_ns: u64,
-        /// Time without a launched operation, in ns.
+        /// Time in which the next operation was not launched yet, in ns.
         idle_ns: u64,
-        /// Time after the last operation of the stream, in ns.
+        /// Time after the end of the stream's last operation, in ns.
         finished_ns: u64,
-        /// Time between two windows, in ns.
+        /// Time between two recording windows, in ns.
         not_recorded_ns: u64,
     }
-    /// Time of a stream by state. The sum of all states is the time that is shown.
+    /// Time of a stream in each state. The times of all states add up to the time range that is shown.
     StreamStateRow {
         device: u64,
-        /// Number of the GPU context.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
-        /// Time in which an operation ran, in ns.
+        /// Time in which an operation of the stream ran, in ns.
         running_ns: u64,
-        /// Time in which the next operation was launched and its stream waited for an event, in ns.
+        /// Time in which the next operation was launched and the stream waited for a CUDA event, in ns.
         waiting_ns: u64,
-        /// Time in which the next operation was launched, had not begun, and waited for no known event, in ns.
+        /// Time in which the next operation was launched and had not begun, although the stream waited for no known
+        /// CUDA event, in ns.
         pending_ns: u64,
-        /// Time in which the next operation was not launched, or its launch is unknown, in ns.
+        /// Time in which the next operation was not launched yet or its launch is unknown, in ns.
         idle_ns: u64,
-        /// Time after the last operation, in ns.
+        /// Time after the end of the stream's last operation, in ns.
         finished_ns: u64,
-        /// Time in which no operation ran and no window was open, in ns.
+        /// Time in which no operation ran and no recording window was open, in ns.
         not_recorded_ns: u64,
     }
-    /// Time of a stream in one state for one cause.
+    /// Time of a stream in one state that has one cause.
     StateCauseRow {
         device: u64,
-        /// Number of the GPU context.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
         /// State of the stream: `waiting`, `pending` or `idle`.
         state: String,
-        /// Why: `event`, `collective`, `launch_latency`, `default_stream`, `other_streams`, `host_late` or `unknown`.
+        /// Cause of the state: `event`, `collective`, `launch_latency`, `default_stream`, `other_streams`, `host_late`
+        /// or `unknown`.
         cause: String,
         /// Time, in ns.
         time_ns: u64,
         /// Share of the time that is shown.
         share_percent: Option<f64>,
     }
-    /// Idle time of a stream, of the cause `host_late`, that is charged to one stack.
+    /// Idle time of a stream with the cause `host_late` that is charged to one stack.
     StateCulpritRow {
         device: u64,
-        /// Number of the GPU context.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
         /// Time, in ns.
         time_ns: u64,
         /// Share of the time that is shown.
         share_percent: Option<f64>,
-        /// Number of gaps of which this is the longest part.
+        /// Number of gaps of which this stack has the longest part.
         gaps: u64,
-        /// Stack of the late thread, or its two calls around the gap, as in `top --by idle`.
+        /// Stack of the late thread, or the thread's two calls around the gap, as in `top --by idle`.
         stack: String,
     }
-    /// Streams of one GPU.
+    /// Figures over all streams of one GPU.
     StreamsRow {
         device: u64,
-        /// Time that is shown, in ns.
+        /// Length of the time range that is shown, in ns.
         window_ns: u64,
         busy_ns: u64, busy_percent: Option<f64>,
-        /// Number of streams with work.
+        /// Number of streams that ran at least one operation.
         streams: u64,
         /// Maximum number of streams that ran at the same time.
         streams_at_once: u64,
-        /// Maximum number of operations of one stream that were launched and not finished.
+        /// Maximum number of operations on one stream that were launched and not finished.
         max_queue: u64,
     }
-    /// Time in which a number of streams of a GPU ran at the same time.
+    /// Time in which a certain number of a GPU's streams ran at the same time.
     ConcurrencyRow {
         device: u64,
-        /// Number of streams that ran.
+        /// Number of streams that ran at the same time.
         running_streams: u64,
         /// Time, in ns.
         time_ns: u64,
         /// Share of the time that is shown.
         share_percent: Option<f64>,
     }
-    /// Times from launch calls to the begin of their operations on one stream. Percentiles are null without operations.
+    /// Delays from the start of the launch call to the start of the launched operation, on one stream. Percentiles are
+    /// null if there are no operations.
     LaunchDelayRow {
         device: u64,
-        /// Number of the GPU context.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
-        /// Number of operations with a known launch that begin in the time that is shown.
+        /// Number of operations with a known launch that begin in the time range that is shown.
         launched: u64,
         p50_ns: Option<u64>, p95_ns: Option<u64>, max_ns: Option<u64>,
-        /// Sum of the delays while earlier work of the stream ran, in ns.
+        /// Part of the delays in which earlier work of the stream ran, summed, in ns.
         in_order_ns: u64,
-        /// Sum of the delays until an event, in ns.
+        /// Part of the delays in which the stream waited for a CUDA event, summed, in ns.
         event_ns: u64,
-        /// Sum of the delays until an event after a kernel that moves data between GPUs, in ns.
+        /// Part of the delays in which the stream waited for a CUDA event after a kernel that moves data between GPUs,
+        /// summed, in ns.
         collective_ns: u64,
-        /// Sum of the delays of launches in flight, in ns.
+        /// Part of the delays in which the launch was in flight, summed, in ns.
         launch_latency_ns: u64,
-        /// Sum of the delays by the default stream, in ns.
+        /// Part of the delays that the default stream caused, summed, in ns.
         default_stream_ns: u64,
-        /// Sum of the delays while other streams ran and no other cause is known, in ns.
+        /// Part of the delays in which other streams ran and no other cause is known, summed, in ns.
         other_streams_ns: u64,
-        /// Sum of the delays of unknown cause, in ns.
+        /// Part of the delays with an unknown cause, summed, in ns.
         unknown_ns: u64,
     }
-    /// A part of the time, on one GPU.
+    /// Figures of one GPU in one part of the window.
     OverTimeRow {
-        /// Start, in ns since the start of the window.
+        /// Start of the row's time range, in ns since the start of the window.
         start_ns: u64,
         device: u64, busy_percent: Option<f64>,
-        /// Sum of the streams' running times, in ns.
+        /// Sum of the running times of all streams, in ns.
         streams_ns: u64,
-        /// Sum of the times in which operations were launched and not finished, in ns.
+        /// Sum over all operations of the time in which the operation was launched and not finished, in ns.
         queued_ns: u64,
         bytes: u64,
-        /// Bytes by time, in GB/s.
+        /// Bytes divided by time, in GB/s (1,000,000,000 bytes per second).
         bandwidth_gb_per_s: Option<f64>,
     }
     /// Interval in which a stream had one state.
     IntervalRow {
-        /// Start, in ns since the start of the window.
+        /// Start of the row's time range, in ns since the start of the window.
         start_ns: u64,
         duration_ns: u64, device: u64,
-        /// Number of the GPU context.
+        /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
-        /// State of the stream.
+        /// State of the stream: `running`, `waiting`, `pending`, `idle`, `finished` or `not_recorded`.
         state: String,
-        /// Why; null if the stream was running or finished.
+        /// Cause of the state; null if the stream was running or finished.
         cause: Option<String>,
-        /// Event that the stream waited for; null if there is none, or it is unknown.
+        /// Id of the CUDA event for which the stream waited; null if there is no such event, or if it is unknown.
         event: Option<u64>,
-        /// Work that ran first, or that began next; null after the last work.
+        /// Name of the first work that ran in the interval, or of the work that began next; null after the last work.
         work: Option<String>,
-        /// With `--culprits`: stack to which most of the interval is charged, if the launch was late.
+        /// With `--culprits`: stack to which most of the interval is charged. Null if the launch was not late.
         culprit: Option<String>,
     }
 }

@@ -1,4 +1,4 @@
-//! Tables of `gpuflame top` and `gpuflame view`.
+//! JSON tables of `gpuflame top` and `gpuflame view`.
 
 use schemars::JsonSchema;
 
@@ -6,7 +6,7 @@ use super::critical_path::WorkSlackRow;
 use super::states::TimelineRow;
 
 verbs! {
-    /// `gpuflame top`: the tables named by `--by`.
+    /// `gpuflame top`: the tables that `--by` names.
     Top {
         ?
         kernels: KernelRow,
@@ -26,7 +26,7 @@ verbs! {
         slack: WorkSlackRow,
         impossible_durations: ImpossibleRow,
     }
-    /// `gpuflame view`: `activities`, `stats` with `--stats`, or `timeline` with `--timeline`.
+    /// `gpuflame view`: the table `activities`, or `stats` with `--stats`, or `timeline` with `--timeline`.
     View {
         ?
         activities: ActivityRow,
@@ -36,129 +36,132 @@ verbs! {
 }
 
 objects! {
-    /// GPU work of one name on one GPU.
+    /// All GPU work with the same name on one GPU.
     KernelRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, p50_ns: u64, p95_ns: u64,
         max_ns: u64, device: u32, name: String,
     }
-    /// GPU work of one launching stack.
+    /// All GPU work that one stack launched.
     StackRow { total_ns: u64, share_percent: Option<f64>, count: u64, stack: String, }
-    /// GPU work launched by one source line.
+    /// All GPU work that one source line launched.
     LineRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, line: String, function: String,
-        /// Names of the kernels with the most GPU time, and how many more there are.
+        /// Names of the kernels with the most GPU time, and the number of further kernels.
         kernels: String,
     }
-    /// Time of one function and its callees.
+    /// Times of one function, including its callees.
     FunctionRow {
-        /// GPU time launched in the function, in ns.
+        /// GPU time of the work that the function launched, in ns; null if unknown.
         gpu_ns: Option<u64>,
-        /// CPU time of the launching threads in the function, in ns.
+        /// CPU time of the launching threads in the function, in ns; null if it was not recorded.
         cpu_ns: Option<u64>,
-        /// Time in which the launching threads waited in the function, in ns.
+        /// Time in which the launching threads waited in the function, in ns; null if it was not recorded.
         waiting_ns: Option<u64>,
         function: String,
     }
-    /// Copies of one GPU with one direction and the same kinds of memory.
+    /// All copies on one GPU with the same direction and the same kinds of memory.
     CopyRow {
         total_ns: u64,
-        /// Share of the copies' total time, including rows that are left out; null if that time is 0.
+        /// Share of the total time of all copies, including rows that are left out; null if that time is 0.
         share_percent: Option<f64>,
         count: u64,
-        /// Bytes copied; null if the trace does not give them.
+        /// Number of bytes copied; null if the trace does not contain it.
         bytes: Option<u64>,
         /// Bytes divided by time, in GB/s (1,000,000,000 bytes per second); null if either is 0 or unknown.
         bandwidth_gb_per_s: Option<f64>,
         device: u32,
-        /// `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on; null if unknown.
+        /// Direction of the copies: `HtoD`, `DtoH`, `DtoD`, `PtoP` and so on; null if unknown.
         direction: Option<String>,
-        /// Kind of memory that is read: `pageable`, `pinned`, `device`, `managed` and so on; null if unknown.
+        /// Kind of memory that the copies read: `pageable`, `pinned`, `device`, `managed` and so on; null if unknown.
         from: Option<String>,
-        /// Kind of memory that is written; null if unknown.
+        /// Kind of memory that the copies write; null if unknown.
         to: Option<String>,
     }
-    /// Delay between the launching call and the start on the GPU, for work of one name.
+    /// Delay between the launching call and the start on the GPU, for all work with the same name.
     DelayRow {
         avg_ns: u64, p50_ns: u64, p95_ns: u64, max_ns: u64, count: u64,
-        /// Number of activities that began before their call, which clocks that differ explain.
+        /// Number of activities that began before their launching call, which means that the clocks of host and GPU
+        /// differ.
         before_launch: u64,
         name: String,
     }
-    /// Idle time of one cause.
+    /// Idle time with one cause.
     IdleCauseRow { total_ns: u64, share_percent: Option<f64>, gaps: u64, cause: String, }
-    /// Idle time by the call that the launching thread was in.
+    /// Idle time during which the launching thread was in one call.
     IdleCallRow {
         total_ns: u64, share_percent: Option<f64>, gaps: u64,
-        /// API call or built-in function; null if none is known.
+        /// API call or built-in function in which the thread was; null if no call is known.
         call: Option<String>,
     }
-    /// Idle time by function.
+    /// Idle time during which the launching thread was in one function.
     IdleFunctionRow {
         total_ns: u64, share_percent: Option<f64>, gaps: u64,
-        /// Innermost function; null if none is known.
+        /// Innermost function in which the thread was; null if no function is known.
         function: Option<String>,
     }
-    /// Idle time by source line.
+    /// Idle time during which the launching thread was at one source line.
     IdleLineRow {
         total_ns: u64, share_percent: Option<f64>, gaps: u64,
-        /// `FILE:LINE` of the user's code; null if none is known.
+        /// Source line of the user's code as `FILE:LINE`; null if no line is known.
         line: Option<String>,
     }
-    /// Idle time by module.
+    /// Idle time during which the launching thread was in one module.
     IdleModuleRow {
         total_ns: u64, share_percent: Option<f64>, gaps: u64,
-        /// Module of PyTorch, or file of the innermost function; null if none is known.
+        /// PyTorch module, or file of the innermost function; null if neither is known.
         module: Option<String>,
     }
-    /// Idle time of one cause and stack. The numbers are null in a row that says why idle time is unknown.
+    /// Idle time with one cause and stack. If idle time is unknown, one row contains the reason, and its numbers are
+    /// null.
     IdleRow { total_ns: Option<u64>, share_percent: Option<f64>, gaps: Option<u64>, cause: String, stack: String, }
-    /// Communication of one GPU.
+    /// Time of communication and computation on one GPU.
     CommRow {
         device: u32,
-        /// Time in which communication ran, in ns.
+        /// Time in which at least one communication operation ran, in ns.
         comm_ns: u64,
         exposed_ns: u64,
-        /// Share of the communication that is exposed.
+        /// Share of the communication time in which no computation ran, in percent.
         exposed_percent: Option<f64>,
-        /// Time in which communication and computation ran at once, in ns.
+        /// Time in which communication and computation ran at the same time, in ns.
         overlapped_ns: u64,
-        /// Share of the communication that is overlapped.
+        /// Share of the communication time in which computation ran too, in percent.
         overlap_percent: Option<f64>,
-        /// Time in which computation ran, in ns.
+        /// Time in which at least one computation ran, in ns.
         compute_ns: u64,
     }
-    /// Communication launched by one stack.
+    /// All communication that one stack launched.
     CommStackRow {
         exposed_ns: u64,
-        /// Share of all exposed communication.
+        /// Share of the exposed communication time of all stacks, in percent.
         share_percent: Option<f64>,
         total_ns: u64, count: u64, stack: String,
     }
-    /// Times that impossible durations change. The first two rows are sums.
+    /// A time that impossible durations change. The first two rows are sums; every other row is an activity with an
+    /// impossible duration.
     ImpossibleRow {
-        /// Time as recorded, in ns.
+        /// The time as it was recorded, in ns.
         recorded_ns: u64,
-        /// Time if each impossible duration ends where later work of its stream begins, in ns.
+        /// The time if each activity with an impossible duration ended when later work of its stream begins, in ns.
         clamped_ns: u64,
         device: Option<u32>, stream: Option<u64>, start_ns: Option<u64>,
-        /// Sum, or name of the activity.
+        /// Name of the sum or of the activity.
         what: String,
     }
-    /// An activity. Its times are null if they were not collected.
+    /// An activity. Its times are null if CUPTI did not collect them.
     ActivityRow {
         start_ns: Option<u64>, duration_ns: Option<u64>, device: u32, stream: u64,
-        /// Id that links the activity to its call; null if the trace gives none.
+        /// Correlation id that the activity shares with its API call; null if the trace does not contain one.
         correlation: Option<u64>,
         bytes: u64,
-        /// Kind of memory that a copy reads; null if unknown or not a copy.
+        /// Kind of memory that a copy reads; null if unknown or if the activity is not a copy.
         from: Option<String>,
-        /// Kind of memory that a copy or fill writes; null if unknown or neither.
+        /// Kind of memory that a copy or fill writes; null if unknown or if the activity is neither.
         to: Option<String>,
         name: String,
         /// Launching stack, outermost frame first, frames separated by `;`.
         launched_by: String,
     }
-    /// GPU work of one name.
+    /// All GPU work with the same name, summed over all GPUs.
     StatsRow {
         total_ns: u64, share_percent: Option<f64>, count: u64, avg_ns: u64, min_ns: u64, max_ns: u64, name: String,
     }
