@@ -123,7 +123,7 @@ fn odd_value(rng: &mut Rng) -> Value {
     }
 }
 
-/// Damages trace events at random: changes values, removes or repeats events, and changes their order.
+/// Damages trace events at random: changes or removes values, removes or repeats events, and changes the events' order.
 fn damage(events: &mut Vec<Value>, rng: &mut Rng) {
     for _ in 0..=rng.below(8) {
         if events.is_empty() {

@@ -232,8 +232,8 @@ fn line(columns: &[Column], page: Page) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns the timeline as a table for programs. It has one row per stream and column, except for columns in which the
-/// stream was idle all the time.
+/// Returns the timeline as a table for programs. It has one row per stream and column, but only for columns in which
+/// the stream ran, waited or had pending work.
 fn table(columns: &StateColumns, zero: u64) -> Table {
     let mut table = Table::new(
         "timeline",

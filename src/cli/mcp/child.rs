@@ -76,7 +76,8 @@ async fn read_output(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, St
     }
 }
 
-/// Reads a pipe to its end. Returns complete lines with at most MAX_REMARK_BYTES in total.
+/// Reads a pipe to its end. Returns the first MAX_REMARK_BYTES bytes as text. If bytes were dropped, a last line
+/// contains their number.
 async fn read_remarks(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let (mut kept, mut part, mut dropped) = (Vec::new(), [0; 4096], 0);
     let Some(mut pipe) = pipe else { return Ok(String::new()) };
