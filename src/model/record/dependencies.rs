@@ -139,5 +139,6 @@ pub struct HostNode {
     pub end: Nanos,
     /// Graph to which the node belongs.
     pub graph: GraphId,
+    /// Node that called the function.
     pub node: GraphNodeId,
 }
