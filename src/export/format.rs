@@ -1,4 +1,4 @@
-//! The description of a file format: its name, its file extensions, and the function that writes it.
+//! Describes a file format: its name, its file extensions, and the function that writes it.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -28,9 +28,9 @@ pub struct Format {
 /// Function that writes a format. There is a variant for each kind of input.
 #[derive(Clone, Copy)]
 pub enum Writes {
-    /// The format is made from the samples of a view, so sums are sufficient.
+    /// The format is written from the samples of a view, so only sums are needed.
     View(DrawView),
-    /// The format is made from single activities, sorted.
+    /// The format is written from single activities, which must be sorted.
     Events(WriteEvents),
 }
 
@@ -57,12 +57,12 @@ impl<'a> Drawing<'a> {
         Self { profile, view, options, flame: OnceCell::new() }
     }
 
-    /// Returns the view.
+    /// Returns the view to draw.
     pub fn view(&self) -> &'a View {
         self.view
     }
 
-    /// Returns the flame graph tree, which is built on first use, once for all formats.
+    /// Returns the flame graph tree, which is built when it is first used, only once for all formats.
     pub fn flame(&self) -> &Flame {
         self.flame.get_or_init(|| Flame::build(self.profile, self.view, self.options))
     }
@@ -100,15 +100,14 @@ impl Format {
         Self { is_binary: true, ..self }
     }
 
-    /// Whether the format is made from the samples of a view, and so can show any view.
+    /// Whether the format is written from the samples of a view. Such a format can show any view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))
     }
 
     /// Draws `view`.
     ///
-    /// # Errors
-    /// Errors of `out`; `Setting` if the format is made from single activities.
+    /// # Errors Errors of `out`; `Setting` if the format is written from single activities.
     pub fn draw(&self, profile: &Profile, view: &View, options: &Options, out: &mut dyn Write) -> Result<()> {
         self.write(&Drawing::new(profile, view, options), out)
     }

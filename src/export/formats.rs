@@ -1,11 +1,12 @@
-//! The formats that the recorder writes. The shared library contains no other formats.
+//! Lists the formats that the recorder (the shared library in the recorded process) writes. The library contains no
+//! other formats.
 
 use super::format::Format;
 
 /// Formats that the recorder writes.
 pub static FORMATS: &[&Format] = &[&super::folded::FOLDED, &super::svg::SVG];
 
-/// Returns the format that this word selects, if the recorder writes it.
+/// Returns the format that `word` selects. Returns `None` if the recorder does not write that format.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

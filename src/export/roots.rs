@@ -8,23 +8,23 @@ use super::options::{NameFolding, Options, Root};
 use gpuflame_model::profile::{OTHER_THREADS, Profile, Sample, SampleSite, ShownFrameKind, View};
 use gpuflame_model::record::{DeviceId, GpuContextId, StreamId, ThreadId};
 
-/// The requested root frames, and the data needed to name them.
+/// The root frames that the user requested, and the data needed to name them.
 pub(super) struct Roots<'a> {
     profile: &'a Profile,
     wanted: Vec<Root>,
     names: NameFolding,
-    /// Names that more than one thread has.
+    /// Names that several threads have.
     shared_names: BTreeSet<&'a str>,
-    /// Numbers that more than one stream has.
+    /// Stream ids that several streams of different CUDA contexts have.
     shared_streams: BTreeSet<StreamId>,
 }
 
-/// A stream of a GPU context.
+/// A stream, identified by its CUDA context and its id.
 type StreamKey = (GpuContextId, StreamId);
 
 impl<'a> Roots<'a> {
-    /// Selects those requested root frames for which the samples of `view` have data. (The samples of some views have
-    /// no GPU or no stream.)
+    /// Selects those requested root frames for which the samples of `view` contain data. In some views, samples have no
+    /// GPU or no stream.
     pub(super) fn new(profile: &'a Profile, view: &View, options: &Options) -> Self {
         let has = |root: &Root| match root {
             Root::Process | Root::Thread => true,
@@ -100,7 +100,7 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Returns the names that belong to more than one owner in `all`.
+/// Returns the names that have several owners. `all` contains pairs of owner and name.
 fn find_shared<O: PartialEq, N: Ord + Copy>(all: impl Iterator<Item = (O, N)>) -> BTreeSet<N> {
     let mut owners: BTreeMap<N, O> = BTreeMap::new();
     let mut shared = BTreeSet::new();

@@ -1,28 +1,28 @@
-//! Shortens kernel names to the form that people use: a name of 250 characters becomes
+//! Shortens kernel names to the form that people use. For example, a name of 250 characters is shortened to
 //! `vectorized_elementwise_kernel<GeluCUDAKernelImpl>`.
 //!
-//! The short name of a template kernel consists of its function and, if a template argument gives it, its computation:
-//! the innermost named functor. Namespaces, number types, sizes, layouts, lambdas and parameters are omitted. The rules
-//! apply to the demangler's output and need no list of kernels. Names that cannot be parsed are unchanged. Sums must
-//! use the full names, because several kernels may have the same short name.
+//! The short name of a template kernel consists of its function and, if possible, its computation. The computation is
+//! the innermost named functor in the template arguments. Namespaces, number types, sizes, layouts, lambdas and
+//! parameters are omitted. The rules apply to the demangler's output and need no list of kernels. Names that cannot be
+//! parsed are unchanged. Sums must be keyed by full names, because several kernels may have the same short name.
 
 use std::collections::BTreeSet;
 use std::collections::HashMap;
 
-/// Maximum nesting depth of templates to parse. Real names have up to 12 levels, but arbitrary files may contain any
-/// name.
+/// Maximum nesting depth of templates to parse. Real names have up to 12 levels. The limit is needed because a file may
+/// contain any text as a name.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of distinct names for which short names are made. A picture has a few hundred names. Comparing 10,000
-/// names takes a megabyte of memory.
+/// Maximum number of distinct names that are shortened. A picture has a few hundred names. To find duplicates among
+/// 10,000 short names takes a megabyte of memory.
 const MAX_NAMES: usize = 10_000;
 
-/// Returns the short name of a kernel; `None` if it would not be shorter.
+/// Returns the short name of a kernel; `None` if the name cannot be shortened.
 pub fn short_kernel(name: &str) -> Option<String> {
     shortened(name).filter(|short| short.len() < name.len())
 }
 
 fn shortened(name: &str) -> Option<String> {
-    // The name of a kernel that is not a template is exactly the name that its author chose, so it is not shortened.
+    // If a kernel is not a template, its name is exactly what the author chose, so the name is not shortened.
     if !name.contains(['<', '(']) {
         return None;
     }
@@ -36,8 +36,7 @@ fn shortened(name: &str) -> Option<String> {
 }
 
 /// Returns the short name of each of `names`, unless two names would have the same short name. If there are more than
-/// `MAX_NAMES` names, returns an empty map, because a file with more names is read only by programs, and may contain
-/// long names.
+/// `MAX_NAMES` names, returns an empty map. Only programs read a file with so many names, so the names may be long.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -58,7 +57,8 @@ pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a st
     owners.into_iter().filter_map(|(short, whole)| Some((whole?, short))).collect()
 }
 
-/// Removes the return type from a name: `void`, as in `void at::f<int>(int)`, or a template.
+/// Removes the return type from a name such as `void at::f<int>(int)`. A return type is `void` or a template. Returns
+/// `None` if the text before the name is something else.
 fn without_return_type(name: &str) -> Option<&str> {
     let blanks = find_outside_brackets(name, b' ').filter(|at| !name[at + 1..].starts_with("const"));
     let Some(blank) = blanks.last() else { return Some(name) };
@@ -67,7 +67,7 @@ fn without_return_type(name: &str) -> Option<&str> {
     is_type.then(|| &name[blank + 1..])
 }
 
-/// Computation of a kernel, which an argument of the kernel's template names.
+/// Functor in a kernel's template arguments, which shows what the kernel computes.
 struct Functor<'a> {
     name: &'a str,
     /// True for a lambda, a function or a type named like a functor; false for any other type.
@@ -86,7 +86,7 @@ impl<'a> Functor<'a> {
     }
 }
 
-/// A name such as `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
+/// A qualified name such as `at::native::f<int>(int)::{lambda()#1}::operator()`, split into its parts.
 struct NamePath<'a> {
     parts: Vec<Part<'a>>,
     has_lambda: bool,
@@ -115,7 +115,7 @@ impl<'a> NamePath<'a> {
                 path.parts.push(part);
                 rest = after;
             }
-            // Skips the parameters of the kernel, or of the function that contains a lambda.
+            // Skips the parameter list of the kernel, or of a function that contains a lambda.
             while rest.starts_with('(') {
                 rest = &rest[closing_bracket(rest)?..];
             }
@@ -132,7 +132,8 @@ impl<'a> NamePath<'a> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Returns the name of the part `own`. If the name is only `kernel`, the previous part is added: `gemvx::kernel`.
+    /// Returns the name of the part `own`. If that name is just `kernel`, the previous part is added, as in
+    /// `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);
         match before.filter(|_| own.name.eq_ignore_ascii_case("kernel")) {
@@ -141,14 +142,14 @@ impl<'a> NamePath<'a> {
         }
     }
 
-    /// Whether the name belongs to a library of containers and layouts.
+    /// Whether the name is in the namespace of a library of containers or layouts (`std` or `cute`).
     fn is_in_data_library(&self) -> bool {
         matches!(self.parts[..], [Part { name: "std" | "cute", .. }, _, ..])
     }
 }
 
 impl<'a> Part<'a> {
-    /// Parses one part of a name, with its template arguments. Also returns the text that follows.
+    /// Parses one part of a name, with its template arguments. Returns the part and the text after it.
     fn parse(text: &'a str) -> Option<(Self, &'a str)> {
         let is_in_name = |c: char| c.is_alphanumeric() || matches!(c, '_' | '$' | '.' | '~' | '@' | '#');
         let mut end = text.find(|c| !is_in_name(c)).unwrap_or(text.len());
@@ -185,7 +186,7 @@ impl<'a> Part<'a> {
         WORDS.iter().any(|word| self.name.contains(word))
     }
 
-    /// Whether the part is named like a type of data, of a memory layout or of an access method.
+    /// Whether the part has the name of a data type, a memory layout or an access method.
     fn is_data_type(self) -> bool {
         const NAMES: [&str; 14] = [
             "long",
@@ -237,14 +238,14 @@ fn find_outside_brackets(text: &str, wanted: u8) -> impl Iterator<Item = usize> 
         .map(|(at, _)| at)
 }
 
-/// Returns the position after the bracket that closes the bracket with which `text` begins.
+/// Returns the position after the bracket that matches the opening bracket at the start of `text`.
 fn closing_bracket(text: &str) -> Option<usize> {
     let mut depths = BracketDepth::default();
     text.bytes().position(|byte| depths.next(byte) == 0).map(|at| at + 1)
 }
 
-/// Counter of open brackets. Also counts the `<` of `operator<` and the `>` of `->`, which are not brackets. A name
-/// that contains `operator<` or `->` is therefore not shortened; only names of functions contain these.
+/// Counts open brackets. The `<` of `operator<` is counted although it is not a bracket, so a name that contains
+/// `operator<` within brackets is not shortened. The `>` of `->` is not counted.
 #[derive(Default)]
 struct BracketDepth {
     depth: usize,
@@ -268,8 +269,8 @@ impl BracketDepth {
 mod tests {
     use super::*;
 
-    /// The names come from PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL, in the forms in which torch.profiler, Nsight
-    /// Systems and gpuflame's demangler show them.
+    /// The names are of kernels of PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL. They have the forms that torch.profiler,
+    /// Nsight Systems and gpuflame's demangler show.
     #[test]
     fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [

@@ -7,14 +7,14 @@ use super::frame::ComposedFrame;
 use super::options::{GraphStacks, NameFolding};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameKind};
 
-/// A line of source code that contains the call to the next function of the stack.
+/// A line of source code in a function of the stack: the line from which the next function was called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceLine<'a> {
-    /// Function that contains the line, with the name that its frame shows.
+    /// Name of the function that contains the line, as shown in its frame.
     pub function: Cow<'a, str>,
     /// Programming language; empty if unknown.
     pub language: &'static str,
-    /// Path of the source file, as far as it is known.
+    /// Path of the source file, or the part of the path that is known.
     pub file: &'a str,
     /// Line number.
     pub line: u32,
@@ -34,15 +34,15 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
     None
 }
 
-/// The line of user code that was being executed.
+/// The line of user code that was being executed when the stack was captured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutedLine {
-    /// Path of the source file, as far as it is known.
+    /// Path of the source file, or the part of the path that is known.
     pub file: String,
-    /// Line number. In traces of other tools, the first line of the function, because these traces contain no other
-    /// line.
+    /// Line number. In traces of other tools, this is the first line of the function, because such traces contain no
+    /// other line.
     pub line: u32,
-    /// Function that contains the line, with the name that its frame shows.
+    /// Name of the function that contains the line, as shown in its frame.
     pub function: String,
 }
 
@@ -67,9 +67,9 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
     innermost
 }
 
-/// Returns the innermost function of user code at a site, with the name that its frame shows. If the function of the
-/// executed line is user code, returns this function; otherwise, the innermost function outside the C and C++
-/// libraries.
+/// Returns the name of the innermost function of user code at a site, as shown in its frame. This is the function that
+/// contains the executed line if that function is user code. Otherwise it is the innermost function outside the C and
+/// C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
     user_function_of(profile, &frames, line_of(profile, &frames).as_ref())
@@ -91,8 +91,7 @@ fn user_function_of(
     frames.iter().rev().find(is_user_code).map(|frame| frame.text.to_string())
 }
 
-/// Whether the file or module of a frame shows that the frame is native code of a system library, of CUDA or of
-/// PyTorch.
+/// Whether a frame is native code of a system library, of CUDA or of PyTorch, as its file or module shows.
 pub fn is_library_frame(profile: &Profile, frame: &ComposedFrame<'_>) -> bool {
     const LIBRARIES: [&str; 9] = [
         "libcuda",
@@ -130,7 +129,7 @@ fn is_library_file(file: &str) -> bool {
     const FOLDERS: [&str; 4] = ["/site-packages/", "/dist-packages/", "/lib/python3", "/usr/include/"];
     const ROOTS: [&str; 7] =
         ["torch/", "site-packages/", "dist-packages/", "<", "/pytorch/", "/rustc/", "/usr/src/"];
-    // Paths of glibc's files in its debug information: `../sysdeps/unix/..`, `./nptl/..`.
+    // Folders in the paths that glibc's debug information contains, such as `../sysdeps/unix/..` and `./nptl/..`.
     const GLIBC: [&str; 10] =
         ["nptl/", "sysdeps/", "csu/", "elf/", "io/", "libio/", "malloc/", "misc/", "posix/", "time/"];
     // In some traces, the names of the interpreter's files have no folder.
@@ -143,21 +142,23 @@ fn is_library_file(file: &str) -> bool {
         || ROOTS.iter().chain(&FILES).any(|start| file.starts_with(start))
 }
 
-/// Names of the innermost frames of a stack, one per kind. A name that was not recorded is `None`.
+/// Names of the innermost frames of a stack: the innermost call, function and module. `None` if the name was not
+/// recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InnermostFrames {
-    /// Call of an API or of a built-in function, if the stack ends in one.
+    /// Call to an API or to a built-in function, if the stack ends with such a call.
     pub call: Option<String>,
-    /// Innermost function whose name is known, or else the innermost address (`libcublasLt.so.13+0x71ba61d`).
+    /// Innermost function whose name is known. If no name is known, the innermost address
+    /// (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost module of PyTorch, or the file that contains the innermost function, even if the function's name is
-    /// unknown.
+    /// Innermost PyTorch module (`nn.Module`). If there is none, the file that contains the innermost function, even if
+    /// the function's name is unknown.
     pub module: Option<String>,
 }
 
-/// Prefix of the frames by which torch.profiler shows modules.
+/// Prefix of frames that represent PyTorch modules in traces of torch.profiler.
 const MODULE_PREFIX: &str = "nn.Module: ";
-/// Prefix of the frames by which torch.profiler shows functions that are not written in Python.
+/// Prefix of frames that represent functions not written in Python in traces of torch.profiler.
 const BUILT_IN_PREFIX: &str = "<built-in";
 
 /// Returns the innermost frames at a site. For the time between two calls, the names have the form `[between A and
@@ -178,7 +179,7 @@ pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding)
     }
 }
 
-/// Returns the name for the time between two calls, one made in `first`, the other in `second`.
+/// Returns the name for the time between two calls. The first call was made in `first`, and the second in `second`.
 fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first?, second?) {
         (first, second) if first == second => Some(format!("[between two calls in {first}]")),
@@ -190,7 +191,7 @@ fn is_built_in(frame: &ComposedFrame<'_>) -> bool {
     frame.text.starts_with(BUILT_IN_PREFIX)
 }
 
-/// Whether a frame is a function of the program or of a library, not a call, a range or a module of PyTorch.
+/// Whether a frame is a function of the program or of a library. Calls, ranges and PyTorch modules are not functions.
 fn is_function(frame: &&ComposedFrame<'_>) -> bool {
     matches!(frame.kind, ShownFrameKind::Code | ShownFrameKind::Python)
         && !is_built_in(frame)
@@ -218,7 +219,7 @@ fn innermost_of_stack(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Innerm
     }
 }
 
-/// The end of a stack: its innermost frames, and the line that was executed.
+/// The end of a stack: its innermost frames, and the executed line.
 #[derive(Clone, Debug, Default)]
 pub struct StackEnd {
     /// Innermost frames of each kind.
@@ -230,8 +231,9 @@ pub struct StackEnd {
 }
 
 impl StackEnd {
-    /// Returns the end of the stack with these frames, root first. A caller that needs several of the results should
-    /// compose the frames only once, because composing takes longer than all other work of this module.
+    /// Returns the end of the stack that consists of `frames`, root first. If a caller needs several results for a
+    /// stack, it should compose the frames only once, because composing takes longer than all other work of this
+    /// module.
     pub fn of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Self {
         let line = line_of(profile, frames);
         Self {
@@ -241,7 +243,7 @@ impl StackEnd {
         }
     }
 
-    /// Returns the end of the stack at a site that has one stack.
+    /// Returns the end of the stack at a site. The site must have only one stack.
     pub(super) fn at(profile: &Profile, site: SampleSite) -> Self {
         Self::of(profile, &stack(profile, site, GraphStacks::Both, NameFolding::Kept))
     }
@@ -261,8 +263,8 @@ const LANGUAGES: [(&str, &[&str]); 9] = [
 ];
 
 fn language(kind: ShownFrameKind, file: &str) -> &'static str {
-    // The language is derived from the kind of frame, because Python code need not come from a file (its file is then
-    // `<string>`).
+    // Python code need not be in a file (the file is then `<string>`), so Python is recognised by the kind of the
+    // frame.
     if kind == ShownFrameKind::Python {
         return "Python";
     }

@@ -1,4 +1,4 @@
-//! Writes the table of stacks, to which the columns `stack` and `created_stack` of the activity table refer.
+//! Writes the table of stacks, whose ids are in the columns `stack` and `created_stack` of the activity table.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -27,9 +27,9 @@ const HEADER: [&str; 11] = [
     "line",
 ];
 
-/// Writes a row for each stack: thread, call and frames, three counts, and the source line of the call, if known. The
-/// counts are the activities with this stack as `stack`, the activities with this stack as `created_stack`, and the
-/// launches on this stack that have no activity.
+/// Writes a row for each stack. The row contains the thread, the API call, the frames, three counts, and the source
+/// line of the call if known. The counts are the activities whose `stack` is this stack, the activities whose
+/// `created_stack` is this stack, and the launches with this stack that have no activity.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -1,6 +1,7 @@
-//! The summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work, whether
-//! the results are complete, and the file to open. The library prints all five lines at the exit. `gpuflame summary`
-//! prints the lines about busy time, idle time and completeness. The complete figures are in the ledger.
+//! Writes the summary of a run in five lines: how busy the GPUs were, why they were idle, the most expensive GPU work,
+//! whether the results are complete, and the file to open. The library prints all five lines when the process exits.
+//! `gpuflame summary` prints only the lines about busy time, idle time and completeness. The ledger contains all
+//! figures.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -20,28 +21,30 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{ContextId, CopyKind, Loss, MemoryKind, Work};
 use gpuflame_model::sorting;
 
-/// Maximum number of GPUs, and of kinds of GPU work, that are listed.
+/// Maximum number of GPUs that are listed, and maximum number of kinds of GPU work that are listed.
 const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
 /// Maximum length of a name of GPU work, in characters.
 const MAX_NAME_CHARS: usize = 60;
-/// Maximum number of stacks that are searched for the place with the most idle time, longest idle time first.
+/// Maximum number of stacks that are examined to find the place with the most idle time. Stacks with the longest idle
+/// time are examined first.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// A wait of the host is listed only if at least this share of the idle time, in percent, follows it.
+/// Minimum share of the idle time, in percent, that must directly follow a wait of the host. Waits followed by less are
+/// not listed.
 const MIN_WAIT_PERCENT: f64 = 5.0;
-/// Minimum duration of a step that is listed, as a multiple of the median duration.
+/// Minimum duration of a step that is listed as slow, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
-/// Minimum duration of a step that is listed, in percent of the duration of all steps.
+/// Minimum duration of a step that is listed as slow, in percent of the total duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
 
-/// If at least this share of the bytes, in percent, is copied from or to pageable memory, all bytes count as pageable.
+/// If at least this share of the copied bytes, in percent, is in pageable memory, the summary does not write "mostly".
 const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
 
-/// Returns the lines of the summary. `files` are all files that were written; if there are none, the line about the file to
-/// open is omitted.
+/// Returns the lines of the summary. `files` contains all files that were written. If it is empty, the line about the
+/// file to open is omitted.
 pub fn summary_lines(ledger: &Ledger, profile: &Profile, files: &[&Path]) -> Vec<String> {
     let mut lines = busy_and_idle_lines(ledger, profile);
     lines.extend(work_line(profile));
@@ -60,8 +63,8 @@ pub fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { 100.0 * part as f64 / whole as f64 }
 }
 
-/// Whether GPUs may have been busy for longer than the busy time shows, because work was lost, came too late to count,
-/// or has no record.
+/// Whether GPUs may have been busy for longer than the measured busy time, because GPU work was lost, arrived too late
+/// to be counted, or has no record.
 fn is_busy_time_incomplete(ledger: &Ledger, profile: &Profile) -> bool {
     profile.coverage().all.uncovered > 0
         || profile.idle_doubt().is_some()
@@ -74,7 +77,7 @@ fn sum_times(profile: &Profile, of: fn(&DeviceTime) -> u64) -> u64 {
     saturating_sum(profile.times().iter().map(of))
 }
 
-/// Returns the line with the busy share of each GPU in the steady part of the run.
+/// Returns the line with each GPU's share of busy time in the steady part of the run.
 fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     let times = profile.times();
     if times.is_empty() {
@@ -111,9 +114,10 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     line + &slow_step(profile).unwrap_or_default()
 }
 
-/// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the step is
-/// much longer than the median step and takes a large part of the time of all steps. Steps that together last less than
-/// half as long as the steady part only launch work, which runs later; their durations say nothing about the GPU.
+/// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless this step
+/// is much longer than the median step and takes a large part of the total time of all steps. Also returns `None` if
+/// all steps together are shorter than half of the steady part. Such steps only launch work that runs later, so their
+/// durations do not show the time of the GPU.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -127,7 +131,7 @@ fn slow_step(profile: &Profile) -> Option<String> {
 }
 
 /// Returns the line with the largest cause of idle time in the steady part of the run, and the place at which this
-/// cause took the most time. Returns `None` if no GPU time is known.
+/// cause took the most time. Returns `None` if no GPU has a known busy time.
 fn idle_line(profile: &Profile) -> Option<String> {
     if profile.times().is_empty() {
         return None;
@@ -163,7 +167,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     for sample in stacks.into_iter().take(MAX_IDLE_STACKS) {
         add_to(places.entry(idle_place(profile, sample)).or_default(), sample.amount());
     }
-    // No place is named if most of the time has none.
+    // If the place is unknown for most of the time, no place is named.
     let longest = places.into_iter().max_by_key(|(_, part)| *part);
     let longest = longest.and_then(|(place, part)| Some((place?, part)));
     if let Some((place, part)) = &longest {
@@ -184,7 +188,7 @@ fn idle_line(profile: &Profile) -> Option<String> {
     Some(line)
 }
 
-/// Returns the text to display for a word that denotes a cause, or a place at the edge of a window.
+/// Returns the text to display for a word that denotes a cause of idle time, or idle time at the edge of a window.
 pub fn cause_words(word: &'static str) -> &'static str {
     match word {
         "before_the_first" => "before the first work",
@@ -200,8 +204,8 @@ pub fn idle_place(profile: &Profile, sample: &Sample) -> Option<String> {
     place_in_words(profile, sample.site, is_thread_there, |site| innermost(&StackEnd::at(profile, site)))
 }
 
-/// Returns the place of `site`, at which the host was, in the form of [`idle_place`]. `end` returns the end of the
-/// stack at a site.
+/// Returns a description of the place `site` where the host was, in the form of [`idle_place`]. `end` must return the
+/// end of the stack at a site.
 pub fn host_place(
     profile: &Profile,
     site: SampleSite,
@@ -220,7 +224,7 @@ fn place_in_words(
     if let SampleSite::Between { after, before, .. } = site {
         let [first, second] =
             [after, before].map(|context: ContextId| innermost(SampleSite::Context(context)));
-        // Traces may lack the names of the calls.
+        // Traces of other tools may lack the names of calls.
         let side = |(call, function): (Option<String>, Option<String>)| match call {
             Some(call) => Some(call + &in_function(function)),
             None => function.map(|name| format!("a call in {name}")),
@@ -237,7 +241,8 @@ fn place_in_words(
             Some(format!("{at} {call}{}", in_function(function)))
         }
         (None, Some(function)) => Some(format!("in {function}")),
-        // In traces, the time between two calls is attributed to a frame that contains the names of both calls.
+        // In traces of other tools, the time between two calls is attributed to a frame that contains the names of both
+        // calls.
         (None, None) => {
             let names = folded_names(profile, site, NameFolding::Kept);
             let inside = |name: &Cow<'_, str>| name.strip_prefix('[')?.strip_suffix(']').map(str::to_owned);
@@ -248,21 +253,22 @@ fn place_in_words(
     }
 }
 
-/// Returns the call at the end of a stack, and the innermost function of user code. Functions without a name are
-/// omitted, because an address does not help a reader to find the place.
+/// Returns the call at the end of a stack, and the innermost function of user code. A function without a name is
+/// omitted, because an address does not help the user to find the place.
 fn innermost(end: &StackEnd) -> (Option<String>, Option<String>) {
     let function = end.user_function.as_ref().or(end.innermost.function.as_ref());
     (end.innermost.call.clone(), function.filter(|name| !name.contains("0x")).cloned())
 }
 
-/// Whether the host waits for the GPU in this API call: `cudaStreamSynchronize`, or a copy that is not asynchronous.
+/// Whether this API call makes the host wait for the GPU. Examples are `cudaStreamSynchronize` and copies that are not
+/// asynchronous.
 fn is_wait(call: &str) -> bool {
     let copies = call.contains("Memcpy") && !call.contains("Async");
     call.contains("Synchronize") || copies
 }
 
-/// Returns the wait of the host after which the GPU was idle for the longest total time, with that time. The wait is
-/// given by the name of the API call and, after a line break, the name of the function that called it.
+/// Returns the wait of the host after which the GPU was idle for the longest total time, and that time. The wait is a
+/// text: the name of the API call, a line break, and the name of the function that made the call.
 fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String, u64)> {
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {
@@ -278,8 +284,8 @@ fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String,
     places.into_iter().max_by_key(|(_, nanos)| *nanos)
 }
 
-/// Returns the line with the most expensive GPU work (kernels, copies and fills) over all GPUs; `None` if no work has a
-/// time.
+/// Returns the line with the most expensive GPU work (kernels, copies and fills) on all GPUs. Returns `None` if no work
+/// has a time.
 pub fn work_line(profile: &Profile) -> Option<String> {
     let mut sums: BTreeMap<Cow<'_, str>, (u64, u64)> = BTreeMap::new();
     for work in profile.works() {
@@ -314,7 +320,7 @@ pub fn work_line(profile: &Profile) -> Option<String> {
 }
 
 /// Returns ` from pageable memory` or ` to pageable memory` if more than half of the bytes copied in this direction are
-/// read from or written to pageable memory. The driver copies pageable bytes a second time, using the CPU.
+/// in pageable memory. Such copies are slower, because the driver copies the bytes a second time with the CPU.
 fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
     let bytes = |end: fn(&CopyPath) -> MemoryKind| {
@@ -332,7 +338,7 @@ fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     }
 }
 
-/// Cuts a long name in the middle, because names of generated kernels differ at both ends.
+/// Shortens a long name by removing its middle, because names of generated kernels differ at both ends.
 fn without_middle(name: &str) -> Cow<'_, str> {
     let end = |count: usize| name.char_indices().nth(count).map_or(name.len(), |(at, _)| at);
     let (all, kept) = (name.chars().count(), MAX_NAME_CHARS / 2);
@@ -350,7 +356,7 @@ fn number_and_length(nanos: u64, count: u64) -> String {
     }
 }
 
-/// Returns the line that states whether anything was lost, with the reasons.
+/// Returns the line that states whether any data was lost, and why.
 pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     let tally = &ledger.tally;
     let uncovered = profile.coverage().all.uncovered;
@@ -396,8 +402,8 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of a loss: the loss affects only the detail of
-/// stacks and names, or gpuflame has not caused it.
+/// Whether all launches and their GPU work are in the results in spite of this loss. The loss then affects only details
+/// of stacks and names, or was not caused by gpuflame.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
         KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,
@@ -418,7 +424,7 @@ fn is_detail(loss: Loss) -> bool {
     )
 }
 
-/// Returns the reason for a loss, and how to avoid it; empty if the name of the loss is sufficient.
+/// Returns the reason for a loss, and how to avoid the loss. Returns an empty text if the name of the loss explains it.
 fn reason(loss: Loss) -> &'static str {
     use Loss::{
         ActivitiesDropped, ActivitiesUnreadable, BlocksDropped, GraphNodesDropped, HostCallsDropped,
@@ -438,7 +444,8 @@ fn reason(loss: Loss) -> &'static str {
     }
 }
 
-/// Formats a count of `what`. For 1, the first plural in `what` becomes a singular: `1 launch without GPU work`.
+/// Formats a count of `what`. If the count is 1, the first plural in `what` is changed to singular, as in `1 launch
+/// without GPU work`.
 pub fn counted(count: u64, what: &str) -> String {
     let plural = what.split_once("s ").or_else(|| Some((what.strip_suffix('s')?, "")));
     let (Some((one, rest)), 1) = (plural, count) else { return grouped(count) + " " + what };
@@ -450,7 +457,7 @@ pub fn counted(count: u64, what: &str) -> String {
     ["1 ", one, end, space, rest].concat()
 }
 
-/// Formats a number with commas: `9,216`.
+/// Formats a number with commas between thousands: `9,216`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
@@ -473,7 +480,7 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // The picture of a view is named like the picture of GPU time, with an additional word before the suffix.
+    // The file name of a view's picture is that of the picture of GPU time, with an additional word before the suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;
@@ -516,7 +523,7 @@ mod tests {
         }
     }
 
-    /// Adds a context whose stack is `function`, which makes the call `call`.
+    /// Adds a launch context: the function `function` makes the API call `call`.
     fn add_call(profile: &mut Profile, id: u32, function: &str, call: &str) -> ContextId {
         let id = ContextId(id);
         profile.push(&Row::Context { id, thread: ThreadId(1), flags: Default::default(), frames: &[] });
@@ -538,7 +545,7 @@ mod tests {
         SampleSite::Between { after, thread: None, before }
     }
 
-    /// Returns a ledger of `launches` launches that each have an activity.
+    /// Returns a ledger with `launches` launches, each of which has an activity.
     fn complete_ledger(launches: u64) -> Ledger {
         let mut ledger = Ledger::default();
         (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);
@@ -560,8 +567,8 @@ mod tests {
             .map(|(id, call)| add_call(&mut profile, id, "upload", call));
         let launch = add_call(&mut profile, 3, "decode", "cudaLaunchKernel");
         profile.set_times(vec![device_time(0, 1_000_000, 9_000_000)], Vec::new());
-        // The host was late for 6 of 9 ms (66.7 %). Of these 6 ms, 3 + 2 ms are between the same two calls (55.6 % of 9
-        // ms).
+        // The GPUs were idle for 9 ms. For 6 of the 9 ms (66.7 %), the cause is that the host was late. For 3 + 2 ms
+        // (55.6 %), the host was between the same two calls.
         let samples = vec![
             idle(between(malloc, copy), Cause::HostLate, 3_000_000),
             Sample {
@@ -635,7 +642,7 @@ mod tests {
         sketch.stats(GEMM, 0, 9, 900_000, 0).stats(RELU, 0, 9, 400_000, 0);
         sketch.stats(Work::Set, 0, 1, 200_000, 0).stats(Work::Copy(CopyKind::DTOH), 0, 1, 100_000, 0);
         let profile = sketch.done();
-        // 8.4 of 10 ms are copies to the GPUs.
+        // Copies to the GPUs take 8.4 of 10 ms.
         let expected = "GPU work 10.000 ms: 84.0 % HtoD copies (18 x 466.666 us), 9.0 % gemm (9 x 100.000 us), \
                         4.0 % relu (9 x 44.444 us), 3.0 % in 2 more";
         assert_eq!(work_line(&profile).unwrap(), expected);
@@ -720,7 +727,7 @@ mod tests {
         let expected = "GPU 0 busy 100.0 % of 900 ns, GPU 1 busy 12.5 % of 800 ns of steps, \
                         without 100 ns of start-up and 100 ns of shutdown";
         assert_eq!(busy_line(&complete_ledger(3), &profile), expected);
-        // 1,000 of 1,700 ns are busy, so the picture to open first shows GPU time.
+        // The GPUs were busy for 1,000 of 1,700 ns, so the picture to open first is that of GPU time.
         let files = FILES.map(Path::new);
         assert_eq!(
             next_file_line(&profile, &files).unwrap(),
@@ -760,7 +767,8 @@ mod tests {
             let mut ledger = complete_ledger(1);
             ledger.losses = profile.losses().collect();
             let line = complete_line(&ledger, &profile);
-            // Launches captured into a graph are not lost, because they run when the graph is launched.
+            // Launches that were captured into a graph are not lost, because their work runs when the graph is
+            // launched.
             assert_eq!(line.contains("4,321"), loss != Loss::LaunchesCaptured, "{loss:?}: {line}");
             let is_complete = is_detail(loss) || loss == Loss::LaunchesCaptured;
             assert_eq!(line.starts_with("complete: "), is_complete, "{line}");

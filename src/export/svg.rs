@@ -13,12 +13,12 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::Measure;
 use gpuflame_model::record::Loss;
 
-/// A picture. If no frame has any width, the picture contains the reason instead.
+/// A flame graph picture. If no frame has any width, the picture contains the reason instead of frames.
 pub static SVG: Format = Format::of_views("svg", &[".svg"], write, "A flame graph (.svg)");
 
-/// Maximum number of frames that are shown. This maximum limits the size of the file (to about 1 MB) and the time to
-/// draw it, whatever the number and depth of the stacks. With it, the default files of a program with 2,000 stacks of 60
-/// frames take less than 5 MB; half of that are the folded stacks.
+/// Maximum number of frames that are shown. It limits the size of the file (to about 1 MB) and the time to draw it,
+/// regardless of the number and depth of the stacks. For example, the default files of a program with 2,000 stacks of
+/// 60 frames then take less than 5 MB, half of which are the folded stacks.
 const MAX_SHOWN_FRAMES: usize = 3_700;
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
@@ -60,7 +60,7 @@ pub fn weights(unit: Unit, words: &str) -> Weights<'_> {
     }
 }
 
-/// Appends the kinds of loss that occurred, with their counts, to the subtitle.
+/// Appends the kinds of losses that occurred, with their counts, to the subtitle.
 pub fn add_lost(subtitle: &mut String, lost: impl Iterator<Item = (Loss, u64)>) {
     let mut is_incomplete = false;
     for (loss, count) in lost {

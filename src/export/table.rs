@@ -1,11 +1,11 @@
 //! Writes the summary table as CSV: a row for each kernel, copy direction and fill on each device, followed by rows for
 //! missing and lost work.
 //!
-//! The column `kind` distinguishes the rows. The rows of kind `kernel`, `copy`, `set` and `graph` add up to all work
-//! that ran. A `missing` row counts the part of this work that has no time, or has a reason in place of a stack. One
-//! kind of `missing` row is not part of this work: launches without an activity. A `lost` row counts losses that appear
-//! in no other row. A `unified` row is unified-memory traffic, which no other row includes. The file contains no
-//! comments.
+//! The column `kind` distinguishes the rows. The sum of all rows of kind `kernel`, `copy`, `set` and `graph` is all
+//! work that ran. A `missing` row counts a part of this work: work without a time, or work that has a reason instead of
+//! a stack. Only the `missing` row for launches without an activity is not part of this work. A `lost` row counts
+//! losses that are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The file
+//! contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -37,8 +37,8 @@ const HEADER: [&str; 14] = [
 ];
 
 /// Writes the summary table of `profile`, sorted by time (largest first), then name and device. The column
-/// `share_percent` is the share of the durations of all activities on all devices. The column `symbol` is the kernel's
-/// name as CUPTI reported it, which distinguishes overloads.
+/// `share_percent` is the row's share of the total duration of all activities on all devices. The column `symbol` is
+/// the kernel's name as CUPTI reported it, which distinguishes overloads.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -70,7 +70,7 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Buffers for a row about a kind of work, which are reused for all rows, because tables may have a hundred thousand
+/// Buffers for a row about a kind of work. They are reused for all rows, because a table may have a hundred thousand
 /// rows.
 #[derive(Default)]
 struct TableRow {
@@ -123,8 +123,8 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Returns a row about unified memory, which has no share of the time. For faults, `bytes` is empty and `count` is
-/// the number of faults.
+/// Returns a row about unified memory. Its column `share_percent` is empty. For page faults, `bytes` is empty and
+/// `count` is the number of faults.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();
@@ -148,12 +148,12 @@ fn share(nanos: u64, total: u64) -> String {
 
 fn push_share(text: &mut String, nanos: u64, total: u64) {
     let (nanos, total) = (u128::from(nanos), u128::from(total.max(1)));
-    // Use 64-bit numbers if possible, because formatting 128-bit numbers takes four times as long.
+    // The share is converted to 64 bits, because formatting a 128-bit number takes four times as long.
     let share = u64::try_from((nanos * 2_000_000 + total) / (total * 2)).unwrap_or(u64::MAX);
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Adding 10,000 puts a digit in front, which keeps leading zeros. The additional digit is then removed.
+    // Adding 10,000 puts a digit in front, so that leading zeros are kept. The additional digit is then removed.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

@@ -1,4 +1,4 @@
-//! Profiles made by hand, for the tests of formats.
+//! Builds profiles by hand, for tests of formats.
 
 use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{
@@ -9,7 +9,7 @@ use gpuflame_model::record::{ContextFlags, ContextId, DeviceId, Loss, NameId, Ro
 
 use super::{Format, Options};
 
-/// A profile that a test is filling.
+/// A builder for the profile of a test.
 #[derive(Default)]
 pub struct Sketch {
     pub profile: Profile,
@@ -19,7 +19,7 @@ pub struct Sketch {
 }
 
 impl Sketch {
-    /// Creates a profile of one device with kernels `gemm` (1) and `relu` (2).
+    /// Creates a profile of one device with the kernels `gemm` (id 1) and `relu` (id 2).
     pub fn new() -> Self {
         let mut sketch = Self { devices: vec![0], ..Self::default() };
         sketch.profile.push(&Row::Name { id: NameId(1), text: "gemm" });
@@ -27,7 +27,7 @@ impl Sketch {
         sketch
     }
 
-    /// Adds a context whose stack is shown as `stack`, root first.
+    /// Adds a launch context whose stack is shown as `stack`, root first.
     pub fn context(&mut self, id: u32, flags: u32, stack: &[&str]) -> &mut Self {
         let (id, flags) = (ContextId(id), ContextFlags(flags));
         self.profile.push(&Row::Context { id, thread: ThreadId(1), flags, frames: &[] });
@@ -42,7 +42,7 @@ impl Sketch {
         self
     }
 
-    /// Adds a context whose stack is the function `decode` at a line of a file.
+    /// Adds a launch context whose stack is the function `decode` at the line `line` of `file`.
     pub fn located(&mut self, id: u32, file: &str, line: u32) -> &mut Self {
         self.context(id, 0, &[]);
         let profile = &mut self.profile;

@@ -1,4 +1,4 @@
-//! Tests of files written from hand-made profiles. If a file is small, its whole content is compared.
+//! Tests the files that are written from hand-made profiles. If a file is small, the test compares its whole content.
 
 use std::io::{self, Write};
 
@@ -65,8 +65,7 @@ fn contexts_that_look_the_same_share_a_line() {
     assert_eq!(folded(&profile, Unit::Nanos), "main;run;[GPU_Kernel]gemm 21\n");
 }
 
-/// Returns a profile with two nodes of a graph. The graph was launched on one stack, and its nodes were created on
-/// another.
+/// Returns a profile with nodes of a CUDA graph. One stack launched the graph, and other stacks created its nodes.
 fn graph() -> Profile {
     let node = |launch, created| SampleSite::Node { launch, created };
     let (launch, made) = (Ok(ContextId(2)), Created::Context(ContextId(3)));
@@ -123,7 +122,7 @@ main;serve;step;cudaGraphLaunch;[graph];[graph node unknown];[timestamp not coll
     assert_eq!(shown(GraphStacks::Capture), capture);
 }
 
-/// The root of an assembled stack comes from the other stack, which may be complete.
+/// The root of an assembled stack comes from another stack, which may be complete.
 #[test]
 fn a_stack_assembled_from_two_gets_no_truncation_marker_at_its_root() {
     let mut sketch = Sketch::new();
@@ -195,7 +194,7 @@ fn microseconds_are_rounded_half_up_line_by_line() {
 }
 
 impl Sketch {
-    /// Returns the profile like [`Sketch::done`], without the sums that would overflow.
+    /// Like [`Sketch::done`], but without the sums, which would overflow.
     fn samples_only(&mut self) -> Profile {
         let mut profile = self.profile.clone();
         profile.set_samples(&GPU, self.samples.clone());
@@ -224,7 +223,7 @@ main;[GPU1_Memset] 40
     assert_eq!(folded(&profile, Unit::Nanos), expected);
 }
 
-/// Returns the sum for each kernel, by full name. `short` maps short names in the lines to full names.
+/// Returns the total weight of each kernel, keyed by full name. `short` maps short names in the lines to full names.
 fn sums<'a>(text: &'a str, short: &[(&'a str, &'a str)]) -> std::collections::BTreeMap<&'a str, u64> {
     let mut sums = std::collections::BTreeMap::new();
     for line in text.lines() {
@@ -400,7 +399,8 @@ fn narrow_frames_are_merged_and_the_total_stays_exact() {
     }
     let text = svg(&sketch.done(), &Options::default());
     assert!(text.contains("all (100.200 ms, 100.00 %)"));
-    // Each stack has a unique function and a unique kernel.
+    // Each of the 2,000 narrow stacks has two frames that no other stack shares: its function and its kernel. All 4,000
+    // are merged.
     assert!(text.contains("[4000 more frames, too small to show] (200.000 us"));
     assert!(text.contains("\"Matched of the frames shown:\"") && !text.contains("small7"));
 }
@@ -417,17 +417,17 @@ fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frame
         svg(&sketch.done(), &Options::default())
     };
     let count = |text: &str, what: &str| text.matches(what).count();
-    // There are 60 stacks with 61 frames each, and `main`.
+    // There are 60 stacks with 61 frames each, and the frame `main`, which they share.
     let all = stacks(60, &|_| 1000);
     assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 3660, 0));
     assert!(all.contains("\"Matched:\""));
-    // The 600 stacks are equally heavy. Each shows 6 frames, so 3,601 frames are shown, which is within the limit of
-    // 3,700.
+    // The 600 stacks have equal weights. Of each stack, 6 frames are shown. Together with `main` these are 3,601
+    // frames, which is within the limit of 3,700.
     let equal = stacks(600, &|_| 1000);
     assert_eq!(count(&equal, "<title>[55 more frames, too small to show] (1.000 us, 0.17 %)"), 600);
     assert_eq!(count(&equal, "<title>"), 2 + 600 * 7);
     assert!(equal.contains("<title>f7_5 (1.000 us, 0.17 %)") && !equal.contains("f7_6 "));
-    // Of 100 stacks, the heavier half is shown completely. The stacks of the other half show 12 frames each.
+    // There are 100 stacks. Those of the heavier half are shown completely. Of each other stack, 12 frames are shown.
     let unequal = stacks(100, &|stack| 1000 + u64::from(stack % 2));
     assert_eq!(count(&unequal, "<title>[49 more frames, too small to show] (1.000 us"), 50);
     assert!(unequal.contains("f7_59") && !unequal.contains("f8_12") && unequal.contains("f8_11"));
@@ -473,7 +473,7 @@ fn activities_launched_outside_of_a_window_are_not_in_the_table() {
     assert_eq!(lines.len(), 1);
 }
 
-/// A simulated disk with this many free bytes.
+/// A simulated disk. The value is the number of free bytes.
 struct Disk(usize);
 
 impl Write for Disk {
@@ -589,7 +589,7 @@ fn folded_idle_time_has_at_most_the_wanted_frames_and_keeps_its_sum() {
             text.lines().filter(|line| !line.starts_with('#')).map(|line| line.rsplit_once(' ').unwrap().1);
         weights.map(|weight| weight.parse::<u64>().unwrap()).sum::<u64>()
     };
-    // The sum is 1 + 2 + ... + 300.
+    // The sum of all weights is 1 + 2 + ... + 300.
     assert_eq!([sum(&all), sum(&bounded)], [45_150; 2]);
     assert!(all.contains("f1_49") && !bounded.contains("f1_0") && bounded.contains("f300_49"), "{bounded}");
     assert!(bounded.len() < all.len() / 8, "{} of {} bytes", bounded.len(), all.len());
@@ -638,7 +638,8 @@ fn truncated_stacks_of_graph_nodes_are_composed_identically_in_all_formats() {
         .sample(node(4, 3), Leaf::work(GEMM), Some(0), 1, 3)
         .sample(node(2, 99), Leaf::work(GEMM), Some(0), 1, 4)
         .done();
-    // Two truncated stacks may have the same root. It is unknown which frames a truncated and a complete stack share.
+    // Two truncated stacks may begin at the same frame. It is unknown which frames a truncated stack and a complete
+    // stack share.
     let both = "\
 [stack cut short];serve;step;cudaGraphLaunch;[graph];[graph node unknown];[GPU_Kernel]gemm 4
 [stack cut short];serve;step;cudaGraphLaunch;[graph];capture;cudaLaunchKernel;[GPU_Kernel]gemm 1

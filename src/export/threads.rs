@@ -1,12 +1,12 @@
-//! Ids and names of a profile's process and threads.
+//! Determines the ids and names of a profile's process and threads.
 
 use super::clean;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::ThreadId;
 use gpuflame_model::sorting;
 
-/// Returns the process id. If the process id is unknown, returns the smallest thread id, because the id of the main
-/// thread, the first thread, is the process id.
+/// Returns the process id. If it is unknown, returns the smallest thread id: the process id is the id of the main
+/// thread, which is the first thread.
 pub fn process_id(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;

@@ -1,5 +1,5 @@
-//! Makes the title of a picture, which names the view and the run, because a picture is often passed on without its
-//! file name.
+//! Creates the title of a picture. The title names the view and the run, because a picture is often passed on without
+//! its file name.
 
 use std::fmt::Write as _;
 
@@ -26,9 +26,9 @@ pub(super) fn picture_title(profile: &Profile, view: &View) -> String {
     title
 }
 
-/// Returns the facts of a run that headings show after the name of its program: `, rank 3: GPU 0 busy 34.5 % of 3.700 s
-/// of steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the GPUs. If `names_part`, the steady part is
-/// named (`of steps`).
+/// Returns facts about a run, which headings show after the name of the program: `, rank 3: GPU 0 busy 34.5 % of 3.700
+/// s of steps, 2026-11-23T02:45:09Z`. `before_gpus` is the text before the list of GPUs. If `names_part` is true, the
+/// text names the steady part of the run (`of steps`).
 pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> String {
     let mut text = String::new();
     let facts = |wanted| profile.provenance().filter(move |(what, _)| *what == wanted).map(|(_, text)| text);
@@ -54,8 +54,8 @@ pub fn run_facts(profile: &Profile, before_gpus: &str, names_part: bool) -> Stri
     text
 }
 
-/// Returns the busy share over all GPUs in the steady part of the run, and the length of that part. If idle time is
-/// unknown, returns only the length.
+/// Returns a text with the share of busy time of all GPUs in the steady part of the run, and the duration of that part.
+/// If idle time is unknown, the text contains only the duration.
 fn busy_words(profile: &Profile, names_part: bool) -> String {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let longest = profile.times().iter().map(|time| time.steady().window()).max().unwrap_or_default();
@@ -107,7 +107,7 @@ mod tests {
     fn a_picture_names_program_rank_gpu_busy_share_length_and_date() {
         let facts = [(Provenance::RANK, "3"), (Provenance::START, "2026-11-23T02:45:09Z")];
         let mut profile = recorded("train", &facts);
-        // 30 of the 100 ns after the start-up are busy.
+        // The GPU was busy for 30 of the 100 ns that follow the start-up.
         profile.set_times(vec![device_time(0, 30, 90)], Vec::new());
         let expected =
             "GPU time by launching stack: train, rank 3, GPU 0 busy 30.0 % of 100 ns, 2026-11-23T02:45:09Z";

@@ -6,22 +6,23 @@ use super::Line;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Frame<'a> {
     pub(super) name: &'a str,
-    /// Number of frames below this frame, that is, towards the root.
+    /// Number of frames between this frame and the bottom of the picture. The root has depth 0.
     pub(super) depth: usize,
-    /// Sum of the weights to the left of this frame.
+    /// Total weight of the stacks to the left of this frame.
     pub(super) start: u64,
     pub(super) weight: u64,
-    /// Weight in the older run.
+    /// Weight in the older run, if the picture shows a difference.
     pub(super) before: u64,
 }
 
-/// Name of the root frame, which is below all stacks.
+/// Name of the root frame, which all stacks share.
 pub(super) const ROOT_NAME: &str = "all";
 
-/// Returns the frames that have at least `1 / fraction` of the whole weight. The frames on top of a frame precede it,
-/// so the last frame is the root.
+/// Returns the frames that have at least `1 / fraction` of the whole weight. A frame comes after the frames on top of
+/// it, so the last frame is the root.
 pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
-    // Until a frame is complete, its fields contain the weights to the left of it.
+    // Until a frame is complete, `start` and `before` contain the total weights to the left of the frame in the newer
+    // and in the older run.
     let (mut at, mut before) = (0_u64, 0_u64);
     let mut open = vec![Frame { name: ROOT_NAME, depth: 0, start: 0, weight: 0, before: 0 }];
     let mut done: Vec<Frame<'_>> = Vec::new();
@@ -43,7 +44,8 @@ pub(super) fn frames(lines: &[Line], fraction: u64) -> Vec<Frame<'_>> {
 }
 
 impl Frame<'_> {
-    /// Returns the frame with its own weights. `end` and `before` are the sums of the weights up to the frame's end.
+    /// Completes the frame: computes its own weights. `end` and `before` are the total weights to the left of the
+    /// frame's right edge.
     fn complete(self, end: u64, before: u64) -> Self {
         Self { weight: end - self.start, before: before - self.before, ..self }
     }

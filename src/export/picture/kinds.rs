@@ -1,10 +1,10 @@
-//! Assigns classes to frames. `picture.css` gives each class a colour.
+//! Assigns CSS classes to frames. `picture.css` defines the colour of each class.
 
 use super::FrameKinds;
 use super::frames::{Frame, ROOT_NAME};
 use gpuflame_model::profile::{Cause, ShownFrameKind};
 
-/// Classes with their meanings, in the order of the legend. The page of a run has the same colours.
+/// CSS classes and their meanings, in the order of the legend. The HTML page of a run uses the same colours.
 const KINDS: [(&str, &str); 14] = [
     ("code", "host function"),
     ("python", "Python"),
@@ -22,11 +22,11 @@ const KINDS: [(&str, &str); 14] = [
     ("lost", "unknown or left out"),
 ];
 
-/// Classes of changes with their meanings.
+/// CSS classes of changes and their meanings, for pictures that show a difference between two runs.
 pub(super) const CHANGE_LEGEND: [(&str, &str); 4] =
     [("c1", "less than before"), ("c4", "unchanged"), ("c7", "more than before"), ("c8", "new")];
 
-/// Returns the class of a frame by its kind.
+/// Returns the CSS class of a frame, which depends on the kind of the frame.
 pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static str {
     if frame.depth == 0 && frame.name == ROOT_NAME {
         return "all";
@@ -51,14 +51,15 @@ pub(super) fn class_of(known: &FrameKinds<'_>, frame: &Frame<'_>) -> &'static st
     }
 }
 
-/// Returns those classes among `used` that have a meaning, each with its meaning.
+/// Returns the entries of the legend: each class in `used` that has a meaning, with the meaning.
 pub(super) fn legend<'a>(used: impl Iterator<Item = &'a str> + Clone) -> Vec<(&'static str, &'static str)> {
     KINDS.into_iter().filter(|(class, _)| used.clone().any(|used| used == *class)).collect()
 }
 
-/// Returns the class of a change: `c1` to `c3` for less, `c4` for the same, `c5` to `c7` for more, `c8` for a frame that is new.
+/// Returns the CSS class of a change in weight: `c1` to `c3` for less, `c4` for unchanged, `c5` to `c7` for more, `c8`
+/// for a new frame.
 pub(super) fn change_class(now: u64, before: u64) -> &'static str {
-    // The steps are changes of up to a third, up to two thirds, and more than two thirds of the larger weight.
+    // The three steps are changes of up to one third, up to two thirds, and more than two thirds of the larger weight.
     let step = |larger: u64, smaller: u64| {
         let third = larger / 3;
         usize::from(larger - smaller > third) + usize::from(larger - smaller > third.saturating_mul(2))

@@ -1,6 +1,6 @@
-//! Draws a flame graph as one SVG file. In a browser, the file's script zooms to a clicked frame, searches, and fits
-//! the picture to the window. A viewer without scripts, such as a page that shows the picture as an image, shows the
-//! same frames with a fixed width.
+//! Draws a flame graph as one SVG file. In a browser, a script in the file zooms to a clicked frame, searches for
+//! frames, and fits the picture to the window. A viewer that does not run scripts shows the same frames with a fixed
+//! width. An example is a page that embeds the picture as an image.
 
 mod frames;
 mod kinds;
@@ -15,31 +15,31 @@ use super::frame::{Label, SEPARATOR};
 use super::summary_text::grouped;
 use gpuflame_model::profile::{ShownFrameKind, format_nanos};
 
-/// A folded stack, whose frames are separated by `;`, with its weight.
+/// A folded stack and its weight.
 pub struct Line {
-    /// Frames from [`Label::name_first`], root first.
+    /// Frames, root first, separated by `;`. Their texts are from [`Label::name_first`].
     pub stack: String,
-    /// Width of the stack.
+    /// Weight of the stack, which determines its width.
     pub weight: u64,
     /// Weight in an older run, if the picture shows a difference.
     pub before: u64,
 }
 
 impl Line {
-    /// A stack of a picture that shows no difference.
+    /// Creates a stack for a picture that shows no difference.
     pub fn new(stack: String, weight: u64) -> Self {
         Self { stack, weight, before: 0 }
     }
 }
 
-/// Kind of each frame, by its name. Frames whose name is not in this map are drawn as missing data.
+/// Kind of each frame, keyed by the frame's name. Frames whose name is not in this map are drawn as missing data.
 pub type FrameKinds<'a> = BTreeMap<std::borrow::Cow<'a, str>, ShownFrameKind>;
 
-/// What the colours of frames mean.
+/// Meaning of the colours of frames.
 pub enum Colors<'a> {
-    /// The kind of a frame.
+    /// The colour shows the kind of the frame.
     Kinds(&'a FrameKinds<'a>),
-    /// The change of a frame's weight since the older run.
+    /// The colour shows the change of the frame's weight since the older run.
     Changes,
 }
 
@@ -48,27 +48,28 @@ pub enum Colors<'a> {
 pub enum Weights<'a> {
     /// Times in ns, shown in a suitable unit.
     Nanos,
-    /// Counted things, with their plural noun.
+    /// Counts, shown with this plural noun.
     Counted(&'a str),
 }
 
-/// A picture without its frames.
+/// Properties of a picture other than its frames.
 pub struct Picture<'a> {
-    /// Title.
+    /// Title of the picture.
     pub title: &'a str,
     /// Text below the title, broken into lines if it is long.
     pub subtitle: &'a str,
     /// Unit of the weights.
     pub weights: Weights<'a>,
-    /// What the colours mean.
+    /// Meaning of the colours.
     pub colors: Colors<'a>,
-    /// Whether some frames stand for several merged frames. The search cannot find the names of merged frames, and the
+    /// Whether the picture contains merged frames. The search cannot find the names of the frames in them, and the
     /// picture states this.
     pub has_merged: bool,
 }
 
-/// Returns the kinds of labels for [`Colors::Kinds`]. If labels of several kinds have one name, as `cudaMalloc` may be a call and
-/// a host function, the later kind in the order of [`ShownFrameKind`] counts. So the colours do not depend on the labels' order.
+/// Returns the kinds of labels for [`Colors::Kinds`]. Labels of several kinds may have one name: `cudaMalloc` may be a
+/// call or a host function. In that case the last of these kinds in the order of [`ShownFrameKind`] is used, so that
+/// colours do not depend on the order of the labels.
 pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKinds<'a> {
     let mut kinds = FrameKinds::new();
     for label in labels {
@@ -78,33 +79,33 @@ pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKind
     kinds
 }
 
-/// Frames narrower than 1/10,000 of the picture are not drawn. In a picture that is 5,000 pixels wide (1,200 pixels,
-/// magnified four times), 1/10,000 is half a pixel.
+/// Minimum width of a drawn frame, as a fraction of the picture: 1/10,000. In a picture that is 5,000 pixels wide
+/// (1,200 pixels, magnified about four times), this is half a pixel.
 pub const MIN_WIDTH_FRACTION: u64 = 10_000;
 
-/// Width of the picture without a script, and margin at both sides, in pixels.
+/// Width of the picture if no script runs, and width of the margin at both sides, in pixels.
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 10.0;
-/// Width of a character of the frames' font, in pixels. The font is 12 pixels high, and common monospaced fonts are 0.6
-/// times as wide as high.
+/// Width in pixels of a character in frames. The font is 12 pixels high, and the characters of common monospaced fonts
+/// are 0.6 times as wide as high.
 const CHAR_WIDTH: f64 = 7.2;
-/// Space between two frames, and the minimum width of frames with such a space. With the space, narrower frames would
-/// look too pale.
+/// Space between two frames, and minimum width of a frame that has such a space, in pixels. Narrower frames have no
+/// space, because they would look too pale.
 const GAP: f64 = 0.6;
 const MIN_WIDTH_WITH_GAP: f64 = 2.0;
-/// Height of a row of frames, and of a line of text.
+/// Height of a row of frames, and height of a line of text, in pixels.
 const ROW: usize = 16;
 const TEXT_LINE: usize = 18;
-/// Maximum number of characters of a line of text, and of lines of a subtitle.
+/// Maximum number of characters in a line of text, and maximum number of lines in a subtitle.
 const LINE_CHARS: usize = 160;
 const MAX_SUBTITLE_LINES: usize = 4;
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// Words before a search result: in a picture whose frames are all drawn, and in a picture with merged frames.
+/// Text before a search result: the first in pictures without merged frames, the second in pictures with merged frames.
 const MATCHED: [&str; 2] = ["Matched:", "Matched of the frames shown:"];
 
-/// Draws the frames of `lines`. Lines that begin with the same frames must be next to each other.
+/// Draws the frames of `lines`. Lines that begin with the same frames must be adjacent.
 ///
 /// # Errors
 /// Errors of `out`.
@@ -154,7 +155,8 @@ pub fn draw_nothing(title: &str, why: &str, subtitle: &str, out: &mut dyn Write)
     writeln!(out, "</svg>")
 }
 
-/// Writes the beginning of a picture of this height, up to its title at the row `title_y`.
+/// Writes the beginning of a picture that is `height` pixels high, up to and including the title. `title_y` is the
+/// vertical position of the title.
 fn write_head(
     height: usize,
     (title, title_y): (&str, usize),
@@ -173,7 +175,7 @@ fn write_head(
     )
 }
 
-/// Writes the lines of a subtitle below the row `above`.
+/// Writes the lines of a subtitle below the vertical position `above`.
 fn write_subtitle(lines: &[String], above: usize, out: &mut dyn Write) -> io::Result<()> {
     for (at, line) in lines.iter().enumerate() {
         let y = above + TEXT_LINE * (at + 1);
@@ -182,7 +184,7 @@ fn write_subtitle(lines: &[String], above: usize, out: &mut dyn Write) -> io::Re
     Ok(())
 }
 
-/// Writes the colours that occur, with their meanings.
+/// Writes the legend: the colours that occur in the picture, and their meanings.
 fn write_legend(picture: &Picture<'_>, all: &[Frame<'_>], y: usize, out: &mut dyn Write) -> io::Result<()> {
     let entries: Vec<(&str, &str)> = match picture.colors {
         Colors::Kinds(known) => kinds::legend(all.iter().map(|frame| kinds::class_of(known, frame))),
@@ -232,7 +234,7 @@ fn write_frame(
     write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
     let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
     let label = fitted(short.unwrap_or(whole), room);
-    // Most frames of a large picture have no room for a text. The script adds a text when such a frame grows.
+    // In a large picture, most frames are too narrow for a text. When such a frame grows, the script adds the text.
     if !label.is_empty() {
         write!(out, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 11, Escaped(&label))?;
     }
@@ -248,8 +250,8 @@ impl Weights<'_> {
     }
 }
 
-/// Returns as much of a name as fits into `room` characters, or an empty text if fewer than three fit. If the name of a
-/// Python function is too long, its file and line are omitted.
+/// Shortens a name to at most `room` characters. Returns an empty text if the name is longer and `room` is less than
+/// three. If the name of a Python function is too long, its file and line are omitted first.
 fn fitted(name: &str, room: usize) -> String {
     let name = match name.char_indices().nth(room) {
         Some(_) => without_place(name),
@@ -262,7 +264,7 @@ fn fitted(name: &str, room: usize) -> String {
     }
 }
 
-/// Returns `forward` for `model.py(12): forward`, as torch.profiler names Python's functions.
+/// Returns `forward` for `model.py(12): forward`, the form in which torch.profiler names Python functions.
 fn without_place(name: &str) -> &str {
     let is_place = |place: &str| place == "nn.Module" || (place.contains(".py(") && place.ends_with(')'));
     match name.split_once(": ") {
@@ -271,7 +273,7 @@ fn without_place(name: &str) -> &str {
     }
 }
 
-/// Returns the lines of a subtitle, broken at blanks. Text for which there are not enough lines stays in the last line.
+/// Splits a subtitle into lines at blanks. If there are not enough lines, the remaining text is in the last line.
 fn wrapped(text: &str) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in clean::line(text).split_whitespace() {
@@ -288,7 +290,7 @@ fn wrapped(text: &str) -> Vec<String> {
     lines
 }
 
-/// Writes a text as XML, between tags or in an attribute.
+/// Text that is escaped for XML when it is displayed. The result is valid between tags and in attributes.
 struct Escaped<'a>(&'a str);
 
 impl std::fmt::Display for Escaped<'_> {

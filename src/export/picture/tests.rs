@@ -38,7 +38,7 @@ fn stacks_that_begin_alike_share_frames() {
         frame("all", 0, 0, 40, 15),
     ];
     assert_eq!(found, expected);
-    // A tenth of the whole weight is 4, and no frame is narrower than that. A fifth is 8, and some frames are narrower.
+    // A tenth of the total weight is 4, and no frame has less. A fifth is 8, and some frames have less.
     assert_eq!(frames(&lines, 10).len(), 8);
     let wide: Vec<&str> = frames(&lines, 5).iter().map(|frame| frame.name).collect();
     assert_eq!(wide, ["x", "a", "y", "b", "main", "all"]);
@@ -57,7 +57,8 @@ fn weights_that_add_up_to_more_than_a_number_holds_are_drawn() {
 fn a_frame_has_its_place_tooltip_and_text() {
     let picture = Picture { title: "a < b", ..CHANGES };
     let text = drawn(&picture, &lines(&[("main;f<\"x\">", 3_000, 6_000), ("main;g", 1_000, 1_000)]));
-    // 1,180 pixels are 4,000 ns, so 3,000 ns are 885 pixels. Rows are 16 pixels high, from 66 on.
+    // 1,180 pixels represent 4,000 ns, so 3,000 ns are 885 pixels wide. Rows are 16 pixels high. The first row starts
+    // at 66.
     let expected = "<g class=\"c2\" data-at=\"0 3000\"><title>f&lt;&quot;x&quot;&gt; (3.000 us, 75.00 %; before \
                     6.000 us)</title><rect x=\"10.00\" y=\"66\" width=\"884.40\" height=\"15\"/><text x=\"13.00\" \
                     y=\"77\">f&lt;&quot;x&quot;&gt;</text></g>";
@@ -94,13 +95,13 @@ fn a_text_is_cut_to_its_room_and_a_subtitle_is_broken() {
     assert_eq!([28, 27, 7, 6].map(|room| fitted(function, room)), [function, "forward", "forward", "forwa…"]);
     assert_eq!(fitted("std::pair: first.py(1)", 9), "std::pai…");
     assert_eq!(wrapped("one line"), ["one line"]);
-    // 32 words of 4 letters are 159 characters with their blanks.
+    // With the blanks between them, 32 words of 4 letters are 159 characters.
     let text = vec!["word"; 70].join(" ");
     assert_eq!(wrapped(&text).iter().map(String::len).collect::<Vec<_>>(), [159, 159, 29]);
     assert_eq!(wrapped(&text.repeat(10)).len(), MAX_SUBTITLE_LINES);
 }
 
-/// Relative luminance and contrast as WCAG 2 defines them.
+/// Returns the contrast of two colours, with relative luminance and contrast as WCAG 2 defines them.
 fn contrast(one: &str, other: &str) -> f64 {
     let luminance = |color: &str| {
         let part = |at: usize| {
