@@ -1,15 +1,15 @@
-//! GPU flame graphs: every nanosecond of GPU time under the CPU stack that launched it.
+//! GPU flame graphs: they show every nanosecond of GPU time under the CPU stack that launched the work.
 //!
-//! Most programs do not need this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any
-//! CUDA program, and the command `gpuflame` reads the result. The crate is for Rust programs that want to control
-//! *when* to record, name *what* they do, or read recordings themselves.
+//! Most programs do not need this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any CUDA
+//! program, and the command `gpuflame` reads the result. The crate is for Rust programs that want to control *when* to
+//! record, name *what* they do, or read recordings.
 //!
 //! # Recording
 //!
-//! [`start`] and [`stop`] open and close a window; [`window`] opens a window for a scope. Launches of any thread
-//! within a window are recorded. [`range`] names the current work of a thread, and [`mark`] names an instant.
-//! gpuflame writes files when the process exits, as configured by [`set_output`] and the `GPUFLAME_*` variables
-//! (`gpuflame settings` lists them). [`stats`] returns the results so far.
+//! [`start`] and [`stop`] open and close a window; [`window`] opens a window for a scope. While a window is open, the
+//! launches of all threads are recorded. [`range`] names what the thread is currently doing, and [`mark`] names an
+//! instant. gpuflame writes files when the process exits, as configured by [`set_output`] and the `GPUFLAME_*`
+//! variables (`gpuflame settings` lists them). [`stats`] returns the results so far.
 //!
 //! ```
 //! # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/doctest.rs"));
@@ -36,7 +36,7 @@
 //! # Reading
 //!
 //! With the feature `read`, `gpuflame::read` explains a recording, or a trace from another tool. The result is a
-//! `gpuflame::Run`, which can draw any view in any format of sums.
+//! `gpuflame::Run`, which can draw any view in any format that needs only sums.
 //!
 //! ```
 //! # #[cfg(feature = "read")]
@@ -63,13 +63,14 @@
 //!
 //! # Inside
 //!
-//! gpuflame has two roles. Inside a CUDA process it *records*; inside that process or elsewhere it *explains* what
-//! was recorded. ARCHITECTURE.md describes both. Modules that are not listed in this documentation are for gpuflame's
-//! own command, shared library and tests, and change without notice.
+//! gpuflame has two roles. Inside a CUDA process, it *records*. Inside that process or in another, it *explains* what
+//! was recorded. ARCHITECTURE.md describes both. Modules that this documentation does not list are only for gpuflame's
+//! own command, shared library and tests. They change without notice.
 
 #![deny(unsafe_code)]
 
-/// Ledger of a run: counts of launches and activities that were seen, matched and lost. The counts must add up.
+/// Ledger of a run: counts of launches and activities that were seen, matched and lost. In each equation of the ledger,
+/// the counts must add up.
 pub mod ledger {
     pub use gpuflame_explain::graphs::NodeTally;
     pub use gpuflame_explain::join::{Activities, Launches, Tally};
@@ -79,7 +80,7 @@ pub mod ledger {
     pub use gpuflame_model::record::{DeviceId, Loss};
 }
 
-/// The ways to look at a run: GPU time by stack, idle time, waits, memory.
+/// Views of a run: GPU time by stack, idle time, waits, and memory.
 pub mod views {
     pub use gpuflame_model::profile::views::{
         CPU, GPU, IDLE, MEMORY, Measure, OFF_CPU, TOGETHER, UNIFIED, VIEWS, Value, View, WAITS, view,

@@ -1,4 +1,4 @@
-//! Makes names of output files from the user's path prefix, and makes sure that no file with such a name exists yet.
+//! Makes the names of output files from the user's path prefix. The names differ from those of all existing files.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::python_program::python_program;
 use gpuflame_model::sorting;
 
-/// Values for the macros of a path prefix.
+/// Values that replace the macros in a path prefix.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PrefixMacros {
     /// `%p`: the process id.
@@ -17,15 +17,15 @@ pub struct PrefixMacros {
     pub host: String,
     /// `%e`: the program's file name; for a Python program, the name of its script or module.
     pub program: OsString,
-    /// `%t`: the time of the injection, in seconds since 1970.
+    /// `%t`: the time at which gpuflame was loaded into the process, in seconds since 1970.
     pub time: u64,
-    /// `%r` and `%q{NAME}`: the environment variables.
+    /// Environment variables of the process. `%r` and `%q{NAME}` are replaced by their values.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank. The
-/// second item is the launcher's variable for the number of ranks, if there is one. The first rank variable that is set
-/// is used. The last variable contains the rank on this machine only.
+/// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank, each
+/// paired with the launcher's variable for the number of ranks, if it has one. The first rank variable that is set is
+/// used. `LOCAL_RANK` is last, because it contains only the rank within the machine.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
@@ -36,7 +36,7 @@ const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
 ];
 
 impl PrefixMacros {
-    /// Returns the values for this process.
+    /// Returns the values for the current process.
     pub fn from_process() -> Self {
         let file = Self::from_executable();
         let command_line = || std::fs::read("/proc/self/cmdline").unwrap_or_default();
@@ -44,8 +44,8 @@ impl PrefixMacros {
         Self { program, environment: sorting::into_map(std::env::vars_os()), ..file }
     }
 
-    /// Returns only values that the user who starts the process cannot choose. Reads neither the environment nor the
-    /// command line.
+    /// Returns only those values that the user who starts the process cannot choose. This function reads neither the
+    /// environment nor the command line, because the user controls them.
     pub fn from_executable() -> Self {
         let program = std::env::current_exe().ok();
         let program = program.as_deref().and_then(Path::file_name);
@@ -59,12 +59,12 @@ impl PrefixMacros {
         }
     }
 
-    /// Rank of the process within its job, if a launcher has set one.
+    /// Rank of the process within its job, as text. `None` if no launcher has set a rank.
     pub fn launcher_rank(&self) -> Option<&OsStr> {
         self.launcher_variables().map(|(rank, _)| rank)
     }
 
-    /// Number of ranks in the job. `None` if the launcher that set the rank has not set this number.
+    /// Number of ranks in the job, as text. `None` if the launcher that set the rank has not set the number of ranks.
     pub fn launcher_world_size(&self) -> Option<&OsStr> {
         self.launcher_variables()?.1
     }
@@ -84,9 +84,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Replaces the macros in `prefix`, which need not be UTF-8. Unknown macros are not replaced. The macros `%n` and `%w`
-/// are left to [`Outputs`], which knows the existing files. A `/` inside a value becomes `_`, because values name
-/// files, not folders.
+/// Replaces the macros in `prefix`, which may be non-UTF-8. Unknown macros are left unchanged. So are `%n` and `%w`,
+/// which [`Outputs`] replaces later, when the existing files and the window are known. A `/` in a value is replaced by
+/// `_`, because values are parts of file names, not folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -128,7 +128,7 @@ fn expand_macro(text: &[u8], macros: &PrefixMacros) -> Option<(Vec<u8>, usize)> 
 /// A file that could not be created under its intended name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RenamedOutput {
-    /// The intended name, which was taken.
+    /// The intended name, which another file already had.
     pub intended: PathBuf,
     /// The name under which the file was created instead.
     pub actual: PathBuf,
@@ -148,12 +148,12 @@ impl Outputs {
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files. The window's number replaces the `%w` in the prefix.
+    /// Whether each window has its own files. The `%w` in the prefix is then replaced by the number of the window.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
 
-    /// Returns the prefix for the outputs of one window.
+    /// Returns the prefix for the outputs of the window with this number.
     pub fn for_window(&self, number: u64) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
@@ -163,9 +163,10 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses names for a set of outputs with these suffixes, such that no file with these names exists. All names of
-    /// the set contain the same number. `claim` confirms that no other process is about to create files with these
-    /// names. Returns the names, and a rename for each output whose first choice was taken.
+    /// Chooses the file names for a set of outputs, one for each item of `suffixes`. No file with a chosen name may
+    /// exist, and all names of the set contain the same number. `claim` returns true if no other process is about to
+    /// create files with the names passed to it. Returns the names, and a [`RenamedOutput`] for each output whose first
+    /// choice was taken.
     pub fn choose_names(
         &self,
         suffixes: &[&str],
@@ -175,7 +176,7 @@ impl Outputs {
         self.choose_names_by(suffixes, &exists, &mut claim)
     }
 
-    /// Does the work of `choose_names`. Not generic, so that it is compiled once for all callers.
+    /// Implements `choose_names`. It is not generic, so that it is compiled only once for all callers.
     fn choose_names_by(
         &self,
         suffixes: &[&str],

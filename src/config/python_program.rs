@@ -1,20 +1,21 @@
-//! Finds the name of a Python program: the name of its script or module, because the name of the interpreter does not
-//! identify the program.
+//! Determines the name of a Python program. This is the name of its script or module, because the name of the
+//! interpreter does not identify the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Maximum length of a name in bytes. Modules may have longer names, but files may not.
+/// Maximum length of a program's name, in bytes. The name of a module may be longer. It is then not used, because the
+/// names of output files must be short.
 const MAX_NAME_BYTES: usize = 100;
-/// Endings of the files of Python programs, which do not belong to a program's name.
+/// File extensions of Python programs. They are removed from a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
-/// The only long option of the interpreter that has a value.
+/// The only long option of the interpreter whose value is a separate argument.
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";
 
-/// Returns the name of the script or module with which an interpreter with the file name `interpreter` was started.
-/// `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` for other
-/// programs, and for interpreters that run code from their arguments or from standard input.
+/// Returns the name of the script or module that an interpreter was started with. `interpreter` is the file name of the
+/// interpreter. `command_line` returns the interpreter's arguments, each with a NUL byte at its end. Returns `None` for
+/// other programs, and for interpreters that run code from their arguments or from standard input.
 pub(super) fn python_program(
     interpreter: &OsStr,
     command_line: impl FnOnce() -> Vec<u8>,
@@ -54,7 +55,8 @@ fn name_in_arguments(command_line: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// Returns the file name of a script without its ending. A folder or archive may be run as a script as well.
+/// Returns the file name of a script without its extension. The script may also be a folder or an archive. For
+/// `FOLDER/__main__.py`, returns the name of the folder.
 fn script_name(path: &[u8]) -> Option<&[u8]> {
     let path = Path::new(OsStr::from_bytes(path));
     let is_main = path.file_name()? == "__main__.py";

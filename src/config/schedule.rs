@@ -1,5 +1,5 @@
-//! Computes when a window must be open, if the settings define a schedule. This module only computes: the caller passes
-//! the program's progress, and receives the change of the window that is due.
+//! Computes when a recording window must be open, if the settings define a schedule. This module only computes: the
+//! caller passes the program's progress, and receives the change (open or close) that is due.
 //!
 //! ```text
 //! run      from the start; or while a flag file exists; or between two signals
@@ -7,22 +7,22 @@
 //!     window   the second part of a cycle, while GPUFLAME_STEPS are in progress and no limit is reached
 //! ```
 //!
-//! Steps and time are counted from the beginning of the run. A window that has reached a limit stays closed: the next
-//! window opens in the next cycle or run.
+//! Steps and time are counted from the beginning of the run. A window that has reached a limit stays closed until the
+//! next window opens, in the next cycle or run.
 
 use std::ops::Range;
 use std::time::Duration;
 
-/// Plan of the windows, from the settings.
+/// The part of the settings that determines when windows open and close.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WindowPlan {
-    /// Time before each window.
+    /// Time before each window opens, counted from the beginning of its cycle.
     pub delay: Duration,
-    /// Length of each window; `None`: until the end of the run.
+    /// Duration of each window; `None`: the window stays open until the end of the run.
     pub duration: Option<Duration>,
-    /// Number of windows, if windows have a duration; 0: no limit.
+    /// Maximum number of windows per run, if windows have a duration; 0: no limit.
     pub repeat: u64,
-    /// Steps during which windows are open, counted from 1; `None`: all steps, and the time before the first step.
+    /// Steps during which a window may be open, counted from 1. `None`: all steps, and the time before the first step.
     pub steps: Option<Range<u64>>,
     /// Maximum number of launches per window. The window closes when this number is reached.
     pub max_launches: Option<u64>,
@@ -31,43 +31,43 @@ pub struct WindowPlan {
     pub max_bytes: Option<u64>,
 }
 
-/// Progress of the program.
+/// Progress of the recorded program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunProgress {
-    /// Time since some fixed moment.
+    /// Time since a moment that the caller chooses and never changes.
     pub time: Duration,
-    /// Number of steps that have begun.
+    /// Number of steps that have begun so far.
     pub steps: u64,
-    /// Number of launches seen.
+    /// Number of launches seen so far.
     pub launches: u64,
-    /// Number of bytes written to files.
+    /// Number of bytes written to files so far.
     pub bytes: u64,
 }
 
-/// A change of the window that is due.
+/// A change that is due: the window must be opened or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowChange {
     /// A window opens.
     Open,
     /// The window closes.
     Close,
-    /// The window closes, and the next window opens.
+    /// The window closes, and the next window opens immediately.
     Next,
 }
 
-/// Identity of a window: number of its run, and number of its cycle in the run.
+/// Identifies a window by the number of its run and the number of its cycle within the run.
 type WindowId = (u64, u64);
 
 /// State of the schedule: the current run and the open window.
 #[derive(Debug, Default)]
 pub struct Schedule {
     plan: WindowPlan,
-    /// Progress at the beginning of the current run; `None` outside runs.
+    /// Progress at the beginning of the current run; `None` if no run is in progress.
     run: Option<RunProgress>,
     runs: u64,
     /// The open window, and the progress when it opened; `None` if no window is open.
     open: Option<(WindowId, RunProgress)>,
-    /// The last window that reached a limit.
+    /// The last window that reached a limit. This window is not opened again.
     exhausted: Option<WindowId>,
 }
 
@@ -83,17 +83,17 @@ impl Schedule {
         self.runs += 1;
     }
 
-    /// Ends the run.
+    /// Ends the current run.
     pub fn end(&mut self) {
         self.run = None;
     }
 
-    /// Whether a run has begun and not ended.
+    /// Whether a run is in progress.
     pub fn is_running(&self) -> bool {
         self.run.is_some()
     }
 
-    /// Returns the change of the window that is due now; `None` if no change is due.
+    /// Returns the change that is due now; `None` if the window need not be opened or closed.
     pub fn next_change(&mut self, now: RunProgress) -> Option<WindowChange> {
         if let Some((id, opened)) = self.open
             && self.plan.has_reached_limit(opened, now)
@@ -113,13 +113,14 @@ impl Schedule {
         })
     }
 
-    /// Returns the time after which a change of the window may be due even without further steps, launches or writes of
-    /// the program; `None` if no change is due by time alone.
+    /// Returns the time after which a change may be due even if the program makes no progress (steps, launches or
+    /// writes) until then. Returns `None` if no change becomes due by time alone.
     pub fn time_to_next_change(&self, now: RunProgress) -> Option<Duration> {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether a window is open that may reach a limit, so that the progress should be checked often.
+    /// Whether a window is open that may reach a limit of launches or bytes. The caller should then check the progress
+    /// often.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }
@@ -134,13 +135,14 @@ impl Schedule {
 }
 
 impl WindowPlan {
-    /// Returns the length of one cycle (delay and duration), in ns; `None` if windows have no duration and stay open.
+    /// Returns the duration of one cycle (delay and window), in ns. Returns `None` if windows have no duration and
+    /// therefore stay open.
     fn length(&self) -> Option<u128> {
         self.duration.map(|duration| (self.delay + duration).as_nanos().max(1))
     }
 
-    /// Returns the number of the cycle whose window is open at the time `elapsed` after the beginning of the run;
-    /// `None` if no window is open at that time.
+    /// Returns the number of the cycle whose window is open when `elapsed` has passed since the beginning of the run.
+    /// Returns `None` if no window is open then.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {
@@ -190,7 +192,7 @@ mod tests {
         schedule
     }
 
-    /// Returns each change of the window that is due in these seconds, with its second.
+    /// Returns each change that is due at one of `seconds`, paired with that second.
     fn changes(schedule: &mut Schedule, seconds: Range<u32>) -> Vec<(u32, WindowChange)> {
         seconds.filter_map(|second| Some((second, schedule.next_change(at(second))?))).collect()
     }
@@ -239,7 +241,7 @@ mod tests {
         let mut schedule =
             begun(WindowPlan { delay: SECOND, duration: Some(SECOND), repeat: 3, ..WindowPlan::default() });
         assert_eq!(schedule.next_change(at(1)), Some(WindowChange::Open));
-        // The first window has ended, and the second window begins at the same moment.
+        // The schedule was not checked at second 2, when the first window ended. At second 3, the second window begins.
         assert_eq!(schedule.next_change(at(3)), Some(WindowChange::Next));
         assert_eq!(schedule.next_change(at(77)), Some(WindowChange::Close));
     }

@@ -1,15 +1,14 @@
-//! Reads the environment variables that the table of settings lists. All functions except [`from_environment`] are
-//! pure.
+//! Reads the settings from environment variables. All functions except [`from_environment`] are pure.
 //!
-//! An invalid value is never fatal, because the application must continue to run. Instead, a warning is printed and the
-//! default applies. If only some items of a list are invalid, the valid items apply.
+//! An invalid value never stops the application. Instead, a warning is printed and the default applies. If only some
+//! items of a list are invalid, the valid items apply.
 
 use super::parsers::InvalidValue;
 use super::table::{PATH_SETTINGS, SETTINGS, Setting, TRACE_FILE};
 use super::user_settings::Settings;
 use gpuflame_model::sorting;
 
-/// Reads the settings of this process from its environment. See [`parse`].
+/// Returns the settings from the environment of this process, and the warnings that [`parse`] returns.
 pub fn from_environment() -> (Settings, Vec<String>) {
     let all = std::env::vars_os().filter_map(|(name, value)| {
         let name =
@@ -25,7 +24,7 @@ pub fn from_environment() -> (Settings, Vec<String>) {
     (settings, warnings)
 }
 
-/// Returns the settings from `(name, value)` pairs, and one warning for each pair that is not valid.
+/// Returns the settings from pairs of a name and a value, and one warning for each pair that is invalid.
 pub fn parse(pairs: impl IntoIterator<Item = (String, String)>) -> (Settings, Vec<String>) {
     let mut settings = Settings::default();
     let mut warnings = Vec::new();
@@ -88,7 +87,7 @@ mod tests {
         }
     }
 
-    /// The environment variable `GPUFLAME_MUTATIONS` sets the number of iterations.
+    /// The environment variable `GPUFLAME_MUTATIONS` sets the number of iterations of this test.
     #[test]
     fn random_setting_values_cause_at_most_one_warning_per_setting() {
         const PIECES: [&str; 30] = [

@@ -1,8 +1,8 @@
-//! Defines the settings of the library, in one table of environment variables. The module also contains the words for
-//! values that both environment variables and flags of the command have.
+//! Defines the settings of the library, in one table of environment variables. This module also defines the words for
+//! values that can be given both in an environment variable and in a flag of the command.
 //!
 //! The defaults, the table in `docs/settings.md` and the output of `gpuflame settings` are generated from [`SETTINGS`].
-//! This module only parses the values. Code to which a setting applies reads the value from [`Settings`].
+//! This module only parses the values. The code that a setting affects reads the value from [`Settings`].
 
 mod environment;
 mod output;

@@ -1,34 +1,35 @@
-//! Lists the files that can be written at exit. `GPUFLAME_FORMATS` selects among them.
+//! Lists the files that can be written when the process exits. `GPUFLAME_FORMATS` selects the files to write.
 
 use std::path::PathBuf;
 
 use gpuflame_model::profile::{VIEWS, View};
 
-/// Suffix of the file that describes a set of outputs, and names the owner and the files of the set.
+/// Suffix of the file that describes a set of outputs. It names the process that owns the set, and the files of the
+/// set.
 pub const SET_SUFFIX: &str = ".set.json";
 
-/// Suffix of the file that contains the ledger, and messages that could not be written to stderr.
+/// Suffix of the file that contains the ledger. It also contains messages that could not be written to stderr.
 pub const LEDGER_SUFFIX: &str = ".ledger.txt";
 
-/// A file to write at exit.
+/// A file to write when the process exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A view, drawn in the format that this word names.
+    /// A view, drawn in the format with this name.
     View(&'static View, &'static str),
-    /// The table with one row per device and name (of a kernel, copy or fill).
+    /// The summary table, with one row for each kernel, copy direction and fill on each device.
     Table,
     /// The table with one row per activity.
     Activities,
-    /// Definitions of the stacks to which the table of activities refers.
+    /// The table of stacks, whose ids are in the table of activities.
     Stacks,
     /// Chrome trace events.
     Chrome,
     /// Text in the format of the CUPTI tracer in eunomia's tutorial.
     CuptiText,
-    /// Recording of every row, from which the command can make the other outputs later.
+    /// Recording that contains every row. The command `gpuflame` can create the other outputs from it later.
     Recording,
-    /// Recording of the sums of the run, from which the command can make those outputs that do not need single
-    /// activities.
+    /// Recording that contains only the sums of the run. The command `gpuflame` can create outputs from it, except
+    /// those that list single activities.
     Sums,
 }
 
@@ -50,8 +51,8 @@ impl Output {
         all
     }
 
-    /// Whether the output is written while the application runs, and therefore grows with the run. An output that is
-    /// written while the application runs covers all windows.
+    /// Whether the output is written while the application runs. Such an output grows with the run, and covers all
+    /// windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)
     }
@@ -94,7 +95,7 @@ impl Output {
 /// Destination of the text that the user requests with `CUPTI_TRACE_OUTPUT_FILE`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceFile {
-    /// The program's standard output, as far as it accepts the text.
+    /// The program's standard output. Text that does not fit is dropped and counted.
     Stdout,
     /// The file with this path.
     Path(PathBuf),

@@ -1,4 +1,5 @@
-//! Parses values as users write them, such as `1`, `yes` or `On`, and lists in which an item may be misspelt.
+//! Parses the values of settings. Users may write a value in several ways, such as `1`, `yes` or `On`, and may misspell
+//! items of a list.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -6,12 +7,12 @@ use std::time::Duration;
 
 use gpuflame_model::error::Error;
 
-/// The part of a value that is invalid, and the reason.
+/// The part of a setting's value that is invalid, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InvalidValue {
-    /// The entire value is invalid, so the default applies. The text is the reason.
+    /// The entire value is invalid, so the default applies. The text contains the reason.
     All(String),
-    /// Some items of a list are invalid; the other items apply. The text is the reason.
+    /// Some items of a list are invalid; the other items apply. The text contains the reason.
     Some(String),
 }
 
@@ -21,10 +22,10 @@ impl From<Error> for InvalidValue {
     }
 }
 
-/// Valid values of a switch, for messages.
+/// Valid values of a switch, as shown to users.
 pub(super) const SWITCH_VALUES: &str = "0, 1";
 
-/// Parses a switch: `1`, `true`, `yes` or `on`, or `0`, `false`, `no` or `off`, case-insensitively.
+/// Parses a switch, case-insensitively. `1`, `true`, `yes` and `on` are true; `0`, `false`, `no` and `off` are false.
 pub(super) fn parse_switch(value: &str) -> Result<bool, InvalidValue> {
     let is = |words: [&str; 4]| words.iter().any(|word| value.eq_ignore_ascii_case(word));
     if is(["1", "true", "yes", "on"]) {
@@ -36,7 +37,7 @@ pub(super) fn parse_switch(value: &str) -> Result<bool, InvalidValue> {
     }
 }
 
-/// Parses a number of bytes: `64M`, `1G`, `500000k`, or a plain number.
+/// Parses a number of bytes, with or without a unit, such as `64M`, `1G`, `500000k` or `4096`.
 pub(super) fn parse_bytes(value: &str) -> Result<usize, InvalidValue> {
     let (digits, unit) = match value.char_indices().last() {
         Some((at, 'k' | 'K')) => (&value[..at], 1 << 10),
@@ -48,13 +49,13 @@ pub(super) fn parse_bytes(value: &str) -> Result<usize, InvalidValue> {
     number.ok_or_else(|| InvalidValue::All(format!("expected a number of bytes such as 64M, not `{value}`")))
 }
 
-/// Parses a number of seconds greater than 0, possibly fractional.
+/// Parses a number of seconds greater than 0. The number may be fractional.
 pub(super) fn parse_seconds(value: &str) -> Result<Duration, InvalidValue> {
     let found = duration(value).filter(|duration| !duration.is_zero());
     found.ok_or_else(|| invalid_seconds("above 0", value))
 }
 
-/// Parses a number of seconds, which may be 0.
+/// Parses a number of seconds, which may be fractional or 0.
 pub(super) fn parse_seconds_or_zero(value: &str) -> Result<Duration, InvalidValue> {
     duration(value).ok_or_else(|| invalid_seconds("of 0 or more", value))
 }
@@ -77,7 +78,7 @@ pub(super) fn parse_number(value: &str, min: u64) -> Result<u64, InvalidValue> {
     number.ok_or_else(|| InvalidValue::All(format!("expected a whole number, {min} or more, not `{value}`")))
 }
 
-/// Parses `FROM..TO`, which excludes `TO`. Either number may be missing.
+/// Parses `FROM..TO`. The range excludes `TO`. Either number may be omitted.
 pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
@@ -86,7 +87,7 @@ pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     range.filter(|range| !range.is_empty()).ok_or_else(refused)
 }
 
-/// Parses file permissions. Valid permissions let the owner read and write, and let no user execute.
+/// Parses file permissions. Permissions are valid if the owner may read and write, and no user may execute the file.
 pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     let mode = u32::from_str_radix(value, 8).ok().filter(|mode| mode & 0o600 == 0o600 && mode & !0o666 == 0);
     mode.ok_or_else(|| {
@@ -94,7 +95,7 @@ pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     })
 }
 
-/// Parses one of the signals that are reserved for users: SIGUSR1 or SIGUSR2, with or without `SIG`.
+/// Parses a signal that is reserved for users, SIGUSR1 or SIGUSR2. The `SIG` may be omitted.
 pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {
@@ -104,13 +105,13 @@ pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     }
 }
 
-/// Parses a word that names a value of `T`.
+/// Parses a word that denotes a value of the type `T`.
 pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, InvalidValue> {
     Ok(value.parse()?)
 }
 
-/// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates, and the
-/// reason why other items were rejected. The reason contains `wanted`, which names the valid items.
+/// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates. Also
+/// returns the reason why the other items are invalid. This text contains `wanted`, a list of the valid items.
 pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,

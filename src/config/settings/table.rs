@@ -1,4 +1,4 @@
-//! The table of environment variables: each has a name, a default, a help text and a parser.
+//! Defines the table of environment variables. Each variable has a name, a default, a help text and a parser.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -12,17 +12,18 @@ use super::parsers::{
 use super::user_settings::{Nvtx, Settings};
 use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
-/// Maximum number of CPU samples per second. At a higher rate, the samples would mostly show the sampling itself.
+/// Maximum number of CPU samples per second. At a higher rate, most samples would show the code that takes the samples.
 const MAX_SAMPLE_HZ: u64 = 10_000;
 
-/// An environment variable.
+/// An environment variable that controls the recorder.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name of the variable, including `GPUFLAME_`.
+    /// Name of the variable, including the prefix `GPUFLAME_`.
     pub name: &'static str,
-    /// Placeholder or choices for the value, as they appear in the table of `docs/settings.md`.
+    /// Kind of the value (`path prefix`) or the possible values (`0, 1`), as in the table of `docs/settings.md`.
     pub values: &'static str,
-    /// Value that applies if the variable is not set. [`Settings::default`] consists of these values.
+    /// Value that applies if the variable is not set. [`Settings::default`] returns the default values of all
+    /// variables.
     pub default: &'static str,
     /// Effect of the setting, in one sentence.
     pub help: &'static str,
@@ -30,7 +31,7 @@ pub struct Setting {
 }
 
 impl Default for Settings {
-    /// Returns the default values from the table.
+    /// Returns the settings with the default values from [`SETTINGS`].
     fn default() -> Self {
         let mut settings = Self::empty();
         for setting in SETTINGS {
@@ -41,7 +42,7 @@ impl Default for Settings {
     }
 }
 
-/// All settings.
+/// All settings of the library.
 pub const SETTINGS: &[Setting] = &[
     Setting {
         name: "GPUFLAME_OUTPUT",
@@ -491,13 +492,13 @@ pub const SETTINGS: &[Setting] = &[
 /// Default path prefix of the output files.
 const DEFAULT_OUTPUT: &str = "%e.%p";
 
-/// The only variable whose name does not begin with `GPUFLAME_`.
+/// Name of the only variable that does not begin with `GPUFLAME_`.
 pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type PathSetter = fn(&mut Settings, &OsStr);
 
-/// Settings that are paths, and the functions that set them to a non-UTF-8 value, which is valid because paths are
-/// bytes.
+/// Settings whose value is a path, each with a function that sets the path to a non-UTF-8 value. Such a value is valid,
+/// because paths are bytes.
 pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),
@@ -506,8 +507,8 @@ pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     (TRACE_FILE, |settings, path| settings.trace_file = Some(TraceFile::Path(PathBuf::from(path)))),
 ];
 
-/// Returns the path prefix that `text` stands for. If `text` is a folder, the default file name is added: without it,
-/// file names would begin with a dot (`.svg`), and the files would be hidden.
+/// Returns the path prefix that `text` denotes. If `text` is a folder (ends in `/`), the default file name is added.
+/// Otherwise file names would begin with a dot (`.svg`), so the files would be hidden.
 pub fn prefix(text: &OsStr) -> OsString {
     let mut prefix = text.to_owned();
     if text.as_bytes().ends_with(b"/") {
@@ -530,7 +531,7 @@ fn nvtx(value: &str) -> (Option<Nvtx>, Option<InvalidValue>) {
 }
 
 /// Parses the list of output files. Returns the outputs in the order of [`Output::all`], without duplicates. A
-/// recording of all rows contains the sums and has the same file name, so it replaces a recording of the sums.
+/// recording of all rows replaces a recording of the sums, because it contains the sums and has the same file name.
 fn formats(value: &str) -> (Vec<Output>, Option<InvalidValue>) {
     let all = Output::all();
     let understand =

@@ -9,12 +9,12 @@ use std::time::Duration;
 use super::output::{Output, TraceFile};
 use gpuflame_model::options::{Backward, GraphStacks, PythonFrames, Root, Unit, Yield};
 
-/// NVTX ranges that become frames.
+/// Selects the NVTX ranges that become stack frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Nvtx {
-    /// No ranges; NVTX is not intercepted.
+    /// No NVTX ranges become frames. gpuflame does not intercept NVTX.
     None,
-    /// All ranges, except ranges of these domains.
+    /// All NVTX ranges become frames, except ranges of these NVTX domains.
     Without(Vec<String>),
 }
 
@@ -24,40 +24,40 @@ impl Default for Nvtx {
     }
 }
 
-/// Values of the user's settings. The table of settings contains the defaults.
+/// Values of the user's settings. The table `SETTINGS` contains the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Path prefix of the outputs, in which macros are not replaced yet.
+    /// Path prefix of the outputs. Its macros are not replaced yet.
     pub output: OsString,
-    /// Files to write.
+    /// Files to write when the process exits.
     pub formats: Vec<Output>,
-    /// Meaning of the width of a frame.
+    /// Unit of the weight that the width of a frame shows.
     pub unit: Unit,
-    /// Whether a window is open from the start.
+    /// Whether the settings open windows. If false, only the program opens windows.
     pub enabled: bool,
-    /// Delay before each window that the settings open.
+    /// Time before each window that the settings open.
     pub delay: Duration,
-    /// Duration of each window that the settings open; `None`: the window stays open until the end.
+    /// Duration of each window that the settings open. `None`: the window stays open until the program ends.
     pub duration: Option<Duration>,
-    /// Number of windows that the settings open, if these windows have a duration; 0: no limit.
+    /// Maximum number of windows that the settings open, if windows have a duration; 0: no limit.
     pub repeat: u64,
-    /// Steps during which windows are open; `None`: all steps.
+    /// Steps during which windows are open; `None`: windows do not depend on steps.
     pub steps: Option<Range<u64>>,
-    /// Name of the ranges that begin a step; `None`: no range begins a step.
+    /// Name of the NVTX or API ranges that begin a step; `None`: no range begins a step.
     pub step_range: Option<String>,
     /// Maximum number of launches in a window that the settings open. The window closes when this number is reached.
     pub max_launches: Option<u64>,
     /// Maximum number of bytes that are written to files during a window that the settings open. The window closes when
     /// this number is reached.
     pub max_bytes: Option<u64>,
-    /// Maximum number of bytes of the recording of every row; `None`: no limit. After the limit, rows are counted, not
-    /// written.
+    /// Maximum size in bytes of the recording that contains every row; `None`: no limit. Rows beyond the limit are only
+    /// counted, not written.
     pub max_file: Option<u64>,
-    /// Maximum number of windows that get their own files, if the prefix asks for files per window.
+    /// Maximum number of windows that get their own files, if the prefix contains `%w`.
     pub max_windows: u64,
     /// Permission bits of the output files, as for `chmod`.
     pub file_mode: u32,
-    /// File that opens the window: the window is open while the file exists.
+    /// File that controls the window. The window is open while the file exists.
     pub flag: Option<PathBuf>,
     /// Signal that opens the window if it is closed, and closes the window if it is open.
     pub signal: Option<i32>,
@@ -65,63 +65,69 @@ pub struct Settings {
     pub profiler_calls: bool,
     /// Whether to print neither the summary nor warnings on stderr.
     pub quiet: bool,
-    /// Whether the ledger is printed on stderr, before the summary.
+    /// Whether to print the ledger on stderr before the summary.
     pub verbose: bool,
-    /// Whether frames inside the vendor's libraries are shown.
+    /// Whether to show frames that are usually hidden, such as those inside NVIDIA's libraries and the Python
+    /// interpreter.
     pub internal_frames: bool,
-    /// Treatment of Python frames: whether and how they are shown.
+    /// Whether and how Python frames are shown.
     pub python: PythonFrames,
-    /// Attribution of PyTorch's backward pass: to its own thread, or to the forward pass.
+    /// Stacks to which the work of PyTorch's backward pass is attributed: those of autograd's thread, or those of the
+    /// forward pass.
     pub backward: Backward,
-    /// Stacks that are shown for a graph node.
+    /// Stacks that are shown for a node of a CUDA graph: its launch, its capture, or both.
     pub graph: GraphStacks,
-    /// Whether a graph launch is recorded as one activity, without its nodes.
+    /// Whether each launch of a CUDA graph is recorded as one activity, without the graph's nodes.
     pub whole_graphs: bool,
-    /// Whether dependencies between launches, events and waits are recorded.
+    /// Whether dependencies between launches, CUDA events and waits are recorded.
     pub deps: bool,
-    /// Whether traffic and faults of unified memory are recorded.
+    /// Whether traffic and page faults of unified memory are recorded.
     pub unified: bool,
-    /// NVTX ranges that become frames.
+    /// NVTX ranges that become stack frames.
     pub nvtx: Nvtx,
     /// Frames that are added at the root of every stack, such as the device or the thread.
     pub root: Vec<Root>,
     /// Maximum memory in bytes that gpuflame may use; `None`: the limit from `gpuflame_os::memory::limit_bytes`.
     pub max_mem: Option<usize>,
-    /// Number of CPU samples per second of each launching thread; `None`: threads are not sampled.
+    /// Number of samples per second of CPU time, for each thread that launches GPU work. `None`: threads are not
+    /// sampled.
     pub cpu_samples: Option<u32>,
-    /// Whether a timer's signals may be used for sampling, if the kernel does not sample for us.
+    /// Whether a timer's signals may be used for CPU samples if the kernel denies access to its perf events.
     pub cpu_timer: bool,
-    /// Whether to record where launching threads wait off-CPU, and for how long.
+    /// Whether to record where threads that launch GPU work wait off-CPU, and for how long.
     pub off_cpu: bool,
-    /// One of every `verify` stacks is verified (captured again by other methods and compared); 0: no stack is
+    /// Every `verify`-th stack is captured again by other methods, and the results are compared. 0: no stack is
     /// verified.
     pub verify: u32,
-    /// Whether each launch calls a marker function, which an external probe can observe. Default: false.
+    /// Whether each launch calls an empty marker function, so that an external probe can read the launch's correlation
+    /// id.
     pub launch_marker: bool,
-    /// Folder into which a short report about this process is written; `None`: no report.
+    /// Folder into which a short report about this process is written; `None`: no report is written.
     pub report: Option<PathBuf>,
     /// Path of the `libcupti` to use; `None`: gpuflame searches for one.
     pub cupti: Option<PathBuf>,
-    /// Features of CUPTI that are left to other clients.
+    /// Features of CUPTI that gpuflame leaves to other CUPTI clients in the process.
     pub yields: Yield,
-    /// Maximum time for which gpuflame may delay the exit if it makes no progress.
+    /// Maximum time for which gpuflame delays the program's exit while the writing of the outputs makes no progress.
     pub exit_limit: Duration,
-    /// Whether the outputs are written when a signal ends the process.
+    /// Whether to write the outputs when a signal (SIGINT, SIGTERM or SIGHUP) ends the process.
     pub signals: bool,
-    /// Interval between writes of the checkpoint; `None`: there is no checkpoint.
+    /// Interval at which the checkpoint is written; `None`: no checkpoint is written.
     pub checkpoint: Option<Duration>,
-    /// Number of bytes by which the checkpoint may be larger than twice its content.
+    /// Number of bytes by which the checkpoint may exceed twice the size of its content before it is rewritten.
     pub checkpoint_max: usize,
-    /// Additional destination of the text in the format of the tutorial's tracer; `None`: there is none.
+    /// Additional destination for text in the format of the CUPTI tracer in eunomia's tutorial; `None`: no such text is
+    /// written.
     pub trace_file: Option<TraceFile>,
-    /// Whether recording is disabled, even if the program or the user asks for it.
+    /// Whether recording is disabled, however gpuflame is loaded into the process.
     pub disable: bool,
     /// Whether recordings and exports contain the program's command line.
     pub command_line: bool,
 }
 
 impl Settings {
-    /// Returns settings in which all values are empty. [`Settings::default`] then fills them in from the table.
+    /// Returns settings whose values are all empty. [`Settings::default`] replaces them with the defaults from the
+    /// table.
     pub(super) fn empty() -> Self {
         Self {
             output: OsString::new(),
@@ -171,19 +177,19 @@ impl Settings {
         }
     }
 
-    /// Whether an output that is written while the application runs lists single calls with their threads.
+    /// Whether any output that is written while the application runs lists single calls with their threads.
     pub fn lists_calls(&self) -> bool {
         let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
     }
 
-    /// Whether the sums count the same stack on several threads as one stack.
+    /// Whether equal stacks on different threads are summed as one stack.
     pub fn merges_threads(&self) -> bool {
         !self.root.contains(&Root::Thread) && !self.lists_calls()
     }
 
-    /// Whether the settings restrict when a window is open. Without such restrictions, one window is open from the
-    /// start to the end.
+    /// Whether the settings restrict the time during which a window is open. If they do not, one window is open from
+    /// the start to the end of the program.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();
