@@ -2,8 +2,8 @@
 
     python3 dist/notices.py ZIG > THIRD-PARTY.txt
 
-ZIG is the folder of the Python package `ziglang`, which contains the licence of the linked libunwind. A text that several crates
-have is printed once.
+ZIG is the folder of the Python package `ziglang`, which contains the licence of the linked libunwind. A text that several
+crates have is printed only once.
 """
 
 import json
@@ -36,7 +36,7 @@ def linked_packages():
 
 
 def licence_files(folder):
-    """Returns the files of a crate's folder, and of its folder of licences, that contain its licences and notices."""
+    """Returns the files with a crate's licences and notices. They are in the crate's folder and in its folder of licences."""
     files = [file for file in folder.iterdir() if file.is_file() and file.name.upper().startswith(NAMES)]
     for name in ("LICENSES", "licenses"):
         files += [file for file in (folder / name).glob("*") if file.is_file()]
@@ -47,7 +47,7 @@ printed = {}
 
 
 def print_text(file, owner):
-    """Prints a licence, or the crate under which the same text is printed already."""
+    """Prints the text of a licence. If this text was printed for another crate, prints the name of that crate instead."""
     text = file.read_text("utf-8", "replace").rstrip()
     words = " ".join(text.split())
     if words in printed:

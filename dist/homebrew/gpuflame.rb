@@ -1,5 +1,5 @@
 # Homebrew's formula for the command, which reads recordings and traces. It does not contain the library that records, so
-# `gpuflame run` needs `--library FILE`. A release replaces the version's archive and its digest.
+# `gpuflame run` needs `--library FILE`. Each release changes the archive's version and digest.
 class Gpuflame < Formula
   desc "Flame graphs of GPU time: reads recordings and traces of GPU programs"
   homepage "https://github.com/gpuflame/gpuflame"
