@@ -8,8 +8,8 @@ const FIRST_BARS = 8;
 /** Minimum share of a bar, in percent, that a part needs for a label; the second value is for narrow screens. */
 const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
-/** Returns the bars, with one legend for all of them. `part` names the part of the run that a bar shows. Empty if there are no
- * bars, because the times are unknown. */
+/** Returns the bars, with one legend for all bars. `part` names the part of the run that a bar shows. The result is empty if
+ * there are no bars, because the times are unknown. */
 export function bars(all: Bar[], part: string): HTMLElement {
   const list = element("div", { class: "bars" });
   if (all.length === 0) return list;
@@ -48,7 +48,7 @@ function words(bar: Bar): string {
   return `${bar.label}: ${parts.map((part) => `${percent(part.ns, bar.ns)} ${part.label}`).join(", ")}`;
 }
 
-/** Returns the colours with their names. If there is only one bar, its figures are here too. */
+/** Returns the legend: the colours with their names. If there is only one bar, the legend also contains the bar's figures. */
 function legend(all: Bar[], part: string): HTMLElement {
   const kinds = new Map<string, { label: string; ns: number }>();
   for (const part of all.flatMap((bar) => bar.parts).filter((part) => part.ns > 0)) {

@@ -5,8 +5,8 @@ import { human, percent } from "./flame/format.ts";
 import type { CriticalPart, Panel } from "./report.ts";
 import { CLASS_COLOURS, OTHER_COLOUR } from "./timeline_colours.ts";
 
-/** Actions for a click on a part of the critical path: mark all its occurrences in the timeline, or show the longest
- * one. */
+/** Actions for a click on a part of the critical path: mark all its occurrences in the timeline, or show the
+ * longest occurrence. */
 export interface PathActions {
   markAll(part: CriticalPart): void;
   showLongest(part: CriticalPart): void;

@@ -2,10 +2,10 @@
 import type { View } from "./flame/index.ts";
 import type { Report } from "./report.ts";
 
-/** Characters that change the direction of the text around them, such as those of another name. */
+/** Characters that change the direction of the surrounding text, and could therefore change how other names look. */
 const DIRECTIONS = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Decodes the content of an element of the page, which is zlib data in base64. */
+/** Decodes the content of an element of the page. The content is zlib data in base64. */
 function unpacked(encoded: string): Response {
   const binary = atob(encoded.trim());
   const bytes = new Uint8Array(binary.length);
@@ -23,8 +23,8 @@ export async function readReport(encoded: string): Promise<Report> {
   return report;
 }
 
-/** Sets the parent of each node, and the node of each value. The data has the distance to the parent, which is 1 for most nodes,
- * and the distance to the node of the value before. */
+/** Sets the parent of each node, and the node of each value. For a node, the data contains the distance to its parent, which is
+ * 1 for most nodes. For a value, the data contains the distance from the node of the previous value. */
 function setNumbers(view: View & { up?: number[]; ahead?: number[] }): void {
   let node = 0;
   view.parent = (view.up ?? []).map((distance, at) => at - distance);

@@ -85,7 +85,7 @@ function notRecorded(report: Report): HTMLElement | null {
   return element("details", { class: "not-recorded" }, element("summary", {}, missing(report)), element("ul", {}, ...items));
 }
 
-/** Returns how many checks have no data. */
+/** Returns how many checks have no data, and how many other facts were not recorded, as text. */
 function missing({ checksWithoutData: checks, otherFacts: others }: Report): string {
   const of = (count: number, noun: string) => `${count} ${noun}${count === 1 ? "" : "s"}`;
   const words = [checks > 0 ? `${of(checks, "check")} without data` : "", others > 0 ? `${of(others, "other fact")} not recorded` : ""];

@@ -1,4 +1,4 @@
-// The page. Replaces the plain text with the first screen, the flame graph and the panels.
+// Draws the page: replaces the plain text with the first screen, the flame graph and the panels.
 import "./page.css";
 import { partText, type PathActions } from "./critical.ts";
 import { readBytes, readReport } from "./data.ts";

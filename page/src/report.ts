@@ -17,14 +17,14 @@ export interface Bar {
 export interface Finding {
   id: string;
   bad: boolean;
-  /** Cost in percent of a part of the run, which `part` names. The length of this part is `wall`. */
+  /** Cost in percent of the part of the run that `part` names. The duration of this part is `wall`. */
   share: number | null;
   ns: number | null;
   what: string;
   why: string;
-  /** Remedy; empty for wrong data. */
+  /** Remedy; empty if the finding is that the data is wrong. */
   remedy: string;
-  /** Responsible code. `at` is the same text, cut to a maximum length. */
+  /** Code that causes the finding. `at` is the same text, shortened to a maximum length. */
   culprit: string;
   at: string;
   command: string;
@@ -87,7 +87,7 @@ export interface CriticalPart extends KindName {
   name: string;
   full: string;
   function: string | null;
-  /** The rank, in a job of several ranks. Such parts have no places in the timeline. */
+  /** Rank of the part, in a job of several ranks. The timeline does not show parts of such a job. */
   rank?: number;
   /** Start and end of the longest part, in ns. */
   longest: [start: number, end: number] | null;

@@ -1,5 +1,5 @@
-// Draws the visible part of a timeline. A row is one line of pixels, stretched to the height of the row. So drawing
-// takes the same time for any number of slices.
+// Draws the visible part of a timeline. A row is one line of pixels, stretched to the height of the row. Therefore
+// drawing takes the same time for any number of slices.
 import { textOn } from "./flame/colours.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";

@@ -4,7 +4,7 @@ import type { TimelineRowData } from "./report.ts";
 
 /** Slices of a row, by start. Times are in ns. */
 export interface Slices {
-  /** Maximum time that merged slices last together. */
+  /** Maximum duration of a merged slice, from the start of its first slice to the end of its last slice. */
   resolution: number;
   start: Float64Array;
   end: Float64Array;
@@ -24,7 +24,7 @@ export interface Row extends TimelineRowData {
 
 /** Maximum number of slices of the coarsest level, so that it can be drawn at any zoom. */
 const MAX_COARSE_SLICES = 2_000;
-/** Ratio of the resolutions of two levels. */
+/** Ratio of the resolutions of two consecutive levels. */
 const LEVEL_FACTOR = 4;
 
 function room(count: number, resolution: number): Slices {

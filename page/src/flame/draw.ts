@@ -1,5 +1,5 @@
-// Paints the visible part of a layout. Frames narrower than half a pixel are painted together. So a row has at most as
-// many rectangles as pixels, whatever the number of frames.
+// Paints the visible part of a layout. Frames narrower than half a pixel are painted together. Therefore a
+// row has at most as many rectangles as pixels, regardless of the number of frames.
 import type { Fill, FrameColours } from "./fills.ts";
 import { extentOf, firstEndingAfter, isCaller, rowOf, type Layout, type Span } from "./layout.ts";
 import { fitted, type Names } from "./names.ts";

@@ -19,8 +19,8 @@ export function treeOf(source: Source, names: Names, order: Order, keep: Uint8Ar
   return order.kind === "around" ? aroundName(weights, order.name) : fromRoot(weights);
 }
 
-/** A frame of a tree, identified by the names on the path to it. So the frame stays valid with another filter and in
- * both runs. */
+/** A frame of a tree, identified by the names on the path from the root. It can therefore be found again with another filter,
+ * and in the other run. */
 export interface Subtree {
   view: string;
   order: Order;

@@ -45,7 +45,8 @@ export function find(layout: Layout, names: Names, pattern: Pattern): Matches {
     const matches = nameMatches[name] ?? false;
     isMatch[node] = Number(matches);
     const below = node > 0 ? isBelow[tree.parent[node]!]! : 0;
-    // Each caller above a match would count the match again. The root's name is in both halves.
+    // Only matches from the root downwards count. A matching caller above the root would count the same time again.
+    // (The root's name is in both halves of the tree.)
     isBelow[node] = below | Number(matches && node < tree.callers);
     if (!matches || below || width[node] === 0) continue;
     topmost.push(node);

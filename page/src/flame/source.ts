@@ -1,5 +1,5 @@
 // Prepares the views of one model, or of two models that are compared. For a comparison, the trees of both models are
-// united; each row has a value for one run, and 0 for the other.
+// united. Each row has its value for one run, and 0 for the other run.
 import type { FlameModel, Source, View } from "./model.ts";
 import { createNames, type Names } from "./names.ts";
 
