@@ -30,7 +30,7 @@ target=$(cd "$target" && pwd)
 out=$target/examples-cuda
 toolkit=$target/cuda-toolkit
 
-# Two builds at the same time would write the same files, so the second one waits.
+# Two builds at the same time would write the same files, so the second build waits.
 if command -v flock >/dev/null; then
     exec 9>"$out/.lock"
     flock 9
@@ -42,7 +42,7 @@ system_nvcc() {
     nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' | grep . || echo 0
 }
 
-# The stamp is written last and lists the installed packages. If it is missing or differs, the installation starts over.
+# The stamp file is written last, and lists the installed packages. If it is missing or differs, install again.
 install_toolkit() {
     [ "$(cat "$toolkit/stamp" 2>/dev/null)" = "$packages" ] && return
     rm -rf "$toolkit"
@@ -58,7 +58,7 @@ install_toolkit() {
     echo "$packages" >"$toolkit/stamp"
 }
 
-# Machine code for Hopper, PTX for later GPUs, and PTX of compute_75 for earlier GPUs, the oldest that CUDA 13 supports.
+# Machine code for Hopper, PTX for later GPUs, and PTX of compute_75 (the oldest that CUDA 13 supports) for earlier GPUs.
 set -- -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart $cudart \
     -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
 
@@ -68,13 +68,13 @@ else
     install_toolkit
     cuda=$(echo "$toolkit"/lib/python3*/site-packages/nvidia/cu13)
     nvcc=$cuda/bin/nvcc
-    # The run path lets the program find its libcudart. As a new dtag it is searched after LD_LIBRARY_PATH. It is passed to
-    # the linker in the environment, because nvcc breaks options at spaces.
+    # The program finds its libcudart by the run path. With --enable-new-dtags, LD_LIBRARY_PATH has precedence over it.
+    # The run path is passed in the environment, because nvcc splits options at spaces.
     export LD_RUN_PATH="$cuda/lib"
     set -- "$@" "-L$cuda/lib" -Xlinker --enable-new-dtags
 fi
 
-# Returns whether $1 must be rebuilt: it is older than a source, a header or this script.
+# Succeeds if the program $1 must be rebuilt, because it is older than its source $2, a header or this script.
 stale() {
     [ -x "$1" ] || return 0
     for input in "$2" "$here"/*.h "$here"/*/*.h "$here/build-cuda.sh"; do

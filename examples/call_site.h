@@ -7,7 +7,7 @@
  *     OWN_FRAME static void forward(void)
  *     {
  *         ENTER();
- *         CUDA_CALL_SITE();      right before a CUDA call: "main;decode;forward"
+ *         CUDA_CALL_SITE();      right before a CUDA call: reports "main;decode;forward"
  *         cudaLaunchKernel(...);
  *         LEAVE();               also keeps the call above from becoming a jump, which has no frame
  *     }
@@ -35,11 +35,11 @@ extern "C"
 #define LEAVE() call_site_leave(call_site_caller)
 #define CUDA_CALL_SITE() call_site_tell()
 
-/* The calling thread's path, root first, and its length. */
+/* Path of the calling thread: the functions that it is in, root first. */
 static __thread char call_site_path[512];
 static __thread size_t call_site_length;
 
-/* Returns the length of the caller's path, to which LEAVE goes back. */
+/* Adds a function to the path. Returns the earlier length of the path, which LEAVE restores. */
 static inline size_t call_site_enter(const char *function)
 {
     const size_t caller = call_site_length;
@@ -57,7 +57,7 @@ static inline void call_site_leave(size_t caller)
 {
     call_site_length = caller;
     call_site_path[caller] = '\0';
-    /* Keeps the compiler from moving this before the last call in the function. */
+    /* Prevents the compiler from moving this code before the last call in the function. */
     __asm__ volatile("" ::: "memory");
 }
 

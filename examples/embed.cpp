@@ -1,4 +1,4 @@
-// embed.c in C++: the window is an object, and is open as long as the object lives; an exception closes it, too.
+// embed.c in C++. The window is an object: it is open while the object exists, so an exception closes it, too.
 //
 //     cargo build --release
 //     c++ -std=c++11 -O2 -g examples/embed.cpp -o embed++ -I include -I /usr/local/cuda/include
@@ -30,7 +30,7 @@ static void check(cudaError_t error, const char *call)
         throw std::runtime_error(std::string(call) + ": " + cudaGetErrorString(error));
 }
 
-// Device memory that its destructor frees.
+// Device memory, which the destructor frees.
 class Memory {
 public:
     Memory() : address_(nullptr) { check(cudaMalloc(&address_, bytes), "cudaMalloc"); }
@@ -60,7 +60,7 @@ OWN_FRAME static void warm_up(const Memory &memory)
     LEAVE();
 }
 
-// The part of the program to record. It need not wait for the GPU: gpuflame follows launched work to its end.
+// The part of the program to record. It need not wait for the GPU, because gpuflame records launched work to its end.
 OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();

@@ -46,7 +46,7 @@ def second_half(memory):
 
 @gpuflame.window()
 def measure(memory):
-    """The part to record: all launches of any thread until this function returns."""
+    """The part to record: the launches of all threads until this function returns."""
     with gpuflame.range("first half"):
         fill(memory, LAUNCHES // 2)
     gpuflame.step()

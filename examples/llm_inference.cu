@@ -1,5 +1,5 @@
-// A transformer's decode loop in CUDA, small enough to read. This file has the kernels, and llm/program.h the program that
-// launches them. The kernels are written to be correct and simple, not fast.
+// A transformer's decode loop in CUDA, small enough to read. This file contains the kernels. llm/program.h contains the
+// program that launches them. The kernels are written to be correct and simple, not fast.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/llm_inference --tokens 256
@@ -8,7 +8,7 @@
 
 #include "llm/model.h"
 
-// Returns the sum or the maximum of one value per thread to every thread of the block. At most 1,024 threads.
+// Returns the sum or the maximum of all threads' values to every thread of the block. At most 1,024 threads.
 template <typename Combine>
 __device__ float across_block(float value, float neutral, Combine combine)
 {

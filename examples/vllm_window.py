@@ -20,7 +20,7 @@ def worker():
     from chakra_trace.manager import get_global_manager
 
     manager = get_global_manager()
-    manager.tick_by_flag()  # sets gpuflame up, before the first CUDA call
+    manager.tick_by_flag()  # initialises gpuflame before the first CUDA call
     cuda = load_cuda()
     memory = ctypes.c_void_p()
     check(cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(BYTES)))

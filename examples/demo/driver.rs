@@ -82,7 +82,7 @@ functions! {
     );
 }
 
-/// Prints the first GPU's name and the driver's version, or the reason why there is no GPU.
+/// Prints the name of the first GPU and the version of the driver, or the reason why there is no GPU.
 pub(crate) fn probe() -> Result<()> {
     let (api, device) = open()?;
     let mut name = [0 as c_char; 128];

@@ -2,7 +2,7 @@
  * token, so that the CPU makes one call for the whole model. After half of the tokens the cache has grown, so
  * the graph is captured again, and an exec update replaces the old graph by the new one.
  *
- * A profiler that does not have the capture's stacks shows one cudaGraphLaunch. gpuflame shows
+ * A profiler without the stacks of the capture shows only cudaGraphLaunch. gpuflame shows
  *
  *     main;generate;cudaGraphLaunch;[graph];prepare;capture;step;layer;attention;...;[GPU_Kernel]softmax_kernel
  *
@@ -31,7 +31,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The call site includes the kernel's stub on the host: a function with the kernel's name, which has a frame. */
+/* The reported position includes the kernel's stub: a host function with the kernel's name, which has a frame. */
 #define RUN(kernel, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \

@@ -1,6 +1,6 @@
-/* The model of the inference examples: its size, and its weights, which are random but the same for the
- * same seed. It does not use CUDA: the program puts one copy into host memory, which the reference
- * reads, and one onto the GPU. */
+/* The model of the inference examples: its size and its weights. The weights are random, but the same for
+ * the same seed. This file does not use CUDA. The program puts one copy of the weights into host memory,
+ * which the reference reads, and another copy onto the GPU. */
 #ifndef LLM_MODEL_H
 #define LLM_MODEL_H
 
@@ -8,14 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* As small as possible while every kernel still has work. */
+/* The sizes are as small as possible, but large enough that every kernel has work. */
 enum {
     DIM = 256,        /* width of the residual stream */
     HEADS = 8,        /* attention heads */
     HEAD_DIM = 32,    /* DIM / HEADS */
     HIDDEN = 704,     /* width inside the MLP */
     VOCABULARY = 512, /* tokens are 0 to 511 */
-    CONTEXT = 256,    /* positions the cache holds; then the oldest is overwritten */
+    CONTEXT = 256,    /* positions in the cache; if it is full, the oldest is overwritten */
     MAX_LAYERS = 64
 };
 
@@ -56,7 +56,7 @@ static inline float *take(float **next, size_t count)
     return taken;
 }
 
-/* Divides weight_count(layers) floats among the tensors; layers first, each in one piece. */
+/* Divides weight_count(layers) floats among the tensors. The layers are first, each in one contiguous piece. */
 static inline void lay_out(struct weights *weights, float *floats, int layers)
 {
     for (int i = 0; i < layers; i++) {
@@ -76,7 +76,7 @@ static inline void lay_out(struct weights *weights, float *floats, int layers)
     weights->classifier = take(&floats, VOCABULARY * DIM);
 }
 
-/* A number in [0, 1). xorshift64* (Vigna 2016): short, and the same everywhere. */
+/* Returns a random number in [0, 1), by xorshift64* (Vigna 2016), which is short and portable. */
 static inline float random_unit(uint64_t *state)
 {
     *state ^= *state >> 12;
@@ -85,7 +85,7 @@ static inline float random_unit(uint64_t *state)
     return (float)((*state * UINT64_C(2685821657736338717)) >> 40) / 16777216.0f;
 }
 
-/* Uniform, with the variance that keeps activations near 1 from layer to layer. */
+/* Draws uniform random weights. Their variance keeps activations near 1 in every layer. */
 static inline void draw(float *tensor, size_t count, int inputs, uint64_t *state)
 {
     const float reach = sqrtf(3.0f / (float)inputs);

@@ -1,10 +1,10 @@
-/* The inference examples from the command line down to the kernel launches: a decode loop as servers run
- * it, with a cache of keys and values, one stream that computes and one that copies.
+/* The program of the inference examples, from the command line to the kernel launches. It is a decode loop
+ * like that of a server, with a cache of keys and values, a stream for kernels and a stream for copies.
  *
- * llm_inference.cu and llm_inference.c include it after they have defined the kernels and a launch,
+ * llm_inference.cu and llm_inference.c include this file after they have defined the kernels and a launch,
  *     LAUNCH(kernel, blocks, threads, stream)(arguments)
- * so both are the same program, and both must give the same stacks. It uses only what C99 and C++ have
- * in common. The functions are arranged so that a flame graph of them reads well:
+ * so both are the same program, and both must give the same stacks. This file uses only what C99 and C++
+ * have in common. Its functions are arranged for a readable flame graph:
  *
  *     main;serve;generate;decode;forward;layer;attention_block;matmul;matmul_kernel
  */
@@ -22,7 +22,7 @@
 #include <string.h>
 #include <time.h>
 
-/* ---- Errors end the program: one line that says which call, and why. ---- */
+/* ---- Errors end the program, which prints one line with the failed call and the reason. ---- */
 
 static void check(cudaError_t error, const char *call)
 {
@@ -34,7 +34,7 @@ static void check(cudaError_t error, const char *call)
 
 #define CUDA(call) (CUDA_CALL_SITE(), check((call), #call))
 
-/* The call site includes the kernel's stub on the host: a function with the kernel's name, which has a frame. */
+/* The reported position includes the kernel's stub: a host function with the kernel's name, which has a frame. */
 #define RUN(kernel, blocks, threads, stream, ...) \
     do { \
         const size_t caller = call_site_enter(#kernel); \
@@ -143,13 +143,13 @@ OWN_FRAME static void free_model(struct model *model)
 
 struct session {
     const struct model *model;
-    int position;         /* of the next token */
-    uint64_t random;      /* for sampling */
+    int position;         /* position of the next token */
+    uint64_t random;      /* state of the random numbers that select tokens */
     cudaStream_t compute; /* kernels */
     cudaStream_t copy;    /* embeddings in, probabilities out */
-    cudaEvent_t arrived;  /* on copy: what compute waits for */
-    cudaEvent_t computed; /* on compute: what copy waits for */
-    float *floats;        /* all of the following, on the device */
+    cudaEvent_t arrived;  /* recorded on `copy`; `compute` waits for it */
+    cudaEvent_t computed; /* recorded on `compute`; `copy` waits for it */
+    float *floats;        /* device memory that contains all following buffers */
     float *x, *normed, *query, *key, *value, *scores, *mixed, *gate, *up, *out, *probabilities;
     float *keys, *values; /* [layers][CONTEXT][DIM] */
     float *host_probabilities;
@@ -203,7 +203,7 @@ OWN_FRAME static void close_session(struct session *session)
     LEAVE();
 }
 
-/* ---- Operators: one kernel each, called from several places. ---- */
+/* ---- Operators. Each launches one kernel, and is called from several places. ---- */
 
 static unsigned blocks(int threads)
 {
@@ -217,7 +217,7 @@ OWN_FRAME static void rmsnorm(struct session *session, float *out, const float *
     LEAVE();
 }
 
-/* A warp computes a row. */
+/* One warp computes one row. */
 OWN_FRAME static void matmul(struct session *session, float *out, const float *x, const float *matrix,
                              int inputs, int outputs)
 {
@@ -355,7 +355,7 @@ OWN_FRAME static void classify(struct session *session)
 
 /* ---- The loop. ---- */
 
-/* Brings the probabilities to the host and draws a token from them. */
+/* Copies the probabilities to the host, and selects a token at random with these probabilities. */
 OWN_FRAME static int sample(struct session *session)
 {
     ENTER();
@@ -400,7 +400,7 @@ OWN_FRAME static void decode(struct session *session, int token)
 
 enum { PROMPT = 4 };
 
-/* Largest difference between the GPU's probabilities and the CPU's. */
+/* Returns the largest difference between a probability from the GPU and the same probability from the CPU. */
 static float worst_difference(const struct session *session, const struct reference *reference)
 {
     float worst = 0;
@@ -417,7 +417,7 @@ struct work {
     const struct options *options;
     int thread;
     int last_token;
-    float worst; /* with --check */
+    float worst; /* largest difference found by --check */
 };
 
 /* Generates one sequence. Runs on every thread. */
@@ -461,7 +461,7 @@ OWN_FRAME static void *worker(void *work)
     return NULL;
 }
 
-/* This thread generates the first sequence itself. */
+/* The main thread generates the first sequence. */
 OWN_FRAME static void serve(struct work *works, int threads)
 {
     ENTER();
@@ -486,7 +486,7 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* The CPU sums floats in another order. 1e-5 is far more than this changes, and far less than any mistake does. */
+/* The CPU sums floats in another order. 1e-5 is far more than the resulting error, and far less than a bug causes. */
 static int report_check(const struct work *works, int threads)
 {
     float worst = 0;

@@ -1,5 +1,5 @@
-/* The same arithmetic on the CPU, written as plainly as possible: --check compares the kernels with it.
- * One call computes one position; the caller passes the token at that position. */
+/* Computes the model on the CPU, with code as simple as possible. --check compares the kernels with this.
+ * One call computes one position. The caller passes the token at that position. */
 #ifndef LLM_REFERENCE_H
 #define LLM_REFERENCE_H
 
@@ -79,7 +79,7 @@ static inline void reference_softmax(float *row, int length)
         row[i] = (float)(row[i] / sum);
 }
 
-/* One head over the first `length` slots of the cache. */
+/* Computes the attention of one head over the first `length` slots of the cache. */
 static inline void reference_head(float *out, const float *query, const float *keys, const float *values,
                                   int length)
 {

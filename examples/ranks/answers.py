@@ -1,4 +1,4 @@
-"""Prints the answers to queries.sql as JSON, for both examples."""
+"""Prints the results of the queries in queries.sql as JSON, for both examples."""
 
 import json
 from pathlib import Path
