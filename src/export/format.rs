@@ -25,7 +25,7 @@ pub struct Format {
     pub writes: Writes,
 }
 
-/// Function that writes a format. There is a variant for each kind of input.
+/// Function that writes a format. Each variant is for one kind of input.
 #[derive(Clone, Copy)]
 pub enum Writes {
     /// The format is written from the samples of a view, so only sums are needed.

@@ -3,7 +3,7 @@
 
 use super::format::Format;
 
-/// Formats that the recorder writes.
+/// Formats that the recorder can write.
 pub static FORMATS: &[&Format] = &[&super::folded::FOLDED, &super::svg::SVG];
 
 /// Returns the format that `word` selects. Returns `None` if the recorder does not write that format.

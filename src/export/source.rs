@@ -243,7 +243,7 @@ impl StackEnd {
         }
     }
 
-    /// Returns the end of the stack at a site. The site must have only one stack.
+    /// Returns the end of the stack at `site`, which must have only one stack.
     pub(super) fn at(profile: &Profile, site: SampleSite) -> Self {
         Self::of(profile, &stack(profile, site, GraphStacks::Both, NameFolding::Kept))
     }

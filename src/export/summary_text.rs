@@ -24,7 +24,7 @@ use gpuflame_model::sorting;
 /// Maximum number of GPUs that are listed, and maximum number of kinds of GPU work that are listed.
 const MAX_GPUS: usize = 8;
 const MAX_WORKS: usize = 3;
-/// Maximum length of a name of GPU work, in characters.
+/// Maximum length of the name of a kernel, copy or fill, in characters.
 const MAX_NAME_CHARS: usize = 60;
 /// Maximum number of stacks that are examined to find the place with the most idle time. Stacks with the longest idle
 /// time are examined first.
@@ -545,7 +545,7 @@ mod tests {
         SampleSite::Between { after, thread: None, before }
     }
 
-    /// Returns a ledger with `launches` launches, each of which has an activity.
+    /// Returns a ledger with `launches` launches. Each launch has an activity.
     fn complete_ledger(launches: u64) -> Ledger {
         let mut ledger = Ledger::default();
         (ledger.tally.launches.seen, ledger.tally.launches.matched) = (launches, launches);

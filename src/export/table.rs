@@ -139,7 +139,7 @@ fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     row
 }
 
-/// Returns `nanos` as a share of `total`, in percent with four decimal places.
+/// Returns the share of `nanos` in `total`, as a percentage with four decimal places.
 fn share(nanos: u64, total: u64) -> String {
     let mut text = String::new();
     push_share(&mut text, nanos, total);
