@@ -1,4 +1,4 @@
-//! Records GPU flame graphs, which show every nanosecond of GPU time under the CPU stack that launched the work.
+//! Draws GPU flame graphs, which show every nanosecond of GPU time under the CPU stack that launched the work.
 //!
 //! Most programs do not need this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any CUDA
 //! program, and the command `gpuflame` reads the result. The crate is for Rust programs that want to control *when* to

@@ -42,7 +42,7 @@ export interface TableData {
   more: number;
 }
 
-/** First step; number of steps; duration, GPU work and communication of each step in ns; and the index of the kind, or -1. */
+/** First step; number of steps; duration, GPU work and communication per step in ns; index of the kind, or -1. */
 export type StepGroup = [number: number, steps: number, ns: number, work: number, communication: number, kind: number];
 
 export interface RankSteps {
