@@ -1,13 +1,14 @@
-//! Time from SIGTERM to the death of a process with large outputs to write: `cargo bench --bench ending`.
+//! Measures the time from SIGTERM until a process that has large outputs to write has ended: `cargo bench --bench
+//! ending`.
 //!
-//! The programs have launched from many stacks, or launched many kernels, on the simulated CUDA stack. The programs'
-//! files are written to the page cache. When the signal arrives, a program is either idle or still launching. Other
-//! load on the machine affects the time until death. Other load does not affect the CPU time of the writing thread,
-//! which the scheduler counts.
+//! Before the signal, each program launches from many stacks, or launches many different kernels, on the simulated CUDA
+//! stack. gpuflame writes its output files to the page cache only. When the signal arrives, a program is either idle or
+//! still launching. Other load on the machine affects the time until the process ends. Other load does not affect the
+//! CPU time of the writing thread, which the scheduler counts.
 //!
-//! `-- bytes` measures something else: the bytes that checkpoints write per minute, and the share of time that the
-//! checkpoint thread takes. `-- bytes` does so for three programs: one that launches from ten stacks, one that launches
-//! from 10,000 stacks that all change each second, and one whose rows are recorded.
+//! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
+//! time that the checkpoint thread takes. It measures three programs: one that launches from ten stacks, one that
+//! launches from 10,000 stacks that all change each second, and one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;
@@ -21,8 +22,8 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Time to wait before the signal. Until then a checkpoint contains the launches, as in a program that has run for a
-/// while.
+/// Time to wait before the signal. When the signal arrives, a checkpoint already contains the launches, as in a program
+/// that has run for a while.
 const REST: Duration = Duration::from_millis(2500);
 
 /// Arguments of `many` (ending/many.c), one list per case.
@@ -39,7 +40,7 @@ const CASES: [&[&str]; 7] = [
 /// Duration for which the written bytes are observed.
 const WATCHED: Duration = Duration::from_secs(20);
 
-/// Prints the cost of checkpoints for a program that continues to run.
+/// Prints the cost of checkpoints while a program runs.
 #[allow(clippy::print_stdout)]
 fn print_written(program: &Path, cuda: &Path) {
     println!("{:16} {:>14} {:>14} {:>12}", "", "KB a minute", "launches/s", "% of time");
@@ -74,7 +75,7 @@ fn print_written(program: &Path, cuda: &Path) {
     }
 }
 
-/// Ends the program, and returns the launches per second that the program prints at its end.
+/// Ends the program with SIGUSR1, and returns the number of launches per second that the program prints on exit.
 fn launches(child: &mut Child) -> f64 {
     // SAFETY: the child has not been waited for yet, so its id cannot have been reused.
     unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) };
@@ -84,7 +85,7 @@ fn launches(child: &mut Child) -> f64 {
     line.trim().parse().expect("the program prints its launches per second")
 }
 
-/// Bytes that a thread has written to files.
+/// Returns the number of bytes that a thread has written to files, from its `io` file in `/proc`.
 fn written(io: &Path) -> f64 {
     let text = fs::read_to_string(io).expect("the thread is there");
     let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));
@@ -114,7 +115,7 @@ fn main() {
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
-/// Returns the time from SIGTERM until death, and the CPU time for writing, in milliseconds.
+/// Returns the time from SIGTERM until the process has ended, and the writing thread's CPU time, both in milliseconds.
 fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -150,7 +151,7 @@ fn has_a_picture(folder: &Path) -> bool {
     files.into_iter().any(|file| file.path().extension().is_some_and(|ending| ending == "svg"))
 }
 
-/// gpuflame's thread that writes the outputs at the end.
+/// Finds gpuflame's thread that writes the outputs on exit.
 fn writer(child: &Child) -> PathBuf {
     thread_called(child, "gpuflame-end")
 }

@@ -4,7 +4,7 @@
 #
 #   cargo build --release && tests/bench/exec.sh [--limit US] [TIMES]
 #
-# Exits with status 1 if libgpuflame-preload.so, the library made for this purpose, adds more than US microseconds.
+# Exits with status 1 if libgpuflame-preload.so, the small library made for preloading, adds more than US microseconds.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 limit=

@@ -1,5 +1,6 @@
-//! Cost of a capture on a fiber's stack: by the number of fibers that take turns, and in a process with many memory
-//! mappings. If a stack is not the thread's own, the kernel copies it at each capture (`src/unwind/copy.rs`).
+//! Measures the cost of capturing a fiber's stack, for several numbers of fibers that take turns, and in a process with
+//! many memory mappings. If a stack is not the thread's own, the kernel copies it at each capture
+//! (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -20,7 +21,7 @@ const TURNS: usize = 40;
 const CAPTURES_A_TURN: usize = 2000;
 const MAPPINGS: usize = 5000;
 
-/// Calls `hook` on the stack below `top`.
+/// Switches to the stack that starts at `top`, and calls `hook` there.
 #[unsafe(naked)]
 extern "C-unwind" fn on_stack(hook: extern "C-unwind" fn(), top: usize) {
     naked_asm!("push rbx", "mov rbx, rsp", "mov rsp, rsi", "call rdi", "mov rsp, rbx", "pop rbx", "ret")
@@ -47,8 +48,8 @@ extern "C-unwind" fn fiber() {
     black_box(deep(CALLS));
 }
 
-/// Maps memory with an unreadable page at each multiple of `apart` bytes, so that each piece between these pages is a
-/// separate mapping.
+/// Maps memory with an unreadable page at each multiple of `apart` bytes. The kernel then treats each piece between two
+/// such pages as a separate mapping.
 fn pieces(count: usize, apart: usize) -> usize {
     // SAFETY: the mapping is fresh, and only its own pages are protected.
     unsafe {
@@ -71,7 +72,7 @@ fn processor_time() -> f64 {
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the nanoseconds per call of `run` in the third fastest turn. Other load hardly affects that turn.
+/// Returns the nanoseconds per call to `run` in the third-fastest turn, which other load on the machine hardly affects.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -83,7 +84,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Returns the time that captures add to runs of the fibers, and the time of the runs without captures.
+/// Returns the time that a capture adds to a run of a fiber, and the time of a run without a capture.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

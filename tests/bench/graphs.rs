@@ -1,10 +1,10 @@
-//! Cost of a CUDA graph launch for the application, by the number of nodes in the graph, with examples/graph_decode.c on the
-//! simulated stack. Prints a line per figure, `name value unit`.
+//! Measures the cost of a CUDA graph launch for the application, for graphs with different numbers of nodes, with
+//! examples/graph_decode.c on the simulated stack. Prints one line per figure: `name value unit`.
 //!
-//! callgrind counts the instructions inside gpuflame's callback between two launches. The benchmark fails if their
-//! number grows with the number of nodes. Times are from the ledger (the counts that gpuflame prints at exit). Times do
-//! grow with the number of nodes: between two launches, the (simulated) driver handles every node, which evicts
-//! gpuflame's data from the caches.
+//! callgrind counts the instructions that run inside gpuflame's callback between two launches. The benchmark fails if
+//! the count grows with the number of nodes. Times are read from the ledger (the counts that gpuflame prints on exit).
+//! Times do grow with the number of nodes, because the simulated driver handles every node between two launches, which
+//! evicts gpuflame's data from the CPU caches.
 //!
 //!     cargo bench --bench graphs
 #![cfg(target_os = "linux")]
@@ -19,17 +19,17 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Sizes of the graph in layers of eight kernels, with the number of timed tokens for each size. There are at most 1.6 million
-/// records, which fit into the buffers even if the collector gets no processor.
+/// Sizes of the graph in layers of eight kernels, with the number of timed tokens for each size. A run delivers at most
+/// 1.6 million activity records, which fit into the buffers even if the collector thread gets no CPU time.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
-/// Number of times that all sizes are timed; the best time is used.
+/// Number of rounds in which all sizes are timed. The best round of each size is used.
 const TURNS: usize = 3;
-/// Number of launches; and (next constant) number of launches after which the launching stack is cached. At first it is
-/// not cached: the captures of many nodes have stacks that do not repeat, which raises the back-off of
-/// `unwind/cache_backoff.rs`.
+/// Number of graph launches in a run. The next constant is the number of launches after which the launching stack is
+/// certainly cached. The stack is not cached at first, because capturing the graph visits many stacks that do not
+/// repeat, which raises the back-off in `unwind/cache_backoff.rs`.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
-/// Maximum ratio between the instructions of a launch of the largest and of the smallest graph.
+/// Maximum ratio of the instructions per launch of the largest graph to those of the smallest graph.
 const MOST: f64 = 1.01;
 
 /// Runs the program, optionally under a tool. Returns its stderr.
@@ -52,7 +52,7 @@ fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -
     ledger
 }
 
-/// Returns the median time of gpuflame's callback.
+/// Returns the median time that gpuflame's callback takes per launch, in ns.
 fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     let ledger = run(&[], program, folder, layers, tokens);
     let line = ledger.lines().find_map(|line| line.strip_prefix("gpuflame: graph launches: "));
@@ -72,7 +72,8 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // callgrind writes the counts from before the first launch and from after the last launch to separate files.
+    // callgrind starts a new file at each launch. The counts before the first launch and after the last launch are in
+    // files that are not read here.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
@@ -80,7 +81,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     counts[counts.len() / 2] as f64
 }
 
-/// Total instructions of a file written by callgrind.
+/// Returns the total number of instructions in a file written by callgrind.
 fn summary(file: &Path) -> u64 {
     let text = fs::read_to_string(file).expect("callgrind writes a file before each launch");
     let line = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("and a sum in it");

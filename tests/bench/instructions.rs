@@ -1,4 +1,4 @@
-//! Number of instructions per launch: a test that detects added work, on any machine.
+//! Counts gpuflame's instructions per launch, so that added work is detected on any machine.
 //!
 //! Times vary with the machine and its load, whereas callgrind counts the same instructions every time. Each case runs
 //! twice, the second time with more launches; the difference of the two counts is used. If a case exceeds its limit,
@@ -25,7 +25,8 @@ use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
-/// A counted case. Unless noted otherwise, it launches repeatedly from the same stack, 64 calls deep.
+/// A case whose instructions are counted. Unless noted otherwise, a case launches repeatedly from the same stack, 64
+/// calls deep.
 struct Case {
     name: &'static str,
     run: fn(u32),
@@ -35,32 +36,33 @@ struct Case {
 
 const CASES: [Case; 14] = [
     Case { name: "instructions_capture_hot_64", run: captures, limit: 794 },
-    // Under valgrind, two clocks are never read at the same time. So every launch reads the time by system calls, of
-    // which callgrind counts only the instructions outside the kernel.
+    // Under valgrind, gpuflame cannot calibrate the time stamp counter, because two clocks are never read at the same
+    // time. So every launch reads the time with system calls, whose instructions inside the kernel callgrind does not
+    // count.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. A launch walks the inner
-    // half; if the stacks are cached, it walks no frames.
+    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner
+    // half of its stack. Once the stacks are cached, a launch walks no frames.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
-    // These cases launch from the same stack, first without and then with its 15 Python functions from four files, in
-    // the memory layouts of CPython 3.13, 3.11 and 3.9.
+    // These cases launch from a stack with 15 Python functions from four files. The first case ignores the Python
+    // functions and the others read them, in the memory layouts of CPython 3.13, 3.11 and 3.9.
     Case { name: "instructions_callback_python_off_70", run: in_python::<0x30d, false>, limit: 1120 },
     Case { name: "instructions_callback_python_15_of_70", run: in_python::<0x30d, true>, limit: 1750 },
     Case { name: "instructions_callback_python_3_11_off_70", run: in_python::<0x30b, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_11_15_of_70", run: in_python::<0x30b, true>, limit: 2150 },
     Case { name: "instructions_callback_python_3_9_off_70", run: in_python::<0x309, false>, limit: 1120 },
     Case { name: "instructions_callback_python_3_9_15_of_70", run: in_python::<0x309, true>, limit: 2025 },
-    // Twelve Python functions stay on the stack. Each launch is made below them, and below three or six further
-    // functions in turn.
+    // Twelve Python functions stay on the stack. Each launch is made below these functions and, alternately, three or
+    // six further Python functions.
     Case { name: "instructions_callback_python_other_leaf", run: by_turns::<0x30d>, limit: 2370 },
     Case { name: "instructions_callback_python_3_11_other_leaf", run: by_turns::<0x30b>, limit: 2860 },
     Case { name: "instructions_callback_python_3_9_other_leaf", run: by_turns::<0x309>, limit: 2890 },
-    // From each of three places, the case launches three kernels in a row, as one line of Python may do. Only the
-    // native frames of the three launches differ.
+    // From each of three places in Python, the case launches three kernels in a row, as one line of Python may do. The
+    // three launches from one place differ only in their native frames.
     Case { name: "instructions_callback_python_in_rows", run: in_rows::<0x30d>, limit: 2600 },
 ];
 
-/// Python versions whose layout the tests' interpreter can imitate.
+/// Python versions whose memory layout the tests' fake interpreter can imitate.
 const VERSIONS: [u32; 3] = [0x309, 0x30b, 0x30d];
 
 const DEPTH: u32 = 64;
@@ -117,8 +119,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that differ in their inner half. The counts include the calls that build these stacks, 16
-/// instructions each.
+/// Launches in turn from stacks that differ in their inner half. The counted instructions include the calls that build
+/// these stacks, 16 instructions per call.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -148,8 +150,8 @@ fn right(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     black_box(winding(calls, turns, at_the_end)) + 2
 }
 
-/// Launches from 15 Python frames in a stack of 70 native frames. Since 3.11 five calls of the evaluator run all Python
-/// frames; before 3.11 each frame has its own call.
+/// Launches from a stack with 15 Python frames and 70 native frames. Since CPython 3.11, five calls to the evaluator
+/// run all the Python frames. Before 3.11, each Python frame has its own call to the evaluator.
 fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     unsafe extern "C" fn launches(count: *mut c_void) {
         callbacks_of(count.addr() as u32);
@@ -157,7 +159,7 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     evaluated::<VERSION>(15, IS_WANTED, launches, count);
 }
 
-/// Launches below 12 Python frames and, in turn, three or six more.
+/// Launches below 12 Python frames and, alternately, three or six more.
 fn by_turns<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn turns(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -173,7 +175,8 @@ fn by_turns<const VERSION: u32>(count: u32) {
     evaluated::<VERSION>(12, true, turns, count);
 }
 
-/// Launches in turn from three places. Each place launches three times, in three native functions.
+/// Launches in turn from three places in Python. Each place launches three times, each time from another native
+/// function.
 fn in_rows<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn rows(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
@@ -195,7 +198,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls `then` below this number of Python frames.
+/// Calls `then` below `frames` Python frames.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -224,8 +227,8 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// Returns the path of the tests' interpreter, which evaluates nothing, for this version of Python. The interpreter is
-/// compiled only once, into this program's folder.
+/// Returns the path of the tests' fake interpreter for `version` of Python. This interpreter has Python's memory layout
+/// but evaluates nothing. It is compiled only once, into this program's folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -240,7 +243,7 @@ fn compile_interpreter(version: u32) {
     assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
-/// Total instructions of this program when it runs a case `count` times.
+/// Returns the total number of instructions of this program when it runs a case `count` times.
 fn instructions(case: usize, count: u32) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -298,7 +301,7 @@ fn time() -> ExitCode {
             *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
         }
     }
-    // Cases that do other work between launches print no time.
+    // Cases that do other work between launches have no time, so their lines are omitted.
     for (case, nanos) in CASES.iter().zip(fastest).filter(|(_, nanos)| nanos.is_finite()) {
         let name = case.name.replace("instructions", "time");
         let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");

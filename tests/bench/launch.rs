@@ -1,11 +1,11 @@
-//! Cost of a launch under gpuflame, compared with other unwinders in the same run.
+//! Measures the cost that gpuflame adds to a launch, and compares it with other unwinders in the same run.
 //!
-//! The benchmark first checks that all unwinders return the same stacks. The benchmark measures three situations (see
-//! `paths`), each at four depths, with one thread and with two. After that it measures the whole callback on the
-//! simulated CUDA stack, and a whole process. The benchmark writes the tables of `tests/bench/performance.md` and
-//! `docs/cost.md`. At the end it prints one line per figure, `name value unit`. With arguments (`-- half 64`) it
+//! The benchmark first checks that all unwinders return the same stacks. Then it measures three situations (see
+//! `paths`), each at four stack depths, with one thread and with two threads. After that it measures the whole callback
+//! on the simulated CUDA stack, and a whole process. The benchmark writes the tables of `tests/bench/performance.md`
+//! and `docs/cost.md`. At the end it prints one line per figure, `name value unit`. With arguments (`-- half 64`) it
 //! measures only the named situations and depths, and writes nothing. With `-- checkpoints` it compares two whole
-//! processes: one whose checkpoints are fifty times as frequent as by default, and one without checkpoints.
+//! processes: one that writes checkpoints fifty times as often as by default, and one that writes none.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -54,12 +54,12 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures of each stack per turn before the measurement begins, in situations with different stacks.
+/// Average number of captures per stack and turn before the measurement begins, in situations with different stacks.
 const WARM_UP: usize = 4;
-/// Average number of captures of each stack per turn, in the measurement.
+/// Average number of captures per stack and turn during the measurement.
 const ROUNDS: usize = 2;
 
-/// Situation, depth and stacks with which a method is measured.
+/// Situation, depth and stacks on which a method is measured.
 struct Place {
     situation: Situation,
     depth: usize,
@@ -77,7 +77,7 @@ impl Place {
         &self.stacks[usize::from(method.needs_frame_pointers)]
     }
 
-    /// Returns the median over many captures, and stores the number of frames of the last capture.
+    /// Returns the median time of many captures in ns, and stores the number of frames in the last capture.
     fn measure(&self, method: &Method, tools: &mut Tools, slice: &Slice<'_>, frames: &AtomicUsize) -> f64 {
         let stacks = self.stacks_for(method);
         let clock = Clock::calibrated();
@@ -87,7 +87,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // Measure as often as two milliseconds allow, but from 12 to 400 times.
+                // Repeat the measurement for about two milliseconds, but at least 12 and at most 400 times.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -104,7 +104,7 @@ impl Place {
     }
 }
 
-/// All results of one situation at one depth, by method.
+/// Results for one situation at one depth, with one entry per method.
 struct Measured {
     situation: Situation,
     depth: usize,
@@ -135,8 +135,8 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write records do not return the number of frames. So the number that the plain capture found is
-        // used.
+        // Methods that write launch records do not return a number of frames, so use the number that the plain capture
+        // found.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -150,8 +150,9 @@ impl Measured {
     }
 }
 
-/// Asserts that all methods return the same frames. These are a few innermost frames of the method itself, and then the
-/// frames that glibc finds. For methods that are known to err, returns the number of wrong stacks.
+/// Asserts that all methods return the same frames. A correct stack consists of a few innermost frames of the method
+/// itself, followed by the frames that glibc finds. Returns the number of wrong stacks for each method that is known to
+/// err.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -189,11 +190,11 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
     stack
 }
 
-/// Whether two stacks, leaf first, are equal except for the frames of the methods themselves and of the closure that called
-/// them. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
+/// Whether two stacks (leaf first) are equal, apart from the frames of the two methods and of the closure that called
+/// the methods. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // The last steps of the walk are in code without frame pointers.
+        // The outermost frames that the walk returned are in code without frame pointers, so ignore them.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -202,7 +203,7 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// Number of allocations that launches at this depth make in all situations, once their stacks are cached.
+/// Returns the number of allocations during launches at this depth, over all situations, once their stacks are cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
     let method =
         METHODS.iter().find(|method| method.short == "callback").expect("the method is in the table");
@@ -250,7 +251,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // In the last job the window is closed: the callback captures no stack and makes no id.
+        // The last job measures a closed window: the callback captures no stack and makes no launch id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -325,7 +326,7 @@ fn main() {
     figures(&methods, &all, &simulated, allocations).iter().for_each(|line| say(line));
 }
 
-/// Formats nanoseconds with the significant digits.
+/// Formats nanoseconds with one decimal below 100, and without decimals otherwise.
 fn nanoseconds(value: f64) -> String {
     if value < 100.0 { format!("{value:.1}") } else { format!("{value:.0}") }
 }
@@ -364,8 +365,8 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
     text
 }
 
-/// Returns a table with a row per situation and a column per depth. A cell has the time with one thread, and with two
-/// threads at once.
+/// Returns a table with a row per situation and a column per depth. A cell contains the callback's time with one
+/// thread, and with two threads at once.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -384,8 +385,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and where it
-/// occurs.
+/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and the name of
+/// that part.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

@@ -1,10 +1,10 @@
-//! Measures how fast CPU stacks are matched with their launches, and how many of them correctly:
-//! `cargo bench --bench merge`.
+//! Measures how fast CPU stacks are matched with their launches, and how many stacks are matched correctly: `cargo
+//! bench --bench merge`.
 //!
-//! There are as many launches as in the eBPF tutorial, on one thread, 2 to 32 us apart. Clocks differ by 0, 20 or 100
-//! us, and one stack in a thousand is lost. So stacks cannot be matched by their order alone. The tutorial's own
-//! algorithm compares each stack with all launches. The algorithm runs on a part of the launches, and its time is
-//! extrapolated.
+//! The input has as many launches as the eBPF tutorial's, on one thread, 2 to 32 us apart. The clocks of stacks and
+//! launches differ by 0, 20 or 100 us. One stack in a thousand is missing, so stacks cannot be matched by their order
+//! alone. The tutorial's own algorithm compares each stack with all launches. That algorithm runs on a part of the
+//! launches only, and its time for all launches is extrapolated.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -71,8 +71,8 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Seconds for the tutorial's first loop, which compares each stack with all launches. The tutorial's second loop is
-/// not included.
+/// Returns the seconds that the tutorial's first loop takes, which compares each stack with all launches. The
+/// tutorial's second loop is not included.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

@@ -41,7 +41,7 @@ def record(folder):
         "GPUFLAME_OUTPUT": str(folder / "run"),
         "GPUFLAME_QUIET": "1",
     }
-    # The program waits after every 2,000 launches, so no launch is dropped on a small machine.
+    # The program waits for the GPU after every 2,000 launches, so that no launch is dropped on a small machine.
     subprocess.run([program, "--launches", str(LAUNCHES), "--flush", "2000"], env=environment, stdout=subprocess.DEVNULL, check=True)
     return folder / "run.gfr"
 

@@ -1,9 +1,9 @@
 //! Measures how fast a large trace is read: `cargo bench --bench scan`. The benchmark needs half a gigabyte of disk.
 //! The comparison with serde needs 4 GB of memory; `-- --no-serde` omits it.
 //!
-//! The readers run in this process on the same file, one after the other and in several rounds. The best round counts,
-//! so the ratios hold on a busy machine. Memory is the peak of the process during the first run of a reader. Readers
-//! that need little memory run first.
+//! The readers run in this process on the same file, one after the other and in several rounds. The best round of each
+//! reader is reported, so the ratios are valid even on a busy machine. The reported memory is the peak memory of the
+//! process during the first run of a reader. Readers that need little memory run first.
 
 #[path = "trace_gen.rs"]
 mod trace_gen;
@@ -24,7 +24,8 @@ type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // The figures of the two traces cannot be compared: the real trace's events take longer to decompress.
+    // Figures for the real trace and for the made-up trace cannot be compared, because the real trace's events take
+    // longer to decompress.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),
@@ -76,9 +77,9 @@ fn main() {
 }
 
 struct Measured {
-    /// Shortest time in seconds.
+    /// Wall time of the fastest round, in seconds.
     best: f64,
-    /// CPU time in seconds over all threads. Other load on the machine affects it less.
+    /// CPU time in seconds over all threads. Other load on the machine affects CPU time less than wall time.
     processor: f64,
     /// Peak memory in KiB.
     peak: u64,
@@ -128,7 +129,7 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts events and adds up GPU time, which is the minimum cost of reading.
+/// Counts events and adds up GPU time. This is the least work that a reader of the trace must do.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -170,7 +171,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// Extracts the whole trace, which is the maximum cost of reading.
+/// Extracts all data of the trace. This is the most work that a reader of the trace does.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
@@ -211,7 +212,7 @@ fn processor() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Resets the kernel's count that [`peak`] returns.
+/// Resets the kernel's peak memory counter, which [`peak`] reads.
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }

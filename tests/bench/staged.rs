@@ -1,4 +1,5 @@
-//! The simulated CUDA stack for benchmarks that start programs: its libraries, and programs that are linked to them.
+//! Provides the simulated CUDA stack for benchmarks that start programs: the libraries, and programs that are linked to
+//! these libraries.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::symlink;

@@ -2,9 +2,9 @@
 //! 135,133 GPU operations and 352,659 calls.
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
-//! training step. The events are repeated with shifted times and ids, up to the point at which these numbers would need
-//! more digits. Both traces have Kineto's own layout. If bytes are missing, blanks follow the events, the same number
-//! after each event.
+//! training step. The events are repeated with shifted times and ids, until a time or an id would need more digits.
+//! Both traces have Kineto's own layout. If the trace is smaller than the wanted size, the same number of blanks is
+//! added after each event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 pub(crate) const EVENTS: u64 = 1_588_124;
 pub(crate) const BYTES: u64 = 531_635_124;
 
-/// Text of an event, split at each number that is shifted.
+/// Text of an event, split at the times and ids that are shifted in each repetition.
 struct Template {
     pieces: Vec<(String, Option<(u64, Shift)>)>,
     tail: String,
@@ -82,7 +82,7 @@ fn real() -> Option<Vec<String>> {
     Some(events.filter(|event| event.starts_with("  {") && event.contains("\"ph\": ")).collect())
 }
 
-/// A made-up training step with two layers of everything.
+/// Returns the events of a made-up training step of a model with two layers.
 fn made_up() -> Vec<String> {
     let mut events = Vec::new();
     let mut id = 1000;

@@ -2,7 +2,7 @@
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * on: launches every 10 ms while it waits, too. */
+ * on: keeps launching, every 10 ms, while it waits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

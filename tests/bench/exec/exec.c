@@ -3,8 +3,8 @@
  *     exec TIMES LIBRARY...
  *
  * In each of TIMES rounds, starts /bin/true without a library and then with each library, and waits for each run.
- * Prints two medians for each library: of its times in microseconds, and of the differences to the run without a
- * library in the same round. */
+ * Prints two medians for each library, in microseconds: the median time, and the median difference from the run without
+ * a library in the same round. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

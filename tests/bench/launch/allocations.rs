@@ -1,5 +1,5 @@
-//! Counts all allocations of this process with the C library's allocator, whichever code makes them. The functions
-//! defined here override those of the C library.
+//! Counts all calls to the C library's allocator in this process, from any code. The functions defined here override
+//! those of the C library.
 
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,7 +1,7 @@
 /* Prints the nanoseconds per launch:
  *
- *     closed kinds     with the activity kinds that gpuflame records enabled, and no callback
- *     closed window    the same kinds, with gpuflame injected, a few seconds after its window closed
+ *     closed kinds     without gpuflame: the activity kinds that gpuflame records are enabled, without callbacks
+ *     closed window    with gpuflame injected: the same kinds, a few seconds after gpuflame's window closed
  *
  * Prints the fastest of many turns, because other load on the machine only makes a turn slower. */
 #define GPUFLAME_HEADER_ONLY

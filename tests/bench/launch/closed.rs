@@ -1,12 +1,12 @@
-//! Cost of a launch while gpuflame's window is closed. For comparison: the cost with the same activity kinds enabled
-//! and no callbacks.
+//! Measures the cost of a launch while gpuflame's window is closed. The cost without gpuflame, with the same activity
+//! kinds enabled and no callbacks, is measured for comparison.
 
 use std::fs;
 use std::path::Path;
 
 use crate::staged::{built, command, compiled};
 
-/// Number of turns; each turn runs both programs, one after another.
+/// Number of turns. Each turn runs the program with gpuflame and without gpuflame, one after the other.
 const PAIRS: usize = 5;
 
 /// Cost of a launch in nanoseconds.
@@ -26,7 +26,7 @@ pub(crate) fn measure(cuda: &Path) -> Closed {
         command.arg(mode).current_dir(&folder);
         if mode == "window" {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_ENABLED", "0");
-            // The ledger says how long the window was closed.
+            // The ledger, printed with `GPUFLAME_VERBOSE`, contains the time for which the window was closed.
             command.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_VERBOSE", "1");
         }
         let output = command.output().expect("the program runs");

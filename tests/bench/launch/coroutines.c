@@ -3,7 +3,7 @@
  *
  *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
- * Prints the fourth best of 40 turns; other load hardly affects that turn. */
+ * Prints the fourth-fastest of 40 turns, which other load on the machine hardly affects. */
 #include "cuda_mini.h"
 
 #include <stdint.h>
@@ -69,8 +69,8 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The top word is the return address of the coroutine's first function. The top word is 0, because there is
-         * no caller. Below it are the address of that function and six registers. */
+        /* The top word is the return address of the coroutine's first function: 0, because there is no caller. The
+         * words below it are the address of that function and six registers. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

@@ -33,8 +33,8 @@ impl Framehop {
         let top = self.top;
         let mut registers = UnwindRegsX86_64::new(pc, sp, bp);
         let mut read = |address: u64| {
-            // SAFETY: the address is between the stack pointer and the thread's first frames, so it is a word of the
-            // stack.
+            // SAFETY: the address is between the stack pointer and the thread's first frames, so it is a mapped word on
+            // the stack.
             (address >= sp && address < top).then(|| unsafe { (address as *const u64).read() }).ok_or(())
         };
         let mut address = FrameAddress::from_instruction_pointer(pc);

@@ -2,7 +2,8 @@
  *
  *     launches [N]
  *
- * The outer 48 frames stay on the stack. The inner 16 frames are built again for every launch, on one of 16 paths. */
+ * The outer 48 frames stay on the stack. The inner 16 frames are called again for every launch, through one of 16 call
+ * paths. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>

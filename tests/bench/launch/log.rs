@@ -1,4 +1,4 @@
-//! Reads the callback's records like the collector, but only when the benchmark asks for it.
+//! Reads the callback's launch records as the collector does, but only when the benchmark calls [`drain`].
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ struct Seen {
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
-/// Reads all records, and releases their memory.
+/// Reads all launch records, and releases their memory.
 pub(crate) fn drain() {
     let mut seen = SEEN.lock().expect("a benchmark does not panic");
     let seen = seen.get_or_insert_default();

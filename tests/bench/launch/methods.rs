@@ -1,4 +1,4 @@
-//! The compared unwinders with a common interface, and a clock for short times.
+//! The compared unwinders, behind a common interface, and a clock for short durations.
 
 use std::arch::x86_64::{_mm_lfence, _rdtsc};
 use std::cell::Cell;
@@ -19,7 +19,7 @@ use crate::log;
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// Name of the method in figures.
+    /// Name of the method in the lines of figures that the benchmark prints.
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
@@ -41,7 +41,8 @@ impl Method {
 
 /// Index in [`METHODS`] of the capture, the reference for all other methods.
 pub(crate) const CAPTURE: usize = 0;
-/// Index of the method that does all of gpuflame's work at a launch: stack, id, record.
+/// Index of the method that does all of gpuflame's work at a launch: it captures the stack, makes the id and writes the
+/// launch record.
 pub(crate) const FULL: usize = 1;
 
 pub(crate) const METHODS: &[Method] = &[
@@ -78,8 +79,8 @@ pub(crate) struct Tools {
 }
 
 impl Tools {
-    /// Creates the tools for the calling thread. The thread's stack extends at least one page further up: it begins in
-    /// another function.
+    /// Creates the tools for the calling thread. The thread's stack extends at least one page above this frame, because
+    /// the thread starts in another function.
     pub(crate) fn new() -> Self {
         let local = 0u8;
         Self::with_top((&raw const local) as usize + 4096)
@@ -88,7 +89,7 @@ impl Tools {
     /// Creates the tools for the calling thread, whose stack ends at `top`.
     pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
-        // The callback uses the same setting.
+        // gpuflame's callback uses the same setting.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
@@ -165,7 +166,7 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: only this thread uses the unwinder in this program; of its functions only symbol look-up is not
+    // SAFETY: only this thread uses the crate's unwinder in this program. Only the crate's symbol look-up is not
     // thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
@@ -199,8 +200,8 @@ fn frame_pointers(tools: &mut Tools) -> usize {
 
 type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 
-/// Loads libunwind's fast unwinder. libunwind is loaded at run time and with local symbols: a linked libunwind would
-/// replace libgcc's unwinder in the whole process.
+/// Loads libunwind's fast unwinder. libunwind is loaded at run time and with local symbols, because a linked libunwind
+/// would replace libgcc's unwinder in the whole process.
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
@@ -226,8 +227,8 @@ pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks. The value is the smallest median so far: a median is larger while
-/// another guest of the machine uses the core.
+/// Duration of an empty measurement, in ticks. The value is the smallest median so far, because a median is larger
+/// while another guest of the machine uses the core.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -256,7 +257,7 @@ impl Clock {
         ticks.saturating_sub(overhead) as f64 / self.ticks_per_nanosecond
     }
 
-    /// Nanoseconds per run of `work`, over `times` runs.
+    /// Returns the average time of a run of `work` in ns, over `times` runs.
     #[inline(always)]
     pub(crate) fn time(&self, times: u32, mut work: impl FnMut()) -> f64 {
         let ticks = span(|| (0..times).for_each(|_| work()));

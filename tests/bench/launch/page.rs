@@ -1,5 +1,5 @@
-//! Writes the tables in the documentation. The performance page has all tables, and `docs/cost.md` has the table for a depth of
-//! 64.
+//! Writes the benchmark's tables into the documentation. The performance page contains all tables, and `docs/cost.md`
+//! contains the table for a depth of 64.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -35,7 +35,7 @@ impl Table {
     }
 }
 
-/// Description of this machine.
+/// Describes this machine's processor, cores and kernel for the documentation.
 pub(crate) fn machine() -> String {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpu = read("/proc/cpuinfo");

@@ -6,10 +6,10 @@ use crate::methods;
 /// Number of stacks in situations with different stacks.
 pub(crate) const STACKS: usize = 256;
 
-/// Relation between the stacks that are captured one after the other.
+/// Similarity of stacks that are captured one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
-    /// The same stack repeatedly.
+    /// The same stack is captured repeatedly.
     Hot,
     /// Stacks that share their outer half.
     Half,
@@ -37,7 +37,7 @@ impl Situation {
     }
 }
 
-/// Stacks of a situation, as the functions to call at each depth.
+/// Returns the stacks of a situation. Each stack is the list of functions to call, outermost first.
 pub(crate) fn stacks(situation: Situation, depth: usize, functions: &[Function]) -> Vec<Vec<Function>> {
     let mut random = Random::new(depth as u64);
     let mut pick = || functions[random.below(functions.len())];
@@ -50,7 +50,7 @@ pub(crate) fn stacks(situation: Situation, depth: usize, functions: &[Function])
     (0..count).map(|_| (0..depth).map(|at| if at < shared { trunk[at] } else { pick() }).collect()).collect()
 }
 
-/// A stack being built.
+/// State of a stack that is being built by nested calls.
 struct Path<'a> {
     calls: &'a [Function],
     at: usize,

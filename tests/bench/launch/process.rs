@@ -1,5 +1,5 @@
-//! Cost for a whole process: 200,000 launches at a depth of 64 from one thread, with and without gpuflame. The time is
-//! from exec to exit, including writing outputs.
+//! Measures the cost for a whole process, which makes 200,000 launches at a depth of 64 from one thread, with and
+//! without gpuflame. The time is counted from exec to exit, and includes writing the outputs.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ const LAUNCHES: u32 = 200_000;
 /// Number of pairs of runs, one with gpuflame and one without.
 const PAIRS: usize = 20;
 
-/// Nanoseconds of wall-clock time, and of CPU time over all processors.
+/// Wall-clock time, and CPU time summed over all processors, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     pub(crate) wall: f64,

@@ -1,5 +1,5 @@
-//! Measures the whole callback as in a real process: the (simulated) CUPTI calls it before and after real calls of the CUDA
-//! runtime.
+//! Measures gpuflame's whole callback as in a real process. The simulated CUPTI calls the callback before and after
+//! each call to the simulated CUDA runtime.
 
 use std::cell::Cell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -15,11 +15,11 @@ use crate::paths::{self, Situation};
 use crate::turns::Slice;
 
 thread_local! {
-    /// Ticks spent in callbacks, and number of callbacks.
+    /// Time spent in callbacks, in ticks of the time stamp counter, and number of callbacks.
     static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// [`Capture`] with a measurement of its time.
+/// Does the work of [`Capture`], and measures the time that it takes.
 struct Timed;
 
 #[inline(always)]

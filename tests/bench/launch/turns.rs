@@ -1,9 +1,11 @@
-//! Compares one thread alone with two threads at once. The measurement excludes all other causes of a difference.
+//! Compares the time of one thread alone with the time of two threads at once. The measurement excludes all other
+//! causes of a difference.
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
-//! alone, and both at once. The time of a thread next to the other one is compared with its time alone. A turn runs all
-//! jobs before any job is repeated. A machine may share its cores with other guests. Then a core can be half as fast
-//! for seconds at a time, even if it only adds registers, and no job must get all its turns in such a phase.
+//! alone, and both at once. For each thread, the time next to the other thread is compared with the time alone. All
+//! jobs run once per turn, and only then does the next turn start. The reason is that a machine may share its cores
+//! with other guests, which can halve the speed of a core for seconds, even for code that only adds registers. No job
+//! may get all its turns in such a phase.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,18 +26,18 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// Time of one thread alone.
+    /// Time of a thread that runs alone, in ns: the faster thread's.
     pub(crate) fn alone(&self) -> f64 {
         self.alone[0].min(self.alone[1])
     }
 
-    /// Time of the slower of two threads at once.
+    /// Time of the slower thread while both threads run, in ns.
     pub(crate) fn at_once(&self) -> f64 {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Returns the slowdown of a thread next to the other one, relative to the same thread alone: the larger slowdown
-    /// of the two threads.
+    /// Returns how much slower a thread is next to the other thread than alone, as a ratio. Returns the larger ratio of
+    /// the two threads.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
@@ -54,7 +56,7 @@ struct Shared {
     ready: AtomicUsize,
     /// Number of threads that have finished all their measurements.
     done: AtomicUsize,
-    /// Whether no thread was preempted.
+    /// False if a thread ran for less than three quarters of its measurement time, that is, was preempted.
     undisturbed: AtomicBool,
 }
 
@@ -63,13 +65,14 @@ impl Slice<'_> {
     /// it returns, it calls `one` again until the other thread has finished its measurements. So each thread runs
     /// during all measurements of the other thread.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
-        // Sleeping threads wake up at different times. So the first thread waits for the last one.
+        // Sleeping threads wake up at different times. So each thread spins here until all threads have arrived.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.threads {
             hint::spin_loop();
         }
         let (began, used) = (Instant::now(), time_on_processor());
-        // One loop calls `one` for all purposes: another call site would be another stack, which no cache knows.
+        // A single call site calls `one` for warm-up, measurement and waiting. A second call site would be a different
+        // stack, which is not cached.
         let mut times = Vec::with_capacity(wanted);
         for turn in 0.. {
             if turn == first + wanted {
@@ -91,7 +94,7 @@ impl Slice<'_> {
     }
 }
 
-/// Runs each job in turns, with one state from `new` per thread.
+/// Measures all jobs in turns. Each thread gets its own state from `new`.
 pub(crate) fn measure<S>(
     jobs: usize,
     new: impl Fn() -> S + Sync,
@@ -134,7 +137,7 @@ impl Drop for EndWithPanic {
     }
 }
 
-/// Minimum time of each job on this thread: alone, and next to the other.
+/// Returns the minimum time of each job on this thread: alone, and next to the other thread.
 fn one_thread(
     at: usize,
     jobs: usize,
@@ -177,7 +180,7 @@ fn one_thread(
     least
 }
 
-/// Two processors that this process may use, of different cores if possible.
+/// Returns two processors that this process may use, on different cores if possible.
 fn two_processors() -> [usize; 2] {
     // SAFETY: all-zero is an empty set, which the call fills.
     let allowed = unsafe {
@@ -210,7 +213,7 @@ fn stay_on(processor: usize) {
     }
 }
 
-/// Time for which the calling thread has been running, not waiting.
+/// Returns the CPU time of the calling thread, which excludes waiting.
 fn time_on_processor() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a valid place for a timespec.

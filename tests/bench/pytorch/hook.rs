@@ -1,6 +1,7 @@
-//! A library to preload into PyTorch. PyTorch calls `posix_memalign` once per CPU tensor. At each such call, the
-//! library captures the stack with every unwinder in turn. At the end it prints the time of each unwinder. The stacks
-//! resemble those of launches: ATen, its dispatcher, the bindings and CPython. See `run.sh`.
+//! A library to preload into a PyTorch process, for measuring unwinders. PyTorch calls `posix_memalign` once per CPU
+//! tensor. At each such call, the library captures the stack with every unwinder in turn. At the end the library prints
+//! the time that each unwinder takes. Such stacks have the same kinds of frames as launch stacks: ATen, its dispatcher,
+//! the bindings and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame_recorder::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// Measurements so far.
+/// Measurements made so far, by all methods.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
@@ -37,7 +38,7 @@ struct Measured {
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Whether to measure the main thread; false while a measurement is in progress.
+/// Whether the next allocation on the main thread is measured. False while a measurement is in progress.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -66,9 +67,9 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     0
 }
 
-/// Starts to measure the main thread, which must be the caller. If `alone` is negative, every method captures every
-/// stack in turn, and their results are compared. Otherwise only the method with the index `alone` in the table is
-/// measured. Returns false if there is no such method.
+/// Starts the measurement of the main thread, which must be the caller. If `alone` is negative, every method captures
+/// every stack in turn, and the captured stacks are compared. Otherwise only the method with index `alone` in the table
+/// of methods is measured. Returns false if there is no such method.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();
@@ -122,7 +123,8 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // The order rotates: each method is equally often the first one, which runs on a cold stack.
+            // The order of the methods rotates, because the first method runs with the stack not yet in the CPU caches.
+            // So each method is equally often the first.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));
