@@ -1,7 +1,7 @@
-//! The hot path without a tracer: the test calls the callback as the tracer would.
+//! Tests gpuflame's launch callback without CUPTI: the test calls the callback as the tracer would.
 //!
-//! There is one test, in a process of its own: it counts every allocation of its thread. (The test harness allocates on
-//! another thread, at any time.)
+//! This process contains only one test, which counts every allocation on its own thread. (The test harness may allocate
+//! on another thread at any time.)
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -47,7 +47,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Makes one API call: enter, optionally a nested call, exit. The call's description is in a stack frame of its own, as
+/// Simulates one API call: enter, optionally a nested call, exit. The call's description is in its own stack frame, as
 /// in the tracer.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
@@ -63,7 +63,7 @@ fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     Capture::exit(&make_call(kind, outer, &slot, result));
 }
 
-/// Adds a frame deeper than the caller's, as the driver's frame is deeper than the runtime's.
+/// Calls `inside` in a deeper stack frame, as the CUDA driver is called from a deeper frame than the CUDA runtime.
 #[inline(never)]
 fn deeper(inside: &dyn Fn()) {
     let mut room = [0u8; 256];
@@ -96,7 +96,7 @@ struct Drained {
 }
 
 impl Drained {
-    /// First id, last id, and number of launches of each range.
+    /// Returns the first id, the last id and the number of launches for each range of uncaptured launches.
     fn ranges(&self) -> Vec<(u32, u32, u32)> {
         self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
     }
@@ -118,7 +118,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
     capture::refill_chunks();
 
-    // While the window is closed, launches are counted, with their ids and the ids of calls nested in them.
+    // While the window is closed, launches are only counted, together with their ids and the ids of the calls nested in
+    // them.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -140,7 +141,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     assert!(first.launches[..10].iter().all(|launch| launch.duration > 0), "recorded when it returned");
     assert!(first.launches[10..].iter().all(|launch| launch.duration == 0), "recorded when it began");
 
-    // A nested call counts once, whether it has its own id or that of the outer call.
+    // A launch with a nested call counts as one launch, whether the nested call has its own id or the outer call's id.
     call(CallKind::Launch, 30, Some(30), 0);
     call(CallKind::Launch, 31, Some(32), 0);
     call(CallKind::Set { sync: true }, 33, Some(34), 0);
@@ -161,7 +162,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Launches before a window and after it form two ranges. The ids between these ranges belong to neither.
+    // Launches before a window and launches after that window form two ranges of ids. The ids between the two ranges
+    // belong to neither.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -173,8 +175,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // In the steady state nothing is allocated and nothing is lost. The time is computed with the clock's
-    // calibration, as it is once the collector has run twice.
+    // In the steady state, launches allocate no memory and none is lost. Their times are computed from the clock's
+    // calibration, which is available once the collector has run twice.
     capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;
@@ -196,7 +198,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     launches_of_python_allocate_nothing();
 }
 
-/// Launches from Python functions, with another leaf function than in the previous launch.
+/// Launches from Python functions. Each launch has a different leaf function from the previous launch.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;
@@ -231,7 +233,7 @@ extern "C" fn decode_these(ids: *mut std::ffi::c_void) {
     decode(unsafe { (*ids.cast::<std::ops::Range<u32>>()).clone() });
 }
 
-/// Enters a call and never exits it.
+/// Simulates an API call that is entered and never exits.
 #[inline(never)]
 fn abandon(id: u32) {
     deeper(&|| {

@@ -1,6 +1,6 @@
-//! Threads come and go, each with fibers that come and go, while libraries are loaded and unloaded and the collector
-//! reads continuously. Each launch must be read exactly once, in its thread's order, attributed to its thread, and with
-//! its stack.
+//! Starts and ends many threads, each with many fibers, while libraries are loaded and unloaded and the collector reads
+//! continuously. The collector must read each launch exactly once, in its thread's order, with the right thread and the
+//! right stack.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 #[path = "../support/api_call.rs"]
@@ -21,13 +21,13 @@ use gpuflame_model::record::{ContextId, Launch, Row, ThreadId};
 use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 
-/// Total number of threads; number that run at once; fibers per thread; launches per fiber.
+/// Total number of threads, number of threads that run at once, fibers per thread, and launches per fiber.
 const THREADS: u32 = 1600;
 const AT_ONCE: u32 = 4;
 const FIBERS: u32 = 2;
 const LAUNCHES: u32 = 40;
 
-/// A fiber of a thread, and the context to which it returns.
+/// A fiber, and the `ucontext` of the thread, to which the fiber switches back.
 struct Fiber {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -39,7 +39,7 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// Body of a fiber. The body never returns: its thread simply stops switching to it.
+/// Body of a fiber. The body never returns, because its thread simply stops switching to the fiber.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {
@@ -56,7 +56,7 @@ extern "C" fn fiber() {
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Runs a thread's fibers in turns, each on a stack of its own.
+/// Runs a thread's fibers in turns. Each fiber has its own stack.
 fn run_fibers(thread: u32) {
     // SAFETY: all-zero is a valid context, which getcontext then fills.
     let mut fibers: Vec<Fiber> = (0..FIBERS).map(|_| unsafe { zeroed() }).collect();
@@ -90,7 +90,7 @@ fn run_fibers(thread: u32) {
 #[derive(Default)]
 struct Told {
     threads: BTreeMap<ThreadId, String>,
-    /// Contexts by id: the thread that sent the context, and its addresses.
+    /// Launch contexts (stack and API call) by id: the thread that sent the context, and the addresses of its stack.
     contexts: BTreeMap<ContextId, (String, Vec<u64>)>,
     launches: BTreeMap<String, Vec<u32>>,
 }

@@ -1,4 +1,4 @@
-//! Memory that a graph and a checkpoint cost, by the allocator's own count.
+//! Checks how much memory a flame graph and a checkpoint need, as counted by a custom allocator.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,13 +11,14 @@ use gpuflame_model::record::{
 };
 
 thread_local! {
-    /// Bytes that this thread holds. The count is per thread because the test harness allocates on other threads.
+    /// Bytes that this thread has allocated and not freed. The count is per thread because the test harness allocates
+    /// on other threads.
     static HELD: Cell<isize> = const { Cell::new(0) };
     /// Maximum of `HELD` since it was last set.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system's allocator with a counter.
+/// The system allocator with a count of allocated bytes.
 struct Counting;
 
 // SAFETY: all calls are passed on unchanged.
@@ -76,7 +77,8 @@ fn a_live_graph_node_costs_at_most_16_bytes_and_instantiations_nothing() {
     assert!(held() - before < 4096, "{} bytes are left", held() - before);
 }
 
-/// The numbers of stacks grow by an eighth, because memory use jumps wherever a table doubles.
+/// Each tried number of stacks is an eighth larger than the previous number, because memory use jumps wherever a table
+/// doubles.
 #[test]
 fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
     let mut options = vec![Options { merge_threads: true, ..Options::default() }];
@@ -91,7 +93,7 @@ fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
                 let (id, thread, flags) = (ContextId(id), ThreadId(1), ContextFlags(0));
                 explain.push(&Row::Context { id, thread, flags, frames: &frames }, &mut ());
                 explain.push(&Row::Launch(launch(id.0, id.0)), &mut ());
-                // The GPU is idle before each kernel.
+                // Kernels are 30 us apart and take 0.9 us, so the GPU is idle before each kernel.
                 let start = 1_000_000 + 30_000 * u64::from(id.0);
                 explain.push(&Row::Activity(kernel(id.0, start, start + 900)), &mut ());
             }

@@ -1,8 +1,8 @@
-//! Signal handlers interrupt the callback, and use the API. Every such use must be counted under its kind, nothing may
-//! be lost uncounted, and a thread that jumps out of the callback must still be able to launch.
+//! Signal handlers interrupt gpuflame's launch callback and call gpuflame's API. Every such call must be counted under
+//! its kind, and no loss may be uncounted. Launches of a thread that jumps out of the callback must still be recorded.
 //!
-//! The place of the interruption is known: the word that a call's enter and exit share is in memory that is not
-//! writable. So the callback itself faults when it writes this word.
+//! The tests control where the callback is interrupted: the word that the enter and exit callbacks of a call share is
+//! in write-protected memory. So the callback faults at the instruction that writes this word.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -28,7 +28,7 @@ use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// The page whose access faults; and (next variable) the function that the fault handler runs.
+/// The page whose access faults. The next variable contains the function that the fault handler runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
 
@@ -49,7 +49,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     there();
 }
 
-/// Process-wide state that a test needs; only one test runs at a time.
+/// Process-wide state that a test needs. Its lock allows only one test to run at a time.
 struct Scene {
     _alone: MutexGuard<'static, ()>,
     lost: BTreeMap<&'static str, u64>,
@@ -81,7 +81,7 @@ impl Scene {
         Self { _alone: alone, lost: counted() }
     }
 
-    /// Counts of losses since this value was created.
+    /// Returns the losses since this value was created, as a count for each kind of loss.
     fn lost(&self) -> Vec<(&'static str, u64)> {
         let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
         more.filter(|(_, count)| *count > 0).collect()
@@ -113,7 +113,7 @@ fn interrupted(id: u32, there: fn()) {
     Capture::exit(&call);
 }
 
-/// Makes a launch that passes through both of CUDA's interfaces.
+/// Makes a launch that passes through both the runtime API and the driver API.
 #[inline(never)]
 fn nested_launch(outer: u32, inner: u32) {
     let (slot, slot_within) = (Cell::new(0), Cell::new(0));
@@ -146,7 +146,7 @@ fn ranges_that_a_handler_opens_inside_the_callback_count_as_dropped_ranges() {
     interrupted(1, || {
         assert_eq!(push(b"in the handler"), None);
         assert_eq!(capture::pop_range(USER), PopResult::InHandler);
-        // The range is closed only after the handler.
+        // The handler opens these NVTX ranges, and they are closed only after it has returned.
         assert_eq!(push(b"left open"), None);
         assert_eq!(capture::start_range(USER, RangeName::Text(b"started")), 0);
     });
@@ -211,7 +211,7 @@ extern "C-unwind" fn interrupted_by_a_jump() {
     interrupted(1, jump.unwrap());
 }
 
-/// A single test: the number of thread states that may be abandoned is limited per process.
+/// All cases are in a single test, because the number of thread states that may be abandoned is limited per process.
 #[test]
 fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     for flags in [0, libc::SA_ONSTACK] {
@@ -224,7 +224,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
                 if round % 2 == 0 {
                     launch(10 + round);
                 } else {
-                    // The launch is made deeper on the stack than the callback that the jump left.
+                    // This launch is made at a deeper stack frame than the callback that the jump left.
                     far_deeper(&|| launch(10 + round));
                 }
                 nested_launch(20 + round, 30 + round);
@@ -252,7 +252,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     .unwrap();
     let kept = launches().len() as u64;
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
-    // The limit is 64 thread states; the launches above used ten of them.
+    // At most 64 thread states may be abandoned, and the launches above used ten of the 64.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
     // A new thread must not be marked as being inside the callback.
     thread::spawn(|| launch(7)).join().unwrap();
@@ -301,7 +301,8 @@ fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     }
 }
 
-/// An array in this frame serves as a stack. The array's address is higher than everything that `below` calls.
+/// Calls `below` with an array in this frame that serves as a signal stack. The array is at a higher address than the
+/// frames of all functions that `below` calls.
 #[inline(never)]
 fn with_a_stack_above(below: fn(usize, usize)) {
     let mut stack = vec_on_the_stack();
@@ -322,7 +323,7 @@ fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
             let call = make_call(CallKind::Launch, 1, &slot, 0);
             Capture::enter(&call);
             on_a_higher_stack(stack, bytes, || nested_launch(2, 3));
-            // The driver's part of the first launch begins only after the handler's launch.
+            // The nested driver call of the first launch begins only after the handler's launch.
             deeper(&|| {
                 let slot = Cell::new(0);
                 let within = Call { layer: Layer::Driver, ..make_call(CallKind::Launch, 4, &slot, 0) };
@@ -352,8 +353,8 @@ extern "C" fn launches_and_names(_signal: c_int) {
     capture::pop_range(USER);
 }
 
-/// Wherever the handler interrupts, the interrupted launch is recorded. The handler's own launches are recorded, unless
-/// they interrupt our code; then they are only counted.
+/// The interrupted launch is recorded wherever the handler interrupts it. If the handler interrupts gpuflame's code,
+/// the handler's own launch is only counted; otherwise it is recorded.
 #[test]
 fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;

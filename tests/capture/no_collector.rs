@@ -1,7 +1,7 @@
-//! Without a collector, launches are recorded while the thread's chunks have room. When the chunks are full, launches
-//! are only counted; after a read they are recorded again.
+//! Without a collector thread, launches are recorded while the launching thread's chunks of memory have room. When the
+//! chunks are full, launches are only counted. After the chunks have been read, launches are recorded again.
 //!
-//! There is one test, in a process of its own: all tests of a process would share that memory.
+//! This process contains only one test, because all tests in a process would share the chunks.
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -15,7 +15,7 @@ fn lost(kind: Loss) -> u64 {
     capture::losses().filter(|(loss, _)| *loss == kind).map(|(_, count)| count).sum()
 }
 
-/// Ids of all launches that were not read before.
+/// Reads and returns the ids of all launches that have not been read before.
 fn read() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -29,7 +29,7 @@ fn read() -> Vec<u32> {
 #[test]
 fn launches_without_buffer_space_are_counted_and_later_ones_recorded() {
     gpuflame_unwind::prepare();
-    // No chunk was ever prepared: not even the first one is available.
+    // No chunk has been prepared yet, so this first launch can only be counted.
     window::open();
     launch(1);
     assert_eq!((lost(Loss::LaunchesDropped), read().len()), (1, 0));

@@ -1,4 +1,5 @@
-//! A snapshot may be taken at any time. Everything in it must add up, and taking it must not affect later results.
+//! Takes snapshots of the sums at any time. The figures in a snapshot must add up, and taking a snapshot must not
+//! affect later results.
 
 use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{Explain, Ledger, Options, Snapshot};
@@ -13,7 +14,7 @@ use gpuflame_model::record::{
 
 const SNAPSHOTS: usize = 1_000;
 const LAUNCHES: u32 = 20_000;
-/// First id of a launch.
+/// Id of the first launch.
 const FIRST: u32 = 1_000;
 
 /// Repeatable random numbers (xorshift64*).
@@ -28,7 +29,7 @@ impl Rng {
     }
 }
 
-/// Stacks of the launches, as numbers of the labels in `rows`, leaf first.
+/// Stacks of the launches, leaf first. Each number is the index of a frame label.
 const STACKS: [[u32; 3]; 5] = [[3, 1, 0], [3, 2, 0], [4, 1, 0], [4, 2, 0], [3, 2, 1]];
 
 fn frames() -> Vec<[Frame; 3]> {
@@ -36,8 +37,8 @@ fn frames() -> Vec<[Frame; 3]> {
 }
 
 /// A run of 4 threads on 2 devices that contains every kind of row:
-/// - activities before their launch, long after it, and never;
-/// - activities without a launch, under two ids, and outside of windows;
+/// - activities that arrive before their launch, long after their launch, or never;
+/// - activities without a launch, activities under two ids, and activities outside of windows;
 /// - nodes of graphs that were created, cloned, destroyed, or never announced.
 fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     let rng = &mut Rng(0x9e37_79b9_7f4a_7c15);
@@ -58,7 +59,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     }
     let mut is_open = true;
     rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
-    // Rows that are still to be pushed. Each comes with the launch after which it is pushed.
+    // Rows that are not pushed yet, each with the index of the launch after which it is pushed.
     let mut later: Vec<(u32, Row<'_>)> = Vec::new();
     for number in 0..LAUNCHES {
         let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
@@ -112,7 +113,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     rows
 }
 
-/// Adds a graph of 8 nodes, an instantiation of the graph, and the end of the previous graph.
+/// Adds rows that create a CUDA graph of 8 nodes, instantiate this graph, and destroy the previous graph.
 fn made(rows: &mut Vec<Row<'_>>, graph: GraphId, context: ContextId) {
     let first = u64::from(graph.0) * 16;
     for node in first..first + 8 {
@@ -168,7 +169,7 @@ fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: Graph
     }
 }
 
-/// Every file that is written at exit, and the table.
+/// Returns every file that is written on exit, and the table of activities.
 fn files(profile: &Profile) -> Vec<Vec<u8>> {
     let root = vec![Root::Thread, Root::Device, Root::Stream];
     let options = export::Options { root, ..export::Options::default() };
@@ -189,13 +190,13 @@ fn files(profile: &Profile) -> Vec<Vec<u8>> {
     files
 }
 
-/// Counts of the rows pushed up to now, independent of the code under test.
+/// Counts of the rows pushed so far, counted independently of the code under test.
 #[derive(Default)]
 struct Pushed {
     launches: u64,
     activities: u64,
     ranges_dropped: u64,
-    /// Each row holds a total, not an increment.
+    /// Number of dropped records. Each row contains the total so far, not an increment.
     dropped: u64,
 }
 
@@ -230,8 +231,8 @@ impl Pushed {
     }
 }
 
-/// Pushes all rows, taking `snapshots` snapshots on the way. Returns the final ledger, the files, and the table of all
-/// activities.
+/// Pushes all rows, and takes `snapshots` snapshots between them. Returns the final ledger, the files, and the table of
+/// all activities.
 fn explain(rows: &[Row<'_>], options: Options, snapshots: usize) -> (Ledger, Vec<Vec<u8>>) {
     let mut explain = Explain::new(options);
     let mut symbolizer = Symbolizer::new(SymbolizeOptions::default());
@@ -283,9 +284,9 @@ fn a_thousand_snapshots_mid_run_add_up_and_do_not_change_the_result() {
 
 const MANY: u32 = 6_000;
 
-/// Rows of `MANY` stacks of 20 frames on two threads. Each stack has its own kernel; every seventh stack launches three
-/// times; every 1,000th creates a node of a graph that runs much later. Some activities precede their launch, some
-/// never arrive.
+/// Returns the rows for launches from `MANY` stacks of 20 frames on two threads. Each stack launches a different
+/// kernel, and every seventh stack launches three times. Every 1,000th stack creates a node of a CUDA graph that runs
+/// much later. Some activities arrive before their launch, and some never arrive.
 fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
     let mut rows = vec![Row::Window { edge: WindowEdge::Open, time: Nanos(900) }];
     for (id, text) in (0..).zip(["cudaLaunchKernel", "cudaGraphLaunch"]) {
@@ -335,13 +336,13 @@ fn many<'a>(frames: &'a [Vec<Frame>], names: &'a [String]) -> Vec<Row<'a>> {
     rows
 }
 
-/// GPU time of the activities in `rows`.
+/// Returns the total GPU time of the activities in `rows`, in ns.
 fn nanos_of(rows: &[Row<'_>]) -> u64 {
     let nanos = rows.iter().map(|row| if let Row::Activity(it) = row { it.end.0 - it.start.0 } else { 0 });
     nanos.sum()
 }
 
-/// GPU time of the folded stacks that contain `label`.
+/// Returns the total GPU time of the folded stacks that contain `label`, in ns.
 fn nanos_under(folded: &str, label: &str) -> u64 {
     let lines = folded.lines().filter(|line| !line.starts_with('#') && line.contains(label));
     lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()

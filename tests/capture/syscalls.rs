@@ -1,9 +1,9 @@
-//! The callback must make no system call: any that the launching thread attempted would be caught.
+//! Checks that the launch callback makes no system call. Each system call that the launching thread attempts is caught.
 //!
-//! Linux can return every system call of a thread as a signal while a byte is set (*syscall user dispatch*, since
-//! 5.11). The byte is set around launches of every kind whose stacks are all cached. During these, the signal handler
-//! must count no system call. So the callback waits for no lock, maps no memory, reads no file, and reads no clock
-//! except through the vdso.
+//! With *syscall user dispatch* (since Linux 5.11), the kernel sends a thread a signal in place of every system call,
+//! as long as a byte in the thread's memory is set. The test sets this byte around launches of every kind, whose stacks
+//! are already cached. During these launches, the signal handler must catch no system call. So the callback waits for
+//! no lock, maps no memory, reads no file, and reads no clock except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "../support/api_call.rs"]
@@ -33,10 +33,11 @@ static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
-/// Number of the system call that was caught; -1 for none.
+/// Linux's number of the system call that was caught, or -1 if none was caught.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Notes the attempted call. From now on it lets all calls pass, including the handler's own return.
+/// Signal handler: notes the attempted system call, and lets all further system calls pass, including the one by which
+/// the handler returns.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -44,8 +45,8 @@ extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut 
     CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
 }
 
-/// Makes system calls of this thread return as signals while the selector is set. Returns false if this kernel does not
-/// support that.
+/// Makes the kernel send a signal in place of this thread's system calls while the selector is set. Returns false if
+/// the kernel does not support this.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
     const ON: usize = 1;
@@ -59,7 +60,7 @@ fn catch_on_this_thread() -> bool {
     }
 }
 
-/// Number of the first system call that `work` makes.
+/// Returns Linux's number of the first system call that `work` makes.
 fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     CAUGHT.store(-1, Ordering::Relaxed);
     SELECTOR.store(CATCH, Ordering::SeqCst);
@@ -68,7 +69,7 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|number| *number >= 0)
 }
 
-/// One API call, with a nested call that has an id of its own.
+/// Makes one API call with a nested call that has its own id.
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
@@ -96,8 +97,8 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Makes launches of every kind. The launches' stacks have 40 depths in turn, so that each launch differs in part from
-/// the last stack.
+/// Makes launches of every kind. Their stacks have 40 depths in turn, so that each stack differs in part from the
+/// previous stack.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
@@ -110,7 +111,8 @@ fn launches(first: u32) {
     }
 }
 
-/// Launches from Python functions, at 12 depths in turn, so the leaf differs from that of the previous launch.
+/// Launches from Python functions, at 12 depths in turn, so that each launch has a different leaf from the previous
+/// launch.
 fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
     for turn in 0..1000 {
         let mut id = first + turn * 10 + 8;
@@ -165,12 +167,13 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
             false => "this machine's clock can only be read by a system call",
         });
     }
-    // From the collector's second visit on, callbacks compute the time from the calibration.
+    // Once the collector has run twice, callbacks compute the time from the clock's calibration.
     thread::sleep(Duration::from_millis(5));
     collect();
     window::open();
     // The first round fills the stack caches, and in the last round the window is closed. All rounds are in one loop,
-    // because a second call site would make another stack. The compiler cannot know the number of rounds.
+    // because a second call site would make different stacks. `black_box` hides the number of rounds from the compiler,
+    // which could otherwise unroll the loop.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {
