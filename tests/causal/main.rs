@@ -1,5 +1,5 @@
-//! `gpuflame causal` on programs whose functions and kernels have known times. Each of them is then really made faster,
-//! and the program runs again: the saved time must be the one that the command predicted.
+//! `gpuflame causal` on programs whose functions and kernels have known times. Then each function or kernel is really
+//! made faster, and the program runs again. The time that this run saves must be the time that the command predicted.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -20,13 +20,13 @@ struct Said {
     holds_to: u64,
 }
 
-/// Name of a row: of Python's frames without the file, of kernels without their parameters.
+/// Returns the name in a row: a Python frame without its file, or a kernel without its parameters.
 fn name(row: &Value) -> &str {
     row["name"].as_str().unwrap().trim_start_matches("planted.py(2): ").trim_end_matches("()")
 }
 
-/// The row of a planted function or kernel. A function or kernel that is not on the critical path has no row, and saves
-/// nothing.
+/// Returns the row of a planted function or kernel. A function or kernel that is not on the critical path has no row;
+/// its predicted saving is 0.
 fn said(table: &Value, planted: &str) -> Said {
     let rows = table["causal"].as_array().unwrap();
     rows.iter().find(|row| name(row) == planted).map_or_else(Said::default, |row| Said {
@@ -41,7 +41,7 @@ fn causal(folder: &std::path::Path, file: &str) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Names that are planted in a shape, with the change that makes each one faster.
+/// Returns the names of the functions and kernels in a program shape, each with the change that makes it faster.
 fn planted(shape: &'static Shape) -> impl Iterator<Item = (&'static str, impl Fn(u64) -> Change)> {
     let functions = shape.functions.iter().map(|(name, ..)| (*name, true));
     let kernels = shape.kernels.iter().map(|(name, _)| (*name, false));
@@ -88,6 +88,6 @@ fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
             assert!(beyond > 100 || !is_even(beyond), "{what}: it holds at {beyond} %");
         }
     }
-    // docs/accuracy.md names these numbers.
+    // docs/accuracy.md contains these two numbers: change both places together.
     assert_eq!((count, saving), (31, 24));
 }

@@ -8,13 +8,14 @@ use serde_json::{Value, json};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// A shape of `planted.c`.
+/// A program shape of `planted.c`: a pattern of host functions, CUDA calls and kernels.
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
-    /// Functions that are planted, each with the CUDA function that it alone calls, and the cost of a call in ns.
+    /// Planted host functions, each with the CUDA function that no other host function calls, and the cost of such a
+    /// call in ns.
     pub(crate) functions: &'static [(&'static str, &'static str, u64)],
-    /// Kernels that are planted, with their times in ns.
+    /// Planted kernels, each with its duration in ns.
     pub(crate) kernels: &'static [(&'static str, u64)],
 }
 
@@ -54,7 +55,7 @@ pub(crate) const SHAPES: [Shape; 6] = [
     },
 ];
 
-/// Function or kernel that is faster in a run, with the part of its time that it takes, in percent.
+/// Function or kernel that is made faster in a run, with its new duration in percent of its normal duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     None,
@@ -66,11 +67,11 @@ pub(crate) enum Change {
 pub(crate) struct Program {
     pub(crate) shape: &'static Shape,
     pub(crate) steps: u32,
-    /// All times are multiplied by this number.
+    /// Factor by which all durations are multiplied.
     pub(crate) scale: u64,
 }
 
-/// A finished run.
+/// A finished run of a planted program.
 pub(crate) struct Finished {
     done: Done,
     schedule: Vec<Value>,
@@ -82,7 +83,7 @@ impl Program {
         Finished::new(self.prepare(Way::None, change).ok())
     }
 
-    /// The run, before it starts.
+    /// Prepares the run, which is then ready to start.
     pub(crate) fn prepare(self, way: Way, change: Change) -> Run {
         static BUILT: OnceLock<PathBuf> = OnceLock::new();
         let program = BUILT.get_or_init(|| compile("tests/causal/planted.c", &["-O1"]));
@@ -126,14 +127,15 @@ impl Finished {
         &self.done.folder
     }
 
-    /// Calls, by time.
+    /// Returns the CUDA calls of the run, sorted by time.
     fn calls(&self) -> Vec<&Value> {
         let mut calls: Vec<_> = self.schedule.iter().filter(|row| row["what"] == "call").collect();
         calls.sort_by_key(|call| number(call, "begin"));
         calls
     }
 
-    /// Time in ns from the first call that puts work on the GPU or waits for it until the end of the last call or work.
+    /// Returns the time in ns from the first call that submits GPU work or waits for the GPU, until the last call or
+    /// GPU work has ended.
     pub(crate) fn length_ns(&self) -> u64 {
         let ops = || self.schedule.iter().filter(|row| row["what"] == "op");
         let is_wait = |call: &&Value| call["name"].as_str().unwrap().contains("Synchronize");
@@ -143,7 +145,7 @@ impl Finished {
         ends.max().unwrap() - first
     }
 
-    /// Writes the trace with a frame of Python for each function. Returns its name.
+    /// Writes the trace, with a Python frame for each planted function. Returns the name of the trace file.
     pub(crate) fn trace(&self) -> &'static str {
         let mut trace: Value = serde_json::from_str(&self.done.file("kineto.json")).unwrap();
         let frame = |name: &str, begin: u64, end: u64, place: &Value| {
@@ -159,7 +161,7 @@ impl Finished {
         let functions: Vec<&str> = self.done.stdout.lines().collect();
         assert_eq!(calls.len(), functions.len(), "each call has a line");
         let begin = number(calls[0], "begin");
-        // `main` begins before the first function, so that the order of the frames is clear.
+        // The frame of `main` begins 1 before the first function's frame, so that the nesting of the frames is clear.
         events.push(frame("planted.py(1): main", begin - 1, number(calls[calls.len() - 1], "end"), &place));
         let all: Vec<_> = calls.into_iter().zip(functions).collect();
         let mut before = begin;

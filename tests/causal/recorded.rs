@@ -1,5 +1,5 @@
-//! A recording of gpuflame must name the functions as the program does. The recording's host times are real, so they
-//! are not compared.
+//! Checks that the result for a gpuflame recording has the same function names as the program. The recording's host
+//! times are real, so they are not compared.
 
 use crate::causal;
 use crate::programs::{Change, Finished, Program, SHAPES};
@@ -7,7 +7,7 @@ use crate::support::Way;
 
 #[test]
 fn functions_of_a_recording_have_the_names_of_the_program() {
-    // The host decides when this program ends, even if a busy machine delays it.
+    // This shape is bound by the host: host time decides when the program ends, even if a busy machine delays the host.
     let shape = SHAPES.iter().find(|shape| shape.name == "launch_bound").unwrap();
     let program = Program { shape, steps: 4, scale: 50 };
     let run = program.prepare(Way::Injected, Change::None).env("GPUSIM_PACE", "1");

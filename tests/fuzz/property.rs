@@ -1,5 +1,5 @@
-//! Properties that must hold for any bytes. The scanner neither panics nor hangs; it returns the same with two sizes of
-//! buffer; and from every input that is JSON, it reads as many events as `serde_json`.
+//! Properties that must hold for any bytes. The scanner neither panics nor hangs, and returns the same result with two
+//! buffer sizes. From every input that is valid JSON, the scanner reads at least as many trace events as `serde_json`.
 
 use gpuflame_traces::import::json::{JsonOptions, read};
 use gpuflame_traces::import::{Event, Sink};
@@ -29,7 +29,8 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let events = value.as_array().or_else(|| value["traceEvents"].as_array());
     let is_event = |event: &Value| event.is_object() || event.is_null();
     let Some(events) = events.filter(|events| events.iter().all(is_event)) else { return false };
-    // If a trace has two arrays of this name, the scanner reads both; serde keeps only the last one.
+    // If a trace contains two `traceEvents` arrays, the scanner reads both arrays, whereas serde keeps only the last
+    // array.
     let seen = small.0.unwrap_or_else(|error| panic!("{error}: {}", shown()));
     assert!(seen.events >= events.len() as u64, "{}", shown());
     true
