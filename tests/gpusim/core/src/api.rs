@@ -1,5 +1,5 @@
-//! Entry and exit of every API function, of the driver as well as of the runtime: correlation ids, nesting, and the
-//! callbacks of subscribers.
+//! Entry and exit of every API function of the driver and the runtime: assigns correlation ids, tracks nested calls,
+//! and calls the subscribers back.
 
 use crate::callback_ids::{DRIVER, RUNTIME};
 use crate::clock;
@@ -15,10 +15,10 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Maximum number of clients that can subscribe during the life of a process; later ones are refused.
+/// Maximum number of CUPTI clients that can subscribe during the life of a process. Further subscriptions are refused.
 pub const MOST_SUBSCRIBERS: usize = 4;
 
-/// One API call on its thread's stack.
+/// An API call in progress. The value is on the calling thread's stack.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
@@ -26,18 +26,18 @@ pub struct Call {
     pub domain: u32,
     /// Callback id of the API function.
     pub cbid: u32,
-    /// Name of the function, static, without a version.
+    /// Name of the API function, without a version suffix. A static string.
     pub name: *const c_char,
     /// The arguments as a C struct.
     pub params: *const c_void,
-    /// Mangled name of the kernel, in launches.
+    /// Mangled name of the kernel, if the call is a launch.
     pub symbol: *const c_char,
     /// Correlation id of the call, set by [`enter`].
     pub correlation: u32,
     /// One word per subscriber for this call, which its ENTER and EXIT callbacks share.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
-    /// Whether clients are called back. False if the call is nested and GPUSIM_NESTED=0.
+    /// Whether the call makes callbacks. False if the call is nested and GPUSIM_NESTED=0.
     audible: bool,
 }
 
@@ -67,12 +67,12 @@ fn next_correlation() -> u32 {
     settings::get().corr_start.wrapping_add(number as u32)
 }
 
-/// Number of correlation ids that were assigned.
+/// Returns the number of correlation ids that have been assigned.
 pub fn correlations_used() -> u64 {
     IDS.load(Relaxed)
 }
 
-/// Begins an API call: assigns its id, reads the time, and makes the ENTER callback.
+/// Begins an API call: assigns its correlation id, reads the time, and makes the ENTER callback.
 pub extern "C" fn enter(call: &mut Call) {
     let thread = thread::current();
     let client = thread.client.get();
@@ -115,7 +115,7 @@ fn enter_nested(thread: &Thread, call: &mut Call) {
     call.audible = settings.nested || call.domain == RUNTIME;
 }
 
-/// Ends an API call: makes the EXIT callback and, if enabled, the call's own record.
+/// Ends an API call: makes the EXIT callback and, if enabled, writes the call's activity record.
 pub extern "C" fn exit(call: &mut Call, result: u32) {
     let thread = thread::current();
     if thread.depth.get() == 1 && settings::get().stepped {
@@ -139,7 +139,8 @@ pub extern "C" fn exit(call: &mut Call, result: u32) {
     thread.depth.set(thread.depth.get() - 1);
 }
 
-/// Ends an outermost call on the stepped clock: the call takes at least its cost.
+/// Ends an outermost call on the stepped clock, and advances that clock so that the call takes at least its configured
+/// cost.
 #[cold]
 fn end_stepped(thread: &Thread, call: &Call) {
     const OTHER_CALLS: u64 = 1_000;
@@ -148,7 +149,8 @@ fn end_stepped(thread: &Thread, call: &Call) {
     let costs = &settings::get().costs;
     let of = |key: &str| costs.iter().find(|(name, _)| name == key).map(|(_, cost)| *cost);
     let cost = name.to_str().ok().and_then(of).or_else(|| of("*")).unwrap_or(OTHER_CALLS);
-    // A call that is left out takes no time, but a copy that does not wait is still submitted.
+    // A call whose kernel or wait GPUSIM_LEAVE_OUT leaves out takes no time. A copy call is different: only its wait is
+    // left out, and it still submits the copy, so it keeps its cost.
     let is_left_out = thread.is_left_out.take() && !name.to_bytes().windows(6).any(|word| word == b"Memcpy");
     let cost = if is_left_out { 0 } else { cost };
     turn::end_call(thread, thread.enter.get(), cost);
@@ -161,8 +163,9 @@ fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
     with_hooks(|h| (h.api)(call, site, result, handle, uid));
 }
 
-/// Whether the call has a record. A nested call has callbacks but no record, as on the real stack. In seven public
-/// traces with both kinds, there are 1,067 driver launches, and none is inside a runtime call.
+/// Whether the call has an activity record. A nested call has callbacks but no activity record, as on the real stack.
+/// Seven public traces contain both runtime and driver calls: none of their 1,067 driver launches is inside a runtime
+/// call.
 fn wants_api_record(domain: u32, depth: u32) -> bool {
     if depth > 0 {
         return false;
@@ -171,7 +174,7 @@ fn wants_api_record(domain: u32, depth: u32) -> bool {
     SWITCHES.kinds.load(Relaxed) & (1 << kind) != 0
 }
 
-/// Aborts, in strict mode, if a client's function calls CUDA, because the real stack may hang then. An API callback may
+/// In strict mode, aborts if a client's function calls CUDA, because the real stack may then hang. An API callback may
 /// only make synchronising calls.
 #[cold]
 fn check_reentry(call: &Call, client: Client) {

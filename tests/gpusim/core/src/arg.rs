@@ -1,4 +1,4 @@
-//! Pointer arguments of C API functions; each kind has the only dereference that it needs.
+//! Types for the pointer arguments of C API functions. Each type has only the dereference that such an argument needs.
 
 use crate::error::{CuError, INVALID_VALUE};
 use std::ffi::{CStr, c_char, c_void};
@@ -85,7 +85,8 @@ pub const fn literal(with_nul: &'static str) -> &'static CStr {
     }
 }
 
-/// Copies text into a program's buffer of `room` bytes; the text is truncated to fit, with its NUL.
+/// Copies text into a program's buffer of `room` bytes. Text that does not fit is truncated; the copy always ends in a
+/// NUL.
 pub fn copy_text(text: &CStr, to: Out<c_char>, room: usize) -> Result<(), CuError> {
     if to.0.is_null() || room == 0 {
         return Err(INVALID_VALUE);

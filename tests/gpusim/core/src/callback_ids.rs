@@ -1,6 +1,6 @@
-//! Names of callback ids. The real lists hold about 1,400 names. The simulation knows the names of launches, copies,
-//! graphs, capture and every function that it exports. Reserved names fill the gaps, so that enumeration from 1 upwards
-//! finds no hole.
+//! Names of CUPTI's callback ids. The real lists contain about 1,400 names. The simulation knows the names of launches,
+//! copies, graphs, capture and every function that it exports. Ids between the known ids have made-up reserved names,
+//! so that a client that enumerates ids from 1 upwards finds no gap.
 
 use crate::version::CuptiVersion;
 use std::collections::HashMap;
@@ -12,7 +12,8 @@ pub const DRIVER: u32 = 1;
 /// The runtime API's callback domain.
 pub const RUNTIME: u32 = 2;
 
-/// The name of a callback id as `cuptiGetCallbackName` returns it; `None` past the version's last id.
+/// Returns the name of a callback id, as `cuptiGetCallbackName` does, or `None` if the id is past the version's last
+/// id.
 pub fn name(version: CuptiVersion, domain: u32, id: u32) -> Option<&'static CStr> {
     if id == 0 || id > version.last_callback(domain) {
         return None;
@@ -20,7 +21,7 @@ pub fn name(version: CuptiVersion, domain: u32, id: u32) -> Option<&'static CStr
     names().get(&(domain, id)).map(CString::as_c_str)
 }
 
-/// Entries of the data file next to this one: `domain id name`.
+/// Returns the entries of `callback_ids.txt`, whose lines have the form `domain id name`.
 pub fn known() -> impl Iterator<Item = (u32, u32, &'static str)> {
     include_str!("callback_ids.txt").lines().filter(|l| !l.starts_with('#')).map(|line| {
         let mut words = line.split(' ');

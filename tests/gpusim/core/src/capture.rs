@@ -1,5 +1,5 @@
-//! Captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream of a capture has a
-//! frontier: the nodes that the stream's next node waits for.
+//! CUDA stream captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream of a
+//! capture has a frontier: the nodes that the stream's next node waits for.
 
 use crate::error::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE};
 use crate::graph::{Graph, What, lock};
@@ -8,14 +8,14 @@ use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
-/// A capture: one graph, built from all streams that have joined.
+/// A stream capture, which builds one graph from all streams that have joined the capture.
 #[derive(Debug)]
 pub struct Capture {
     /// Graph that results from the capture.
     pub graph: &'static Graph,
     /// Id of the capture, which is never reused.
     pub id: u64,
-    /// Handle of the last node; queries for the next node's dependencies return it.
+    /// Handle of the last node, which queries for the next node's dependencies return.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,
@@ -23,8 +23,8 @@ pub struct Capture {
 }
 
 impl Capture {
-    /// Makes work on `stream` become nodes of `graph`, or of a new graph if none is given. The first node waits for
-    /// `edges`.
+    /// Begins a capture: from this call on, work on `stream` becomes nodes of `graph`, or of a new graph if none is
+    /// given. The first node waits for the nodes in `edges`.
     pub fn begin(
         stream: &'static Stream,
         graph: Option<&'static Graph>,
@@ -45,8 +45,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Makes `stream` take part in the capture; it waits for an event of the capture. The stream's next node waits for
-    /// the nodes that the event represents.
+    /// Makes `stream` take part in the capture, because the program makes it wait for a CUDA event recorded in the
+    /// capture. The stream's next node waits for `edges`, the nodes that this event represents.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream, edges: Vec<Edge>) {
         if stream.capture().is_none() {
             lock(&capture.streams).push((stream, Vec::new()));
@@ -61,14 +61,14 @@ impl Capture {
         });
     }
 
-    /// Nodes that the stream's next node waits for.
+    /// Returns the nodes that the stream's next node will wait for.
     pub fn frontier(&self, stream: &'static Stream) -> Vec<Edge> {
         let mut found = Vec::new();
         self.change_frontier(stream, |frontier| found.clone_from(frontier));
         found
     }
 
-    /// Changes the nodes that the stream's next node waits for.
+    /// Changes which nodes the stream's next node will wait for.
     pub fn change_frontier(&self, stream: &'static Stream, change: impl FnOnce(&mut Vec<Edge>)) {
         let mut streams = lock(&self.streams);
         if let Some((_, frontier)) = streams.iter_mut().find(|(joined, _)| std::ptr::eq(*joined, stream)) {
@@ -86,7 +86,7 @@ impl Capture {
         Ok(capture.graph)
     }
 
-    /// Adds a node; while capturing, the action itself does not run.
+    /// Adds a node to the graph. The node's action does not run during the capture.
     pub fn add(&self, stream: &'static Stream, what: What) -> Result<(), CuError> {
         if let What::Work(order) = what
             && !order.asynchronous

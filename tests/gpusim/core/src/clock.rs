@@ -15,13 +15,13 @@ pub fn realtime() -> u64 {
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Now, in ns since the epoch.
+/// Returns the simulation's current time, in ns since the epoch.
 pub fn now() -> u64 {
     if settings::get().stepped { base() + turn::host_time(thread::current()) } else { realtime() }
 }
 
 /// Real time at which the stepped clock was 0. The stepped clock counts from 0, so that two runs give the same log.
-/// Records add `base`, so that clients see plausible times.
+/// `base` is added to the times in activity records, so that clients see plausible times.
 pub fn base() -> u64 {
     static BASE: OnceLock<u64> = OnceLock::new();
     *BASE.get_or_init(realtime)
@@ -34,7 +34,7 @@ pub fn sleep_until(time: u64) {
     }
 }
 
-/// Waits until the work that ends at `time` is complete. With the virtual clock, work is complete at once.
+/// Waits until the GPU work that ends at `time` is complete. With the virtual clock, GPU work is complete immediately.
 pub fn wait_until(time: u64) {
     let settings = settings::get();
     if settings.stepped {
@@ -48,7 +48,7 @@ pub fn wait_until(time: u64) {
     }
 }
 
-/// Whether work that ends at `time` may still be running.
+/// Whether GPU work that ends at `time` may still be running.
 pub fn is_ahead(time: u64) -> bool {
     let settings = settings::get();
     (settings.real_clock || settings.stepped) && time > now()
@@ -64,15 +64,15 @@ pub fn spin_until(time: u64) {
     }
 }
 
-/// Duration in ns of a copy of `bytes`: 2 us, plus the bytes at 25 GB/s.
+/// Returns the duration of a copy of `bytes` in ns: 2 us, plus the transfer time at 25 GB/s.
 pub fn memcpy_duration(bytes: u64) -> u64 {
     2_000 + bytes / 25
 }
 
-/// Duration in ns of a fill of `bytes`: 1 us, plus the bytes at 1 TB/s.
+/// Returns the duration of a fill of `bytes` in ns: 1 us, plus the writing time at 1 TB/s.
 pub fn memset_duration(bytes: u64) -> u64 {
     1_000 + bytes / 1_000
 }
 
-/// Minimum time in ns from an API call's ENTER to the start of its work.
+/// Minimum time in ns from an API call's ENTER callback to the start of the GPU work that the call submits.
 pub const LAUNCH_LATENCY: u64 = 5_000;

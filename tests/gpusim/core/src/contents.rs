@@ -1,18 +1,19 @@
-//! Contents of memory, with GPUSIM_MATH=1: zeroed memory backs a device's address space, and copies and fills are
-//! executed when they are submitted. No bytes move for three kinds of copies and fills: in graphs, of arrays, and in
-//! three dimensions.
+//! Contents of device memory, with GPUSIM_MATH=1. Zeroed host memory backs a device's address space, and copies and
+//! fills are executed when they are submitted. Three kinds of copies and fills move no bytes: those in graphs, those of
+//! arrays, and those in three dimensions.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;
 use crate::stream::Stream;
 use std::sync::Mutex;
 
-/// Whether memory has contents.
+/// Whether simulated device memory has contents.
 pub fn is_held() -> bool {
     settings::get().math
 }
 
-/// Backs addresses with memory, once. Pages are allocated when they are written.
+/// Backs an address range with memory, the first time that it is passed. The kernel allocates each page when it is
+/// first written.
 pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     static BACKED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
     let mut backed = BACKED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -30,7 +31,7 @@ pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Copies between any two addresses.
+/// Copies bytes between two addresses, each on a device or on the host.
 pub fn copy(stream: &Stream, target: u64, source: u64, bytes: usize) {
     if is_held() && stream.capture().is_none() {
         // SAFETY: the C API requires `bytes` valid bytes at both addresses; device addresses are mapped.

@@ -1,5 +1,5 @@
-//! Devices and contexts, as the small integers in the records, and the time until which a context is busy, for
-//! synchronizing.
+//! Devices and CUDA contexts. Activity records identify them by small integers. For synchronizing calls, a context
+//! stores the time until which it is busy.
 
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
@@ -13,17 +13,17 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// Target of a CUcontext. Never freed.
+/// Object to which a CUcontext handle points. Never freed.
 #[derive(Debug)]
 pub struct Context {
     magic: u64,
-    /// Id of the context in the records: from 1, in order of creation.
+    /// Id of the context in activity records. Ids count from 1, in order of creation.
     pub uid: u32,
     /// Ordinal of the context's device.
     pub device: u32,
     alive: AtomicBool,
     default_stream: OnceLock<&'static Stream>,
-    /// All streams of the context, kept with the stepped clock.
+    /// All streams of the context. The list is filled only with the stepped clock.
     streams: Mutex<Vec<&'static Stream>>,
     busy_until: AtomicU64,
 }
@@ -32,7 +32,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"context\x01");
 static NEXT_UID: AtomicU32 = AtomicU32::new(1);
 
 impl Context {
-    /// Creates a context; notifies the subscriber.
+    /// Creates a context and notifies the subscriber.
     pub fn create(device: u32) -> Result<&'static Context, CuError> {
         if device >= settings::get().devices {
             return Err(INVALID_DEVICE);
@@ -51,8 +51,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Notes a new stream. Streams are never freed, so only runs on the stepped clock, which needs the list, store
-    /// them.
+    /// Adds a new stream to the context's list. Streams are never freed, so the list would grow without limit. It is
+    /// therefore filled only with the stepped clock, which needs it.
     pub fn add_stream(&self, stream: &'static Stream) {
         if settings::get().stepped || cfg!(test) {
             self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
@@ -63,7 +63,7 @@ impl Context {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Streams that wait for the legacy default stream, and for which that stream waits.
+    /// Returns the streams that wait for the legacy default stream, and for which the legacy default stream waits.
     pub fn blocking_streams(&self) -> Vec<&'static Stream> {
         self.streams()
             .into_iter()
@@ -71,12 +71,12 @@ impl Context {
             .collect()
     }
 
-    /// When all work of the context is done, with the stepped clock.
+    /// Returns the mark (time and operation) at which all GPU work of the context is done, with the stepped clock.
     pub fn head(&self) -> Mark {
         self.streams().into_iter().map(schedule::head).fold(Mark::default(), Mark::later)
     }
 
-    /// Returns the context of a handle.
+    /// Returns the context to which a handle points.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Context, CuError> {
         let context = handle.cast::<Context>();
         if context.is_null() || !context.is_aligned() {
@@ -88,17 +88,17 @@ impl Context {
         if valid { Ok(context) } else { Err(INVALID_CONTEXT) }
     }
 
-    /// Handle of the context that a program holds.
+    /// Returns the handle by which a program refers to this context.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Default stream of the context, with the number 7.
+    /// Returns the context's default stream, whose id is 7.
     pub fn default_stream(&'static self) -> &'static Stream {
         self.default_stream.get_or_init(|| Stream::default_of(self))
     }
 
-    /// Notifies the subscriber and makes the handle invalid, after waiting for running work.
+    /// Waits for running GPU work, then notifies the subscriber and makes the handle invalid.
     pub fn destroy(&'static self) {
         self.synchronize();
         with_hooks(|h| {
@@ -112,7 +112,7 @@ impl Context {
         self.alive.load(Relaxed)
     }
 
-    /// Notes that a stream is busy until `time`; only synchronizing calls read this.
+    /// Notes that a stream of the context is busy until `time`. Only synchronizing calls read this time.
     pub fn note_busy(&self, time: u64) {
         if settings::get().real_clock {
             self.busy_until.fetch_max(time, Relaxed);
@@ -127,24 +127,24 @@ impl Context {
     }
 }
 
-/// All contexts by id, from 1.
+/// All contexts, sorted by id. The first id is 1.
 fn all() -> MutexGuard<'static, Vec<&'static Context>> {
     static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// All contexts' streams, kept with the stepped clock.
+/// Returns the streams of all contexts, which are stored only with the stepped clock.
 pub fn all_streams() -> Vec<&'static Stream> {
     let contexts = all().clone();
     contexts.iter().flat_map(|context| context.streams()).collect()
 }
 
-/// Context of an id.
+/// Returns the context with an id.
 pub fn of_uid(uid: u32) -> Option<&'static Context> {
     all().iter().find(|context| context.uid == uid).copied()
 }
 
-/// Device of a context's id; 0 if there is no such context.
+/// Returns the device of the context with an id, or 0 if there is no such context.
 pub fn device_of(uid: u32) -> u32 {
     of_uid(uid).map_or(0, |context| context.device)
 }
@@ -174,7 +174,7 @@ pub fn retain_primary(device: u32) -> Result<&'static Context, CuError> {
     primary.context.ok_or(INVALID_DEVICE)
 }
 
-/// The device's primary context, which the runtime keeps alive from its first use on.
+/// Returns the device's primary context, which the runtime keeps alive after its first use.
 pub fn primary(device: u32) -> Result<&'static Context, CuError> {
     let existing = primaries().get(device as usize).ok_or(INVALID_DEVICE)?.context;
     existing.map_or_else(|| retain_primary(device), Ok)
@@ -185,7 +185,7 @@ pub fn primary_is_active(device: u32) -> Result<bool, CuError> {
     primaries().get(device as usize).map(|p| p.context.is_some()).ok_or(INVALID_DEVICE)
 }
 
-/// Releases a reference; the last release destroys the context.
+/// Releases a reference to the device's primary context. The last release destroys the context.
 pub fn release_primary(device: u32) -> Result<(), CuError> {
     let gone = {
         let mut all = primaries();

@@ -1,6 +1,6 @@
-//! Dependencies: events recorded on streams, and waits. Dependencies become records of the kinds 36 and 38 and, on
-//! request, lines of the truth file. A call that a capture turns into a graph node does not order anything yet, so it
-//! is not included.
+//! Dependencies: CUDA events that are recorded on streams, and waits. Each dependency becomes an activity record of
+//! kind 36 or 38 and, on request, a line of the truth file. A call that a capture turns into a graph node does not
+//! order any work yet, so it is not included.
 
 use crate::clock;
 use crate::context::{self, Context};
@@ -19,7 +19,7 @@ use std::io::Write;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Kind of wait; the numbers are CUPTI's.
+/// Kind of wait, with CUPTI's value for the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Wait {
@@ -36,13 +36,13 @@ pub enum Wait {
 /// Value of a field that has no meaning.
 pub const NONE: u32 = u32::MAX;
 
-/// A record of an event or of a wait.
+/// Activity record of a recorded CUDA event or of a wait.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
 pub struct Dependency {
     pub kind: u32,
-    /// Kind of the wait, as a [`Wait`]; 0 if the record is of an event.
+    /// Kind of the wait, as a [`Wait`], or 0 if the record describes a recorded CUDA event.
     pub wait: u32,
     pub start: u64,
     pub end: u64,
@@ -54,10 +54,10 @@ pub struct Dependency {
     pub result: u32,
 }
 
-/// Number of the next event record.
+/// Sequence number of the next recording of a CUDA event.
 static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Notes that an event was recorded on a stream. Returns the number of that event record.
+/// Notes that a CUDA event was recorded on a stream. Returns the sequence number of that recording.
 pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
     let dependency = Dependency {
@@ -83,8 +83,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     sync_id
 }
 
-/// Notes a wait that began at `start` for an event, a stream or, if neither is given, a context. The wait may also be a
-/// query; its `result` is not 0 if the answer was "not ready".
+/// Notes a wait that began at `start`. The wait is for an event, for a stream or, if neither is given, for a context.
+/// The call may also be a query, whose `result` is not 0 if the answer was "not ready".
 pub fn waited(
     wait: Wait,
     start: u64,
@@ -119,8 +119,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Returns the current call's correlation id as records of work have it: the id of the nested call if it has its own,
-/// otherwise the id of the outer call.
+/// Returns the correlation id that activity records of GPU work contain for the current call: the id of the nested call
+/// if that call has its own id, otherwise the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {
@@ -130,7 +130,7 @@ fn correlation() -> u32 {
 }
 
 fn note(mut dependency: Dependency) {
-    // 0 stands for no time.
+    // A start of 0 means that there is no time, so it is not shifted.
     if dependency.start != 0 {
         dependency.start += turn::shift();
         dependency.end += turn::shift();
@@ -144,15 +144,15 @@ fn note(mut dependency: Dependency) {
     }
 }
 
-/// Adds a line to the truth file of dependencies and moves, if that file was requested.
+/// Adds a line to the truth file of dependencies and page moves, if the user requested that file.
 pub(crate) fn tell(line: &str) {
     if let Some(mut truth) = truth() {
         truth.write_all(line.as_bytes()).unwrap_or_else(|e| crate::abort!("truth file: {e}"));
     }
 }
 
-/// The truth file of dependencies and moves, if requested. Each line is written at once, which costs little since there
-/// are few lines.
+/// Returns the truth file of dependencies and page moves, if the user requested that file. Each line is written
+/// immediately, without a buffer, which costs little because there are few lines.
 fn truth() -> Option<&'static File> {
     static TRUTH: OnceLock<Option<File>> = OnceLock::new();
     let create = || {

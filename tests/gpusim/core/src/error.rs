@@ -1,5 +1,5 @@
-//! Error codes of the driver API. A runtime error has the same number; each error has a driver name, a runtime name,
-//! and a description.
+//! Error codes of the driver API. A runtime error has the same code as the driver's. Each error has a driver name, a
+//! runtime name, and a description.
 
 use std::ffi::CStr;
 
@@ -40,17 +40,17 @@ errors! {
     UNKNOWN = 999, c"CUDA_ERROR_UNKNOWN", c"cudaErrorUnknown", c"something else";
 }
 
-/// Name of the driver's error, such as `CUDA_ERROR_NO_DEVICE`, and its description.
+/// Returns the driver's name for an error, such as `CUDA_ERROR_NO_DEVICE`, and the error's description.
 pub fn driver_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
     TABLE.iter().find(|row| row.0 == code).map(|row| (row.1, row.3))
 }
 
-/// Name of the runtime's error, such as `cudaErrorNoDevice`, and its description.
+/// Returns the runtime's name for an error, such as `cudaErrorNoDevice`, and the error's description.
 pub fn runtime_name(code: CuError) -> Option<(&'static CStr, &'static CStr)> {
     TABLE.iter().find(|row| row.0 == code).map(|row| (row.2, row.3))
 }
 
-/// A result as the C API returns it.
+/// Converts a result to the code that the C API returns.
 pub fn code(result: Result<(), CuError>) -> u32 {
     result.err().unwrap_or(SUCCESS)
 }

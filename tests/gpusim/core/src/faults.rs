@@ -1,13 +1,14 @@
-//! `GPUSIM_FAULTS`: deliberate faults. A list of `fault[:key=value]`, separated by commas. This module parses and
-//! counts the faults; the code for a record's layout implements their effects on the record.
+//! `GPUSIM_FAULTS`: deliberate faults, as a comma-separated list of `fault[:key=value]`. This module parses the list
+//! and counts when each fault is due. The code for the layout of activity records implements the effects of faults on a
+//! record.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Kind number of records that no CUPTI header knows.
+/// Activity kind that no CUPTI header defines.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// A fault of one piece of GPU work or its record. The last two are faults of a callback or of a buffer that a client
-/// gets.
+/// A fault in one kernel, copy or fill, or in its activity record. The last two faults concern a callback to a client
+/// and a buffer that a client gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -15,17 +16,19 @@ pub enum Fault {
     ZeroTimestamps = 1,
     /// `reversed`: start and end are swapped.
     Reversed,
-    /// `early_start`: start is 1 ms before the API call's ENTER; the duration stays.
+    /// `early_start`: start is 1 ms before the API call's ENTER callback; the duration is unchanged.
     EarlyStart,
-    /// `unknown_kind`: a record of kind 199 and 64 bytes follows.
+    /// `unknown_kind`: the record is followed by a record of kind 199, which has 64 bytes.
     UnknownKind,
-    /// `unmatched_corr`: a copy follows whose correlation id was never assigned.
+    /// `unmatched_corr`: the record is followed by a duplicate of it whose correlation id was never assigned.
     UnmatchedCorrelation,
     /// `dup_corr`: the record is written twice.
     Duplicate,
-    /// `device_graph`: a copy of a graph's kernel follows, as if the GPU itself had launched the graph.
+    /// `device_graph`: a graph kernel's record is followed by a duplicate of it, as if the GPU itself had launched the
+    /// graph.
     DeviceGraph,
-    /// `unknown_node`: a copy of a graph's kernel follows, with the id of a node that was never created.
+    /// `unknown_node`: a graph kernel's record is followed by a duplicate of it with the id of a node that was never
+    /// created.
     UnknownNode,
     /// `name_null`: the kernel's name is NULL.
     NameNull,
@@ -78,7 +81,7 @@ impl Fault {
     }
 }
 
-/// The parsed list, and the state of each counter.
+/// The parsed list of faults, and a counter for each fault.
 #[derive(Debug, Default)]
 pub struct Faults {
     records: Vec<(Fault, u64, AtomicU64)>,
@@ -86,7 +89,7 @@ pub struct Faults {
     fatal_after: Option<(u64, AtomicU64)>,
     flush_hangs: Option<(u64, AtomicU64)>,
     read_hangs: Option<(u64, AtomicU64)>,
-    /// Interval and counts of callbacks, separately for API calls and for resources.
+    /// Interval between faulty callbacks, and the counts of API callbacks and of resource callbacks so far.
     null_data: Option<(u64, [AtomicU64; 2])>,
     buffer_twice: Option<(u64, AtomicU64)>,
     enable: Vec<(u32, u32)>,
@@ -133,12 +136,12 @@ impl Faults {
         self.launch_fail.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one piece of GPU work; returns true exactly once, when CUPTI must break down.
+    /// Counts one kernel, copy or fill. Returns true exactly once, when CUPTI must report a fatal error.
     pub fn turns_fatal(&self) -> bool {
         self.fatal_after.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 == *after)
     }
 
-    /// Counts one flush; returns true for the flush that must never return, and for all later ones.
+    /// Counts one flush. Returns true for the flush that must never return, and for all later flushes.
     pub fn flush_hangs(&self) -> bool {
         self.flush_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
@@ -149,7 +152,7 @@ impl Faults {
         self.read_hangs.as_ref().is_some_and(|(after, seen)| seen.fetch_add(1, Relaxed) + 1 >= *after)
     }
 
-    /// Counts one callback of a client; returns true if the callback must be repeated without data.
+    /// Counts one callback to a client. Returns true if the callback must be repeated without data.
     pub fn comes_without_data(&self, is_api_call: bool) -> bool {
         let seen = |seen: &[AtomicU64; 2], every| nth(every, &seen[usize::from(is_api_call)]);
         self.null_data.as_ref().is_some_and(|(every, both)| seen(both, *every))
@@ -165,7 +168,8 @@ impl Faults {
         self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one piece of GPU work against every record fault; if several faults are due, the first one is returned.
+    /// Counts one kernel, copy or fill for every record fault. If several faults are due, returns the first fault in
+    /// the list.
     pub fn of_record(&self, is_kernel: bool) -> Option<Fault> {
         let mut due = None;
         for (fault, every, seen) in &self.records {

@@ -1,4 +1,5 @@
-//! The simulated GPU: work gets its times when it is submitted, is noted in the truth file, and is offered to libcupti.
+//! The simulated GPU. GPU work gets its start and end when it is submitted. It is then written to the truth file and
+//! passed to libcupti.
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
@@ -15,7 +16,7 @@ use crate::turn;
 use crate::work::{Copy, Fate, Memory, NodeRun, Place, Work, WorkKind};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Work that an API function requests.
+/// A kernel, copy or fill that an API function requests.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // as in [`Work`]
 pub struct Order {
@@ -36,7 +37,7 @@ pub struct Order {
     pub peers: (Place, Place),
     /// Whether the launch has the attribute "programmatic stream serialization".
     pub programmatic: bool,
-    /// Event of the attribute "programmatic event", and whether it happens when the kernel begins.
+    /// CUDA event of the attribute "programmatic event", and whether the event happens when the kernel begins.
     pub event: Option<(&'static Event, bool)>,
 }
 
@@ -65,8 +66,8 @@ impl Order {
         Order { kernel: Some(kernel), duration: kernel.duration, grid, block, shared_bytes, ..NOTHING }
     }
 
-    /// Creates the order for a copy within a device, or to or from the host; `host` is the kind of memory at the host's
-    /// end.
+    /// Creates the order for a copy within a device, to the host or from the host. `host` is the kind of memory on the
+    /// host's side.
     pub fn memcpy(copy: Copy, host: Memory, bytes: u64, asynchronous: bool) -> Order {
         let (source, target) = layout::ends(copy, host);
         let duration = clock::memcpy_duration(bytes);
@@ -85,20 +86,20 @@ impl Order {
         Order { kind: WorkKind::Memset, target, asynchronous, bytes, duration, value, ..NOTHING }
     }
 
-    /// The order's times, for the schedule.
+    /// Returns the order's durations, as the schedule needs them.
     pub fn shape(&self) -> Shape {
         let trigger = self.kernel.map(|kernel| kernel.trigger.unwrap_or(u64::MAX));
         let programmatic = self.preamble().filter(|_| self.programmatic);
         Shape { duration: self.duration, trigger, programmatic }
     }
 
-    /// Duration for which a programmatically launched kernel runs before it waits for the kernel before it.
+    /// Returns the duration for which a programmatically launched kernel runs before it waits for the previous kernel.
     pub fn preamble(&self) -> Option<u64> {
         self.kernel.map(|kernel| kernel.preamble.unwrap_or(self.duration))
     }
 }
 
-/// Puts work on a stream; if the work is synchronous, waits for its end.
+/// Submits GPU work to a stream. If the work is synchronous, waits until it has ended.
 pub fn submit(stream: &'static Stream, order: Order) -> Result<(), CuError> {
     let thread = thread::current();
     thread.is_programmatic.set(order.programmatic || order.event.is_some());
@@ -136,7 +137,7 @@ fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
     match thread.meeting.take() {
         None => stream.book(earliest(), order.duration),
         Some(Meeting { end, argument }) => {
-            // Other threads may submit to the stream while this thread waits.
+            // Other threads may submit GPU work to the stream while this thread waits.
             let start = stream.ready_at().max(earliest());
             let end = end(argument, start);
             stream.book_by(start, |start| end.max(start))
@@ -144,7 +145,7 @@ fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
     }
 }
 
-/// Places work on the schedule of the stepped clock.
+/// Places GPU work on the schedule of the stepped clock.
 fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
     let found = schedule::find(stream, order.programmatic);
     let mut placed = schedule::place(thread.enter.get(), earliest(), found, order.shape());
@@ -159,10 +160,11 @@ fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
     run_placed(stream, order, placed, NodeRun::default(), true);
 }
 
-/// Notes placed work in the same way as other work, and also its place in the schedule.
+/// Notes GPU work that has been placed on the schedule, in the same way as other work. Also notes its place in the
+/// schedule.
 pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: NodeRun, recorded: bool) {
     let mut work = run(stream, order, (placed.begin, placed.end), node, recorded);
-    // The journal's times are the schedule's.
+    // The journal contains the schedule's times, not the shifted times of the activity records.
     let shift = work.enter - thread::current().enter.get();
     work.start -= shift;
     work.end -= shift;
@@ -177,7 +179,7 @@ pub fn submit_host(stream: &'static Stream, duration: u64) {
     note_plain(stream, placed, "host", NodeRun::default());
 }
 
-/// Notes placed work of a kind that has no records.
+/// Notes placed work of a kind that has no activity records.
 pub fn note_plain(stream: &'static Stream, placed: Placed, kind: &'static str, node: NodeRun) {
     let place = (stream.context.device, stream.context.uid, stream.id);
     journal::op(thread::current(), placed, place, kind, node, None);
@@ -189,7 +191,7 @@ fn place_plain(stream: &'static Stream, duration: u64) -> Placed {
     schedule::place(thread::current().enter.get(), earliest(), found, shape)
 }
 
-/// Moves pages of unified memory. Returns the begin and the end.
+/// Moves pages of unified memory. Returns the times at which the move begins and ends.
 pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     if settings::get().stepped {
         let placed = place_plain(stream, duration);
@@ -201,14 +203,14 @@ pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     stream.book(clock::now() + clock::LAUNCH_LATENCY, duration)
 }
 
-/// Earliest start of work that is submitted now. The earliest start is not before the present: callbacks may already
-/// have taken longer than the launch latency.
+/// Returns the earliest start of GPU work that is submitted now. The start is never in the past, because callbacks may
+/// already have taken longer than the launch latency.
 pub fn earliest() -> u64 {
     clock::now().max(thread::current().enter.get() + clock::LAUNCH_LATENCY)
 }
 
-/// Runs a node of a graph that was submitted as a whole; the node can start from `earliest` on. Returns the node's
-/// start and end. `unrecorded`: one record of the whole graph replaces the record of this node.
+/// Runs a node of a graph that was submitted as a whole, at `earliest` or later. Returns the node's start and end. With
+/// `unrecorded`, the node has no activity record of its own, because one record covers the whole graph.
 pub fn run_node(
     stream: &'static Stream,
     earliest: u64,
@@ -221,13 +223,14 @@ pub fn run_node(
     span
 }
 
-/// Notes the run of a whole graph. The nodes of such a graph have no records.
+/// Notes the run of a whole graph, whose nodes have no activity records of their own.
 pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     let order = Order { kind: WorkKind::Graph, ..NOTHING };
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Writes work with known times to the truth file and, if a client enabled its kind, to a record.
+/// Writes GPU work with known times to the truth file and, if a client enabled its activity kind, to an activity
+/// record.
 fn run(
     stream: &'static Stream,
     order: Order,
@@ -272,7 +275,8 @@ fn run(
     };
     let traced = recorded && layout::record_kind(order.kind, SWITCHES.kinds.load(Relaxed)).is_some();
     thread.tally.count_work(&mut work, traced);
-    // If the record still waits in a buffer, libcupti reports the outcome later.
+    // The outcome is known here only if the activity record was dropped or never made. For a record that is still in a
+    // buffer, libcupti reports the outcome later.
     if traced && let Some(fate @ (Fate::Dropped | Fate::Untraced)) = with_hooks(|h| (h.record)(&work)) {
         thread.tally.count_lost(&work, fate);
     }

@@ -1,9 +1,9 @@
-//! Graphs: explicit and captured, cloned, instantiated, updated, launched. A launch reserves time on the stream for one
-//! node after the other, in the order in which they were added. Only the stepped clock follows the edges (see
-//! [`crate::graph_edges`]).
+//! CUDA graphs, created explicitly or by capture. Programs clone, instantiate, update and launch graphs. A launch
+//! reserves time on the stream for one node after the other, in the order in which the nodes were added. Only the
+//! stepped clock follows the edges (see [`crate::graph_edges`]).
 //!
-//! Destroyed objects are reused for new ones. So a program may create graphs without limit, and addresses are reused as
-//! with the real driver. Ids are never reused.
+//! Destroyed objects are reused for new ones. So a program can create any number of graphs without using more memory,
+//! and addresses are reused as with the real driver. Ids are never reused.
 
 use crate::context::Context;
 use crate::error::{CAPTURE_UNSUPPORTED, CuError, INVALID_HANDLE, INVALID_VALUE, UPDATE_FAILURE};
@@ -25,19 +25,19 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Target of a CUgraph.
+/// Object to which a CUgraph handle points.
 #[derive(Debug, Default)]
 pub struct Graph {
     magic: AtomicU64,
     id: AtomicU32,
     nodes: Mutex<Vec<&'static Node>>,
-    /// Number of nodes that were ever added.
+    /// Number of nodes that have ever been added, including removed nodes.
     added: AtomicU32,
     /// References to user objects that the graph holds, one entry per call that added references.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
 
-/// Target of a CUgraphNode.
+/// Object to which a CUgraphNode handle points.
 #[derive(Debug, Default)]
 pub struct Node {
     magic: AtomicU64,
@@ -48,14 +48,14 @@ pub struct Node {
     edges: Mutex<Vec<Edge>>,
 }
 
-/// Target of a CUgraphExec.
+/// Object to which a CUgraphExec handle points.
 #[derive(Debug, Default)]
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
-    /// A second copy of the graph that the driver makes for itself; only callbacks show it.
+    /// Second copy of the graph, which the driver makes for its own use. Only callbacks reveal this copy.
     shadow: Mutex<Option<&'static Graph>>,
-    /// End of the last launch, with the stepped clock.
+    /// Time at which the last launch ends, with the stepped clock.
     last: Mutex<Mark>,
 }
 
@@ -71,21 +71,22 @@ pub enum What {
     Host(HostFn, usize),
     /// All nodes of a child graph.
     Child(&'static Graph),
-    /// Allocates a graph's memory, at this address.
+    /// Allocates memory that belongs to the graph, at this address.
     Alloc(u64),
-    /// Frees memory.
+    /// Frees the memory at this address.
     Free(u64),
-    /// A conditional node: runs all nodes of one of these graphs, or of none. Simulated kernels set no condition. So
-    /// the condition's default value selects the graph, and a loop runs once.
+    /// A conditional node: runs all nodes of one of these graphs, or no nodes. Simulated kernels never set a condition.
+    /// So the condition's default value selects the graph, and the body of a loop runs once.
     Conditional(&'static [&'static Graph], usize),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct State {
     pub(crate) what: What,
-    /// Call site at which the program created the node. After an update, that of the node from which it was updated.
+    /// Call site at which the program created the node. After an update, the call site of the node from which this node
+    /// was updated.
     pub(crate) site: Option<&'static Site>,
-    /// Graph and node that an instantiated node was created or last updated from.
+    /// Ids of the graph and the node from which an instantiated node was created or last updated.
     pub(crate) source: (u32, u64),
 }
 
@@ -111,7 +112,7 @@ fn handle<T>(object: &'static T) -> *mut c_void {
     std::ptr::from_ref(object).cast_mut().cast()
 }
 
-/// Object of a handle. The caller must still check the object's magic number.
+/// Returns the object to which a handle points. The caller must still check the object's magic number.
 fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
     let object = handle.cast::<T>();
     if object.is_null() || !object.is_aligned() {
@@ -124,13 +125,14 @@ fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
 macro_rules! handles {
     ($($ty:ident, $magic:ident;)*) => {$(
         impl $ty {
-            /// Returns the graph of a handle, if the handle is valid and the graph was not destroyed.
+            /// Returns the object to which a handle points, if the handle is valid and the object has not been
+            /// destroyed.
             pub fn of_handle(handle: *mut c_void) -> Result<&'static Self, CuError> {
                 let found = object::<Self>(handle)?;
                 if found.magic.load(Relaxed) == $magic { Ok(found) } else { Err(INVALID_VALUE) }
             }
 
-            /// Handle of the graph that a program holds.
+            /// Returns the handle by which a program refers to this object.
             pub fn handle(&'static self) -> *mut c_void {
                 handle(self)
             }
@@ -175,7 +177,7 @@ fn tell(what: u32, data: &GraphData) {
 }
 
 impl What {
-    /// Graphs that are part of the node and are destroyed with it.
+    /// Returns the graphs that are part of the node and are destroyed together with the node.
     fn parts(&self) -> &[&'static Graph] {
         match self {
             What::Child(child) => std::slice::from_ref(child),
@@ -219,19 +221,19 @@ impl Graph {
         graph
     }
 
-    /// Creates an empty graph; notifies the subscriber.
+    /// Creates an empty graph and notifies the subscriber.
     pub fn create() -> &'static Graph {
         let graph = Graph::new();
         tell(resource::GRAPH_CREATED, &GraphData { graph: graph.handle(), ..NOBODY });
         graph
     }
 
-    /// Id of the graph in the records.
+    /// Returns the id of the graph in activity records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
 
-    /// Nodes of the graph, in the order in which they were added.
+    /// Returns the nodes of the graph, in the order in which they were added.
     pub fn nodes(&self) -> Vec<&'static Node> {
         lock(&self.nodes).clone()
     }
@@ -248,7 +250,7 @@ impl Graph {
         let data =
             || GraphData { graph: self.handle(), node: node.handle(), node_type: what.node_type(), ..NOBODY };
         tell(resource::GRAPHNODE_CREATE_STARTING, &data());
-        // A conditional node's graphs are filled later.
+        // The program fills a conditional node's graphs later, so these graphs are not copied.
         if matches!(what, What::Child(_)) {
             lock(&node.state).what = what.copy();
         }
@@ -257,7 +259,7 @@ impl Graph {
         node
     }
 
-    /// Announces the edges that lead to a node.
+    /// Notifies the subscriber of the edges that lead to a node.
     fn tell_edges(&'static self, node: &'static Node) {
         let node_type = node.what().node_type();
         for edge in node.edges() {
@@ -269,8 +271,8 @@ impl Graph {
         }
     }
 
-    /// Adds a node without a notification. The upper half of a node's id is the id of its graph. The lower half is the
-    /// number of nodes added before it, as on an H100 with driver 580.
+    /// Adds a node without notifying the subscriber. The upper half of a node's id is the id of its graph. The lower
+    /// half is the number of nodes added before it, as on an H100 with driver 580.
     fn push(&'static self, state: State) -> &'static Node {
         let node = take(&NODES);
         node.id.store(u64::from(self.id()) << 32 | u64::from(self.added.fetch_add(1, Relaxed)), Relaxed);
@@ -282,9 +284,9 @@ impl Graph {
         node
     }
 
-    /// Copies the graph with new ids, child graphs included; notifies the subscriber. Announces each copied node first
-    /// as created and then as cloned. A clone is announced as such only if the program asked for it, and after its
-    /// nodes; see [`Graph::clone_of`].
+    /// Copies the graph and its child graphs, with new ids, and notifies the subscriber. Each copied node is announced
+    /// first as created and then as cloned. The graph itself is announced as cloned only if the program requested a
+    /// clone, and only after the graph's nodes (see [`Graph::clone_of`]).
     pub fn copy(&'static self) -> &'static Graph {
         let copy = Graph::create();
         for (object, references) in &*lock(&self.objects) {
@@ -308,7 +310,7 @@ impl Graph {
         copy
     }
 
-    /// Copies the graph for the program.
+    /// Clones the graph at the program's request, and announces it as a clone.
     pub fn clone_of(&'static self) -> &'static Graph {
         let copy = self.copy();
         let pair = GraphData { graph: copy.handle(), original_graph: self.handle(), ..NOBODY };
@@ -316,8 +318,8 @@ impl Graph {
         copy
     }
 
-    /// Creates the driver's second copy for an instance: its nodes begin to be created, and only those with graphs of their
-    /// own are completed.
+    /// Creates the driver's second copy of an instance's graph. Each of its nodes is announced as starting to be
+    /// created. Only child-graph nodes are also announced as created.
     fn shadow(&'static self) -> &'static Graph {
         let shadow = Graph::create();
         for original in self.nodes() {
@@ -334,7 +336,7 @@ impl Graph {
         shadow
     }
 
-    /// Nodes in the order of an instance: the nodes of each child graph follow all others.
+    /// Returns the nodes in the order that an instance has: the nodes of each child graph come after all other nodes.
     fn flat_nodes(&self) -> Vec<&'static Node> {
         let mut nodes = self.nodes();
         let mut at = 0;
@@ -350,8 +352,8 @@ impl Graph {
         nodes
     }
 
-    /// Replaces each child graph's node by the nodes of the child graph, as the driver does in an instance. The added nodes are
-    /// not announced.
+    /// Replaces each child-graph node by the nodes of that child graph, as the driver does in an instance. The
+    /// subscriber is not notified of the added nodes.
     fn inline(&'static self) {
         let mut at = 0;
         while let Some(node) = self.nodes().get(at).copied() {
@@ -394,7 +396,7 @@ impl Graph {
         lock(&NODES).push(node);
     }
 
-    /// Destroys the graph and its nodes; notifies the subscriber.
+    /// Destroys the graph and its nodes, and notifies the subscriber.
     pub fn destroy(&'static self) {
         tell(resource::GRAPH_DESTROY_STARTING, &GraphData { graph: self.handle(), ..NOBODY });
         self.free();
@@ -410,7 +412,7 @@ impl Graph {
         self.retire();
     }
 
-    /// Ends the graph without notifications; its nodes have moved to another graph.
+    /// Destroys the graph without notifying the subscriber, because its nodes have moved to another graph.
     fn forget(&'static self) {
         let nodes = std::mem::take(&mut *lock(&self.nodes));
         for node in nodes {
@@ -426,7 +428,8 @@ impl Graph {
         lock(&GRAPHS).push(self);
     }
 
-    /// Adopts the actions of the nodes of `from`. If the graphs do not match, nothing is changed.
+    /// Replaces the actions of this graph's nodes by the actions of the nodes in `from`. If the graphs do not match,
+    /// changes nothing.
     fn update(&self, from: &Graph) -> Result<(), CuError> {
         if !self.matches(from) {
             return Err(UPDATE_FAILURE);
@@ -436,7 +439,7 @@ impl Graph {
             let mut state = lock(&node.state);
             let parts = state.what.parts().iter().zip(new_state.what.parts());
             parts.clone().try_for_each(|(mine, theirs)| mine.update(theirs))?;
-            // A graph's memory keeps its address.
+            // Memory that belongs to the graph keeps its address, so nodes that allocate or free it are not updated.
             if parts.len() == 0 && !matches!(state.what, What::Alloc(_) | What::Free(_)) {
                 state.what = new_state.what;
             }
@@ -498,13 +501,13 @@ struct Run {
     graph: u32,
     /// Earliest start of the first node.
     earliest: u64,
-    /// Whether one record covers all nodes of the launch.
+    /// Whether one activity record covers all nodes of the launch.
     as_a_whole: bool,
     span: Option<(u64, u64)>,
 }
 
 impl Node {
-    /// Id of the node in the records.
+    /// Returns the id of the node in activity records.
     pub fn id(&self) -> u64 {
         self.id.load(Relaxed)
     }
@@ -532,7 +535,7 @@ impl Node {
         self.what().node_type()
     }
 
-    /// Changes the node's action to another one of the same kind.
+    /// Replaces the node's action by another action of the same kind.
     pub fn set(&self, what: What) -> Result<(), CuError> {
         let mut state = lock(&self.state);
         if state.what.node_type() != what.node_type() {
@@ -548,8 +551,8 @@ impl Exec {
     pub fn create(graph: &'static Graph) -> &'static Exec {
         let exec = take(&EXECS);
         let data = || GraphData { graph: graph.handle(), exec: exec.handle(), ..NOBODY };
-        // The driver does not call the copy a clone. The following callbacks were recorded from an H100 with driver
-        // 580.
+        // The driver does not announce this copy as a clone. The callbacks below are in the order that was recorded on
+        // an H100 with driver 580.
         let copy = graph.copy();
         *lock(&exec.graph) = Some(copy);
         *lock(&exec.shadow) = Some(copy.shadow());
@@ -565,12 +568,12 @@ impl Exec {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
-    /// Id of the instance in the records: the id of the graph that was copied for the instance.
+    /// Returns the id of the instance in activity records, which is the id of the instance's own copy of the graph.
     pub fn id(&self) -> u32 {
         self.graph().map_or(0, Graph::id)
     }
 
-    /// Adopts the actions of the nodes of `from`.
+    /// Replaces the actions of the instance's nodes by the actions of the nodes in `from`.
     pub fn update(&self, from: &Graph) -> Result<(), CuError> {
         self.graph()?.update(from)
     }
@@ -603,7 +606,8 @@ impl Exec {
         Ok(())
     }
 
-    /// Runs the nodes by their edges. A graph does not run at the same time as its own previous launch.
+    /// Runs each node after the nodes that it waits for. An instance does not run at the same time as its own previous
+    /// launch.
     fn launch_stepped(
         &self,
         graph: &Graph,
@@ -625,7 +629,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Destroys the instance. Running work continues.
+    /// Destroys the instance. A launch that is still running continues.
     pub fn destroy(&'static self) -> Result<(), CuError> {
         let graph = self.graph()?;
         tell(
@@ -645,7 +649,8 @@ impl Exec {
     }
 }
 
-/// Id of a handle, for CUPTI: `what` is 0 for a graph, 1 for a node, 2 for an executable graph.
+/// Returns the id of the object to which a handle points, for CUPTI. `what` is 0 for a graph, 1 for a node, and 2 for
+/// an executable graph.
 pub fn id_of(what: u32, handle: *mut c_void) -> Result<u64, CuError> {
     match what {
         0 => Graph::of_handle(handle).map(|g| u64::from(g.id())),

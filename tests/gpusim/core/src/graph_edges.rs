@@ -1,5 +1,5 @@
-//! The edges of graphs: the nodes that each node waits for. With the stepped clock, a launch runs each node as soon as
-//! the nodes it waits for are done. So independent branches run at the same time.
+//! The edges of CUDA graphs: for each node, the nodes that it waits for. With the stepped clock, a launch runs a node
+//! as soon as the nodes that it waits for are done. So independent branches run at the same time.
 
 use crate::error::CuError;
 use crate::gpu;
@@ -13,17 +13,17 @@ use crate::work::NodeRun;
 use std::collections::HashMap;
 use std::ffi::c_void;
 
-/// A node that another node waits for.
+/// An edge of a graph, which makes one node wait for another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
     /// The node that is waited for.
     pub from: &'static Node,
-    /// Whether the waiting kernel may begin at the trigger of the other kernel.
+    /// Whether the waiting kernel may already begin when the kernel `from` reaches its trigger.
     pub is_programmatic: bool,
 }
 
 impl Edge {
-    /// An edge that waits for the end of a node.
+    /// Creates an edge that waits for the end of a node.
     pub fn full(from: &'static Node) -> Edge {
         Edge { from, is_programmatic: false }
     }
@@ -37,7 +37,7 @@ fn address(node: &Node) -> usize {
     std::ptr::from_ref(node) as usize
 }
 
-/// Gives the copies of nodes the edges of the originals, which are at the same positions.
+/// Copies the edges between `originals` to the nodes in `copies`, which are at the same positions.
 pub fn copy(originals: &[&'static Node], copies: &[&'static Node]) {
     if originals.iter().all(|node| node.edges().is_empty()) {
         return;
@@ -50,15 +50,16 @@ pub fn copy(originals: &[&'static Node], copies: &[&'static Node]) {
     }
 }
 
-/// Nodes that no other of the nodes waits for.
+/// Returns the nodes that no other node in the list waits for.
 fn sinks(nodes: &[&'static Node]) -> Vec<&'static Node> {
     let waited: Vec<usize> =
         nodes.iter().flat_map(|node| node.edges()).map(|edge| address(edge.from)).collect();
     nodes.iter().copied().filter(|node| !waited.contains(&address(node))).collect()
 }
 
-/// Replaces the node `child` by the nodes of its graph: `inner` in the child graph, `pushed` in the parent. The child's
-/// first nodes get the edges of `child`, and edges from `child` become edges from the child's last nodes.
+/// Replaces the node `child` by the nodes of its child graph. `inner` are these nodes in the child graph, and `pushed`
+/// are their copies in the parent. The child's first nodes get the edges of `child`, and edges from `child` become
+/// edges from the child's last nodes.
 pub fn inline(
     parent: &[&'static Node],
     child: &'static Node,
@@ -80,12 +81,12 @@ pub fn inline(
     }
 }
 
-/// What the successors of a node wait for: the node's end. If the node does nothing, they wait for what the node waits
-/// for.
+/// Waits that a finished node imposes on its successors: the node's end or, if the node does nothing, the waits of the
+/// node itself.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,
-    /// Trigger and end of a kernel.
+    /// Times of a kernel's trigger and end.
     kernel: Option<(u64, u64)>,
 }
 
@@ -93,15 +94,15 @@ struct Done {
 pub struct Run {
     stream: &'static Stream,
     graph: u32,
-    /// Whether one record covers all nodes of the launch.
+    /// Whether one activity record covers all nodes of the launch.
     as_a_whole: bool,
     enqueue: u64,
     arrive: u64,
-    /// First begin and last end of the nodes so far.
+    /// Earliest begin and latest end of the nodes that have run so far.
     pub span: Option<(u64, u64)>,
 }
 
-/// The latest mark of waits.
+/// Returns the latest mark (time and operation) in a list of waits.
 pub fn latest(waits: &[Wait]) -> Mark {
     let marks = waits.iter().map(|wait| Mark { time: wait.until, op: wait.op });
     marks.fold(Mark::default(), Mark::later)
@@ -114,15 +115,16 @@ impl Run {
         Run { stream, graph, as_a_whole, enqueue, arrive, span: None }
     }
 
-    /// Runs nodes; nodes without edges wait for `first`. Returns the ends of the last nodes.
+    /// Runs nodes in the order of their edges. Nodes without edges wait for `first`. Returns waits for the ends of the
+    /// last nodes.
     pub fn nodes(&mut self, nodes: &[&'static Node], first: &[Wait]) -> Result<Vec<Wait>, CuError> {
         let mut done: HashMap<usize, Done> = HashMap::new();
         let mut left = nodes.to_vec();
         while !left.is_empty() {
             let is_done = |edge: &Edge| done.contains_key(&address(edge.from));
             let is_ready = |node: &&'static Node| node.edges().iter().all(is_done);
-            // Edges that lead out of the graph make the real API refuse it; here their nodes run in the order of the
-            // list.
+            // The real API refuses a graph whose edges lead to another graph. Here, nodes with such edges run in the
+            // order of the list.
             let at = left.iter().position(is_ready).unwrap_or(0);
             let node = left.remove(at);
             let found = find(&node.edges(), &done, first);
@@ -187,7 +189,7 @@ impl Run {
     }
 }
 
-/// Collects the waits of a node with these edges.
+/// Collects the waits that `edges` impose on a node.
 fn find(edges: &[Edge], done: &HashMap<usize, Done>, first: &[Wait]) -> Found {
     if edges.is_empty() {
         return Found { waits: first.to_vec(), kernel_before: None };
@@ -258,7 +260,7 @@ mod tests {
         parent.add(kernel(c"e_d1"), edges(&[node]));
         let exec = crate::graph::Exec::create(parent);
         assert_eq!(run(exec.graph().unwrap()), (vec![131], 131));
-        // The child can also run as a single node, as in the graph of a conditional node.
+        // The child graph can also run as a single node of its parent, as in the graph of a conditional node.
         assert_eq!(run(parent), (vec![131], 131));
     }
 
@@ -267,7 +269,7 @@ mod tests {
         let graph = Graph::create();
         let first = graph.add(kernel(c"a_t40_d100"), vec![]);
         let programmatic = vec![Edge { from: first, is_programmatic: true }];
-        // This kernel begins at 40, runs 10, waits until 100 and has 20 left.
+        // This kernel begins at 40, runs for 10, waits until 100, and then runs for its remaining 20.
         graph.add(kernel(c"b_s10_d30"), programmatic);
         assert_eq!(run(graph), (vec![120], 120));
     }

@@ -1,4 +1,4 @@
-//! Parameters of graph nodes: the structs of the driver API, and the work they describe.
+//! Parameters of graph nodes: the structs of the driver API, and their conversion to the actions that they describe.
 
 use crate::arg::Handle;
 use crate::error::{CuError, INVALID_VALUE};
@@ -57,7 +57,7 @@ pub struct AllocNode {
     pub kind: u32,
     pub handle_types: u32,
     pub location: Location,
-    /// Further parameters of the pool.
+    /// Further parameters of the memory pool.
     pub of_pool: [u64; 9],
     pub access: Handle,
     pub access_count: usize,
@@ -94,7 +94,7 @@ pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
     pub what: AnyParams<Kernel>,
 }
 
-/// Parameters by the kind of node. The runtime's parameters of a kernel differ.
+/// Parameters for each kind of node. The type of a kernel's parameters differs between the runtime and the driver.
 #[repr(C)]
 #[derive(Clone, Copy)]
 #[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
@@ -127,7 +127,8 @@ impl HostNode {
 }
 
 impl AllocNode {
-    /// Returns the work, and stores the address of its memory in the parameters.
+    /// Returns the allocation that these parameters describe, and stores the address of the allocated memory in the
+    /// parameters.
     pub fn what(&mut self) -> Result<What, CuError> {
         self.address = memory::reserve_for_graph(self.location.id as u32, self.bytes as u64)?;
         Ok(What::Alloc(self.address))
@@ -135,7 +136,8 @@ impl AllocNode {
 }
 
 impl ConditionalNode {
-    /// Returns the work with empty graphs, which the program fills, and stores these graphs in the parameters.
+    /// Returns a conditional node's action with empty graphs, and stores these graphs in the parameters for the program
+    /// to fill.
     pub fn what(&mut self) -> Result<What, CuError> {
         const IF: u32 = 0;
         const WHILE: u32 = 1;
@@ -148,7 +150,7 @@ impl ConditionalNode {
         self.bodies = handles.leak().as_ptr();
         let value = default_of(self.condition);
         let chosen = match self.kind {
-            // The second graph of an `if` is its else branch.
+            // The first graph of an `if` is its then branch, and the second graph is its else branch.
             IF => usize::from(value == 0),
             WHILE if value != 0 => 0,
             WHILE => usize::MAX,
@@ -159,7 +161,7 @@ impl ConditionalNode {
     }
 }
 
-/// CUgraphConditionalHandle: a condition with its value at the start of a launch.
+/// Creates a CUgraphConditionalHandle: a condition, with the value that it has at the start of each launch.
 pub fn condition(default: u32, flags: u32) -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     const ASSIGNS_DEFAULT: u32 = 1;

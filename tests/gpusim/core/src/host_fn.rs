@@ -1,4 +1,5 @@
-//! Host functions: functions passed to cuLaunchHostFunc, which run on a thread of the driver in order of time.
+//! Host functions: functions that are passed to cuLaunchHostFunc. They run on a thread of the driver, in the order in
+//! which they are due.
 
 use crate::clock;
 use crate::gpu;
@@ -21,7 +22,7 @@ struct Due {
     number: u64,
     function: usize,
     argument: usize,
-    /// Address of the stream of the function; 0 if it belongs to no stream.
+    /// Address of the stream to which the function was submitted, or 0 for a function without a stream.
     stream: usize,
 }
 
@@ -76,7 +77,7 @@ fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     CHANGED.notify_all();
 }
 
-/// Waits until `done` returns true, which is checked after each host function.
+/// Waits until `done` returns true. `done` is called again after each host function.
 pub fn wait(done: impl Fn() -> bool) {
     if done() {
         return;

@@ -1,6 +1,6 @@
-//! cuInit as the real driver does it: first it loads the injection library, on the caller's thread; then it finds the
-//! devices. The driver ends in its exit handler, which is registered before the injection. So exit handlers of the
-//! injected library run while the driver still works.
+//! Initializes the driver as the real cuInit does: it loads the injection library on the caller's thread, and then
+//! finds the devices. The driver shuts down in its exit handler, which is registered before the library is injected.
+//! Exit handlers run in reverse order, so those of the injected library run while the driver still works.
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
@@ -12,7 +12,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 static PHASE: AtomicU32 = AtomicU32::new(Phase::Fresh as u32);
 
-/// State of the driver.
+/// Returns the current state of the driver.
 pub fn phase() -> Phase {
     match PHASE.load(Ordering::Acquire) {
         0 => Phase::Fresh,
@@ -22,7 +22,7 @@ pub fn phase() -> Phase {
     }
 }
 
-/// Returns the error of an API function that cannot work now.
+/// Returns the error with which API functions fail if the driver is not ready.
 #[inline]
 pub fn check_ready() -> Result<(), CuError> {
     match phase() {
@@ -33,7 +33,7 @@ pub fn check_ready() -> Result<(), CuError> {
 }
 
 struct Init {
-    /// Thread inside cuInit, which may call cuInit again from the injected library.
+    /// Id of the thread that is inside cuInit. The injected library may call cuInit again on this thread.
     owner: u32,
     injected: bool,
     handlers: bool,
@@ -80,7 +80,7 @@ pub fn init(flags: u32) -> Result<(), CuError> {
     result
 }
 
-/// Finds the devices; notifies the subscriber once.
+/// Finds the devices, and notifies the subscriber once.
 pub fn start_devices() -> Result<(), CuError> {
     if settings::get().devices == 0 {
         return Err(NO_DEVICE);
@@ -102,8 +102,8 @@ pub fn start_devices() -> Result<(), CuError> {
     }
 }
 
-/// Initializes the driver in a forked child. Driver 550 refuses; driver 535 calls the injection again, in the image
-/// inherited from the parent.
+/// Handles cuInit in a forked child process. Driver 550 refuses it. Driver 535 calls the injected library's entry point
+/// again, in the memory image inherited from the parent.
 fn init_in_child() -> Result<(), CuError> {
     if settings::get().inject_in_child {
         inject_library();

@@ -1,7 +1,7 @@
 //! The log of a run on the stepped clock: calls, GPU work and waits. The log is kept until the driver ends. When the
-//! driver ends, the log is written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace
-//! (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Two runs of a program give the same files: times count from the
-//! beginning of the run, and thread ids are the numbers of declared threads.
+//! driver shuts down, the log is written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace
+//! (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Two runs of a program write the same files, because times count from
+//! the beginning of the run, and thread ids are derived from the indexes of declared threads.
 
 use crate::clock;
 use crate::context;
@@ -17,7 +17,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// GPU work: a kernel, a copy, a fill, or something that has no [`Work`].
+/// A row for GPU work: a kernel, copy or fill, or work that has no [`Work`].
 #[allow(missing_docs)]
 pub struct OpRow {
     pub placed: Placed,
@@ -35,28 +35,29 @@ pub struct OpRow {
 // SAFETY: the work's pointers are to static names.
 unsafe impl Send for OpRow {}
 
-/// A wait of a thread or of a stream.
+/// A row for a wait by a thread or by a stream.
 #[allow(missing_docs)]
 pub struct WaitRow {
     pub dependency: Dependency,
     pub thread: u32,
     pub device: u32,
-    /// Context of the stream that waits. The wait itself may have the context of the event.
+    /// Id of the context of the stream that waits. The wait's own context id may be that of the CUDA event.
     pub stream_context: Option<u32>,
-    /// Goal of the wait.
+    /// The event recording or the GPU work that is awaited.
     pub target: Target,
 }
 
-/// What a wait is for: an event record, or work.
+/// The target of a wait: a recording of a CUDA event, or GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
-    /// When the awaited work is done, and which work it is.
+    /// The awaited GPU work, and the time at which it is done.
     pub mark: Mark,
-    /// Correlation id of the call that recorded the event, and the stream on which the call recorded it.
+    /// For a CUDA event: the correlation id of the call that recorded the event, and the id of the stream on which it
+    /// was recorded.
     pub record: Option<(u32, u32)>,
 }
 
-/// An outermost API call.
+/// A row for an outermost API call.
 #[allow(missing_docs)]
 pub struct CallRow {
     pub name: &'static CStr,
@@ -70,7 +71,7 @@ pub struct CallRow {
     pub programmatic: Option<bool>,
 }
 
-/// A call of a declared thread that may wait for other threads. Times are on the thread's clock.
+/// A row for a call by a declared thread that may wait for other threads. Times are on the thread's own clock.
 #[allow(missing_docs)]
 pub struct ThreadWaitRow {
     pub name: &'static str,
@@ -101,12 +102,13 @@ fn journal() -> Option<MutexGuard<'static, Journal>> {
     is_kept.then(|| JOURNAL.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Thread id of a thread in the files: derived from its number, or the real id if the thread is undeclared.
+/// Returns the thread id that the files contain for a thread: derived from the thread's index, or the real id if the
+/// thread is undeclared.
 fn thread_id(thread: &Thread) -> u32 {
     thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
 }
 
-/// Notes work of the calling thread.
+/// Notes GPU work that the calling thread submitted.
 pub fn op(
     thread: &Thread,
     placed: Placed,
@@ -148,20 +150,20 @@ pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
     }
 }
 
-/// Notes a call of the calling thread from `begin` to `end` on its clock, in which it may have waited for other
-/// threads.
+/// Notes a call by the calling thread in which the thread may have waited for other threads. `begin` and `end` are on
+/// the thread's clock.
 pub fn thread_wait(thread: &Thread, name: &'static str, (begin, end): (u64, u64)) {
     if let Some(mut journal) = journal() {
         journal.thread_waits.push(ThreadWaitRow { name, thread: thread_id(thread), begin, end });
     }
 }
 
-/// Time since the beginning of the run.
+/// Converts a time to the time since the beginning of the run, in ns.
 pub fn relative(time: u64) -> u64 {
     time.saturating_sub(clock::base())
 }
 
-/// Writes the files that were requested.
+/// Writes the files that the user requested.
 pub fn write() {
     let Some(mut journal) = journal() else { return };
     journal.ops.sort_by_key(|row| row.placed.op);
@@ -193,7 +195,7 @@ fn schedule(journal: &Journal) -> String {
         .collect()
 }
 
-/// All streams by context and number.
+/// Returns all streams, sorted by context and stream id.
 pub fn sorted_streams() -> Vec<&'static Stream> {
     let mut streams: Vec<&'static Stream> = context::all_streams();
     streams.sort_by_key(|stream| (stream.context.uid, stream.id));

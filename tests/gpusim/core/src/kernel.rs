@@ -1,15 +1,15 @@
-//! Kernels are names with a duration. The simulation never reads code. The simulation accepts any name, and equal names
-//! give the same kernel. The module decides which names it contains.
+//! Simulated kernels, which consist of a name and a duration. The simulation never reads device code. It accepts any
+//! kernel name, and equal names give the same kernel. Which names a CUDA module contains is decided by that module.
 
 use crate::settings;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Duration if neither GPUSIM_KERNELS nor the name gives one.
+/// Duration in ns if neither GPUSIM_KERNELS nor the kernel's name specifies a duration.
 const DEFAULT_DURATION: u64 = 10_000;
 
-/// Target of a CUfunction, a CUkernel and a cudaKernel_t. Never freed.
+/// Object to which a CUfunction, CUkernel or cudaKernel_t handle points. Never freed.
 #[derive(Debug)]
 pub struct Kernel {
     magic: u64,
@@ -17,7 +17,8 @@ pub struct Kernel {
     pub name: &'static CStr,
     /// Duration of the kernel in ns.
     pub duration: u64,
-    /// Time in ns after which the next programmatic launch may begin; `None` means the kernel's end.
+    /// Time in ns from the kernel's begin until the next programmatic launch may begin. `None` means at the kernel's
+    /// end.
     pub trigger: Option<u64>,
     /// Time in ns that a programmatically launched kernel runs before it waits for the previous kernel; `None` means
     /// its whole duration.
@@ -29,7 +30,7 @@ pub struct Kernel {
 const MAGIC: u64 = u64::from_le_bytes(*b"kernel\0\x01");
 
 impl Kernel {
-    /// Returns the kernel of this (mangled) name.
+    /// Returns the kernel with this mangled name.
     pub fn of_name(name: &CStr) -> &'static Kernel {
         static KERNELS: OnceLock<Mutex<HashMap<&'static CStr, &'static Kernel>>> = OnceLock::new();
         let mut kernels = KERNELS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,7 +52,7 @@ impl Kernel {
         kernel
     }
 
-    /// Returns the kernel of a handle; `None` if the handle is not a kernel's.
+    /// Returns the kernel to which a handle points, or `None` if the handle does not point to a kernel.
     pub fn of_handle(handle: *const c_void) -> Option<&'static Kernel> {
         let kernel = handle.cast::<Kernel>();
         if kernel.is_null() || !kernel.is_aligned() {
@@ -62,7 +63,7 @@ impl Kernel {
         (kernel.magic == MAGIC).then_some(kernel)
     }
 
-    /// Handle of the kernel that a program holds.
+    /// Returns the handle by which a program refers to this kernel.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -91,7 +92,8 @@ fn of_name(mangled: &str) -> u64 {
     1_000 + hash % 19_001
 }
 
-/// Returns the function's own name: `_ZN2at4gemmIfEEvPT_` -> `gemm`; a name that is not mangled is unchanged.
+/// Returns the function's name without namespaces and parameters: `_ZN2at4gemmIfEEvPT_` -> `gemm`. A name that is not
+/// mangled is returned unchanged.
 fn unqualified(mangled: &str) -> String {
     let Ok(symbol) = cpp_demangle::Symbol::new(mangled) else { return mangled.to_owned() };
     let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();

@@ -1,7 +1,8 @@
-//! A run on the stepped clock as a Kineto trace: calls, GPU work, waits (`cuda_sync`) and the flows between them
-//! (`ac2g`), with the names and fields that torch.profiler writes. Edges of graphs, and host functions of their nodes,
-//! have the form that torch.profiler's Cuspy gives them. Calls with attributes say whether their launch is
-//! programmatic; torch.profiler's calls do not. An edge through nodes that do nothing leads from the node before them.
+//! Writes a run on the stepped clock as a Kineto trace: API calls, GPU work, waits (`cuda_sync`), and flows from calls
+//! to GPU work (`ac2g`), with the names and fields that torch.profiler writes. Edges of CUDA graphs, and host functions
+//! that are graph nodes, have the form that torch.profiler's Cuspy writes. Unlike in torch.profiler's traces, a launch
+//! call with attributes has a field that tells whether the launch is programmatic. If nodes that do nothing lie on an
+//! edge, the edge starts at the node before these nodes.
 
 use crate::deps::{NONE, Wait};
 use crate::journal::{
@@ -15,7 +16,8 @@ use crate::work::{Copy, Memory, Work, WorkKind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 
-/// The whole trace. Rows are sorted by time; rows of equal times keep the order in which they were written.
+/// Returns the whole trace. Rows are sorted by time, and rows with equal times stay in the order in which they were
+/// added.
 pub fn trace(journal: &Journal) -> String {
     let mut rows: Vec<(u64, String)> = Vec::new();
     let edges = Edges::find(&journal.ops);
@@ -47,12 +49,12 @@ pub fn trace(journal: &Journal) -> String {
     )
 }
 
-/// Whether the trace has rows of this kind, which torch.profiler does not write.
+/// Whether the user requested rows of `kind`, a kind that torch.profiler does not write.
 fn has_rows(kind: &str) -> bool {
     settings::get().kineto_rows.iter().any(|word| word == kind)
 }
 
-/// Adds the rows of `GPUSIM_KINETO_ROWS` that have times.
+/// Adds the rows that `GPUSIM_KINETO_ROWS` requests, if their kind has times.
 fn add_further_rows(rows: &mut Vec<(u64, String)>, journal: &Journal) {
     if has_rows("host_functions") {
         let of_stream = journal.ops.iter().filter(|row| row.kind == "host" && !is_node(row));
@@ -66,7 +68,7 @@ fn add_further_rows(rows: &mut Vec<(u64, String)>, journal: &Journal) {
     }
 }
 
-/// Kind of a stream, in the numbers of CUPTI's CUpti_ActivityStreamFlag.
+/// Returns a row with the kind of a stream, as a value of CUPTI's CUpti_ActivityStreamFlag.
 fn stream_row(stream: &'static Stream) -> String {
     let flag = match (stream.is_legacy_default(), stream.is_blocking) {
         (true, _) => 3,
@@ -79,7 +81,7 @@ fn stream_row(stream: &'static Stream) -> String {
     )
 }
 
-/// A host function of a stream, with the fields of CUPTI's CUpti_ActivityHostLaunch.
+/// Adds a row for a host function on a stream, with the fields of CUPTI's CUpti_ActivityHostLaunch.
 fn add_host_launch(rows: &mut Vec<(u64, String)>, row: &OpRow) {
     let (begin, end) = span(row);
     let (device, context, stream, correlation) = (row.device, row.context, row.stream, row.correlation);
@@ -94,7 +96,7 @@ fn add_thread_wait(rows: &mut Vec<(u64, String)>, row: &ThreadWaitRow) {
     rows.push((row.begin, slice("pthread", row.name, place, (row.begin, row.end), "")));
 }
 
-/// A record of an event, as Kineto writes it for CUPTI's kind CUDA_EVENT.
+/// Adds a row for the recording of a CUDA event, as Kineto writes it for CUPTI's activity kind CUDA_EVENT.
 fn add_event(rows: &mut Vec<(u64, String)>, row: &WaitRow) {
     let dependency = &row.dependency;
     let time = relative(dependency.start);
@@ -106,12 +108,12 @@ fn add_event(rows: &mut Vec<(u64, String)>, row: &WaitRow) {
     rows.push((time, slice("cuda_event", "cudaEvent", (device, stream.into()), (time, time), &args)));
 }
 
-/// Time in us with three digits, as Kineto writes it.
+/// Formats ns as us with three decimals, as Kineto does.
 fn micros(ns: u64) -> String {
     format!("{}.{:03}", ns / 1_000, ns % 1_000)
 }
 
-/// The common fields of a row: phase, category, place and time.
+/// Returns the fields that all rows have in common: phase, category, process and thread, and time.
 fn slice(category: &str, name: &str, (pid, tid): (u32, i64), (begin, end): (u64, u64), args: &str) -> String {
     format!(
         "{{\"ph\": \"X\", \"cat\": \"{category}\", \"name\": {}, \"pid\": {pid}, \"tid\": {tid}, \"ts\": {}, \"dur\": {}, \"args\": {{{args}}}}}",
@@ -121,7 +123,8 @@ fn slice(category: &str, name: &str, (pid, tid): (u32, i64), (begin, end): (u64,
     )
 }
 
-/// One end of the flow from a call to its work: `s` at the call, `f` at the work.
+/// Returns the row for one end of the flow from a call to the GPU work that it submitted: `s` at the call, `f` at the
+/// work.
 fn flow(end: &str, id: u64, (pid, tid): (u32, i64), time: u64) -> (u64, String) {
     let binding = if end == "f" { ", \"bp\": \"e\"" } else { "" };
     let ts = micros(time);
@@ -151,7 +154,8 @@ fn is_node(row: &OpRow) -> bool {
     row.node.graph != 0
 }
 
-/// Begin and end of a row in the trace. If a test wants it, records have another clock than the schedule.
+/// Returns the begin and end of a row in the trace. The times are those of the activity record, if there is one,
+/// because a test can give records another clock than the schedule's.
 fn span(row: &OpRow) -> (u64, u64) {
     let times = row.work.map_or((row.placed.begin, row.placed.end), |work| (work.start, work.end));
     (relative(times.0), relative(times.1))
@@ -160,12 +164,12 @@ fn span(row: &OpRow) -> (u64, u64) {
 /// Id of the first flow that connects two nodes of a graph. Other flows have correlation ids.
 const FIRST_EDGE: u64 = 1 << 40;
 
-/// Edges between the nodes of graph launches.
+/// Edges between the nodes of launched CUDA graphs.
 struct Edges<'a> {
     edges: Vec<(&'a OpRow, &'a OpRow)>,
-    /// Nodes by op, with the position in their launch.
+    /// Position of each node in its launch, keyed by the node's operation id.
     nodes: HashMap<u64, u64>,
-    /// Nodes that wait for other nodes, by op.
+    /// Operation ids of the nodes that wait for other nodes.
     later: HashSet<u64>,
 }
 
@@ -193,8 +197,8 @@ impl<'a> Edges<'a> {
         Edges { edges, nodes, later }
     }
 
-    /// Lane on which a row is shown. Each node of a launch has its own lane, because a flow between nodes names its
-    /// ends by lane and time.
+    /// Returns the lane on which a row is shown. Each node of a launch has its own lane, because a flow between two
+    /// nodes identifies each of them only by its lane and time.
     fn lane(&self, row: &OpRow) -> i64 {
         let stream = i64::from(row.stream);
         self.nodes.get(&row.placed.op).map_or(stream, |position| 1_000 * stream + *position as i64)

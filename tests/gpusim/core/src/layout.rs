@@ -1,5 +1,5 @@
-//! Activity records as bytes. The offsets were measured on real records. A field that a version's struct lacks is
-//! skipped, because its bytes are past the end of that version's record.
+//! Writes activity records as bytes. The offsets were measured on real records. A field that the struct of a CUPTI
+//! version lacks is skipped, because its bytes would be past the end of that version's record.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -12,7 +12,7 @@ pub const START: usize = 16;
 /// Offset of `completed`, which only kernels have.
 pub const COMPLETED: usize = 32;
 
-/// A record under construction: zeroed bytes of the size that the version gives the kind.
+/// A record under construction: zeroed bytes, as many as this CUPTI version uses for the record's kind.
 pub struct Record<'a>(pub &'a mut [u8]);
 
 impl Record<'_> {
@@ -36,7 +36,8 @@ impl Record<'_> {
     }
 }
 
-/// The kind number under which this work is recorded, given the enabled kinds; `None` if it is not recorded.
+/// Returns the activity kind of the record for GPU work, given the enabled kinds, or `None` if such work is not
+/// recorded.
 pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     let candidates: &[u32] = match work {
         WorkKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
@@ -48,7 +49,7 @@ pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     candidates.iter().copied().find(|k| enabled & (1 << k) != 0)
 }
 
-/// Bits that [`record_kind`] looks at.
+/// The bits of the enabled kinds that [`record_kind`] reads.
 pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::KERNEL
     | 1 << kind::MEMCPY
@@ -56,8 +57,8 @@ pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::MEMCPY2
     | 1 << kind::GRAPH_TRACE;
 
-/// Writes the record of `work` without times: the work is not complete yet. `out` is zeroed and of the right size.
-/// `name` is the value of the record's name pointer.
+/// Writes the record of `work` without times, because the work is not complete yet. `out` is zeroed and has the size of
+/// the record. `name` is the value of the record's name pointer.
 pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, record_kind);
@@ -117,7 +118,7 @@ fn write_kernel(work: &Work, name: u64, r: &mut Record<'_>) {
     r.u64(104, name);
     write_channel(work, 168, COMPUTE_CHANNEL, r);
     write_node(work, 144, 156, 232, r);
-    // isDeviceLaunched, since 13.0.
+    // isDeviceLaunched, which exists since CUPTI 13.0.
     r.u8(208, u8::from(work.fault == Some(Fault::DeviceGraph) && work.enter == 0));
 }
 
@@ -144,13 +145,13 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
 const COMPUTE_CHANNEL: u32 = 1;
 const COPY_CHANNEL: u32 = 2;
 
-/// Writes the channel, whose number is the stream's.
+/// Writes the channel. Its id is the stream's id.
 fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
     r.u32(offset, work.stream);
     r.u32(offset + 4, kind);
 }
 
-/// Offset of the record's times: `start`, and 8 bytes later `end`.
+/// Returns the offset of `start` in a record. `end` follows 8 bytes later.
 pub fn times_at(record_kind: u32) -> usize {
     if record_kind == kind::GRAPH_TRACE { 8 } else { START }
 }
@@ -163,7 +164,7 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// Start and end that the record shows, which are wrong if a fault requires it.
+/// Returns the start and end to write into the record. They are wrong on purpose if a fault requires it.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
         Some(Fault::ZeroTimestamps) => (0, 0),
@@ -179,7 +180,7 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
     }
 }
 
-/// Value of the record's name pointer, which is wrong if a fault requires it.
+/// Returns the value of the record's name pointer. It is wrong on purpose if a fault requires it.
 pub fn recorded_name(work: &Work) -> u64 {
     static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
     static LONG: [u8; 4097] = {
@@ -195,7 +196,7 @@ pub fn recorded_name(work: &Work) -> u64 {
     }
 }
 
-/// The record that a fault adds after the work's own record: its kind, and the work that it shows.
+/// Returns the kind and the content of the additional record that a fault adds after the work's own record.
 pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     match work.fault? {
         Fault::Duplicate => Some((record_kind, *work)),
@@ -217,7 +218,7 @@ pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     }
 }
 
-/// One API call as a record of kind 4 or 5, complete from the start.
+/// An API call for an activity record of kind 4 or 5. Its times are already known when the record is made.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the record
@@ -231,7 +232,7 @@ pub struct ApiCall {
     pub result: u32,
 }
 
-/// Writes the 40 bytes of an API call's record.
+/// Writes the 40-byte activity record of an API call.
 pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, if call.domain == crate::callback_ids::DRIVER { kind::DRIVER } else { kind::RUNTIME });
@@ -244,7 +245,7 @@ pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     r.u32(36, call.result);
 }
 
-/// Writes the 24 bytes that associate a client's own id with an API call.
+/// Writes the 24-byte record that associates a client's own id with an API call.
 pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, kind::EXTERNAL_CORRELATION);
@@ -253,7 +254,7 @@ pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [
     r.u32(16, correlation);
 }
 
-/// Writes the record of an event or of a wait.
+/// Writes the record of a recorded CUDA event or of a wait.
 pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, dependency.kind);
@@ -293,12 +294,13 @@ pub fn write_move(one: &Move, out: &mut [u8]) {
     r.u32(56, PREFETCH);
 }
 
-/// Size of the record at `bytes`, from its kind alone, as `cuptiActivityGetNextRecord` needs it.
+/// Returns the size of the record that starts with `bytes`, derived from its kind alone, for
+/// `cuptiActivityGetNextRecord`.
 pub fn size_at(version: CuptiVersion, bytes: [u8; 4]) -> Option<usize> {
     version.record_size(u32::from_ne_bytes(bytes))
 }
 
-/// Memory kinds of both ends of a copy.
+/// Returns the memory kinds of a copy's source and target.
 pub fn ends(copy: crate::work::Copy, host: Memory) -> (Memory, Memory) {
     use crate::work::Copy;
     match copy {

@@ -1,5 +1,6 @@
-//! Device memory is only address space, without memory behind it: a pointer identifies its device, and no byte is
-//! copied (except as in `contents`). Host allocations are real, since programs write to host memory.
+//! Memory of the simulated devices and of the host. Device memory is only address space, which is not backed by real
+//! memory (see `contents` for the exception). A device pointer identifies its device, and copies move no bytes. Host
+//! allocations are real, since programs write to host memory.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -10,7 +11,7 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
-/// Start of a virtual address range that Linux assigns only on request; device n owns the n-th TB from this address.
+/// Start of a virtual address range that Linux assigns only on request. Device n owns the n-th TiB after this address.
 const BASE: u64 = 0x2000_0000_0000;
 const DEVICE_SPACE: u64 = 1 << 40;
 /// Memory size that each device reports.
@@ -20,16 +21,16 @@ const PAGE: usize = 4096;
 
 #[derive(Default)]
 struct Space {
-    /// Start and length of each live allocation, device and host alike.
+    /// Length and memory kind of each live allocation on devices and on the host, keyed by the start address.
     live: BTreeMap<u64, (u64, Memory)>,
-    /// Freed device ranges by length, for reuse.
+    /// Start addresses of freed device ranges, keyed by length, for reuse.
     spare: BTreeMap<u64, Vec<u64>>,
-    /// Length of each graph's memory by its start. The memory is live from the node that allocates it to the node that
-    /// frees it. The memory's addresses are never used for anything else.
+    /// Length of each memory range that belongs to a CUDA graph, keyed by the start address. The memory is live from
+    /// the node that allocates it to the node that frees it. The addresses are never reused for other memory.
     of_graphs: BTreeMap<u64, u64>,
-    /// Bytes per element of each array, by its start.
+    /// Bytes per element of each CUDA array, keyed by the array's start address.
     arrays: BTreeMap<u64, usize>,
-    /// Per device: allocated bytes, and start of the unused address space.
+    /// Allocated bytes and start of the unused address space, keyed by device.
     used: BTreeMap<u32, (u64, u64)>,
 }
 
@@ -81,7 +82,8 @@ pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Notes that the allocating node runs. If the previous launch did not free the memory, it stays allocated.
+/// Notes that the node runs that allocates a graph's memory. If the previous launch did not free the memory, the memory
+/// simply stays allocated.
 pub fn alloc_of_graph(start: u64) {
     let mut space = space();
     let Some(&length) = space.of_graphs.get(&start) else { return };
@@ -91,7 +93,7 @@ pub fn alloc_of_graph(start: u64) {
     }
 }
 
-/// Bytes that graphs have allocated on a device.
+/// Returns the number of bytes that CUDA graphs have allocated on a device.
 pub fn bytes_of_graphs(device: u32) -> u64 {
     let space = space();
     let is_live = |start: &u64| device_of(*start) == Some(device) && space.live.contains_key(start);
@@ -105,7 +107,7 @@ pub fn alloc_array(device: u32, elements: u64, bytes_of_each: usize) -> Result<u
     Ok(start)
 }
 
-/// Bytes per element of an array; `None` if the address is not an array's.
+/// Returns the bytes per element of a CUDA array, or `None` if no array starts at the address.
 pub fn element_of(address: u64) -> Option<usize> {
     space().arrays.get(&address).copied()
 }
@@ -135,7 +137,7 @@ pub fn free_device(start: u64) -> Result<(), CuError> {
     Ok(())
 }
 
-/// Allocates host memory of the driver: pinned or managed.
+/// Allocates host memory for the driver API, pinned or managed.
 pub fn alloc_host(bytes: u64, memory: Memory) -> Result<u64, CuError> {
     let layout = host_layout(bytes)?;
     // SAFETY: `host_layout` refuses the size 0.
@@ -168,25 +170,25 @@ fn host_layout(bytes: u64) -> Result<Layout, CuError> {
     Layout::from_size_align(bytes as usize, PAGE).map_err(|_| OUT_OF_MEMORY)
 }
 
-/// Bytes free on a device.
+/// Returns the number of free bytes on a device.
 pub fn free_bytes(device: u32) -> u64 {
     DEVICE_BYTES - space().used.get(&device).map_or(0, |(used, _)| *used)
 }
 
-/// Device that owns an address; `None` for a host address.
+/// Returns the device that owns an address, or `None` for a host address.
 pub fn device_of(address: u64) -> Option<u32> {
     let device = address.checked_sub(BASE)? / DEVICE_SPACE;
     (device < u64::from(settings::get().devices)).then_some(device as u32)
 }
 
-/// Start and length of the allocation that contains an address.
+/// Returns the start and length of the allocation that contains an address.
 pub fn range_of(address: u64) -> Option<(u64, u64)> {
     let space = space();
     let (start, (bytes, _)) = space.live.range(..=address).next_back()?;
     (address < start + bytes).then_some((*start, *bytes))
 }
 
-/// Kind of memory at an address.
+/// Returns the kind of memory at an address.
 pub fn kind_of(address: u64) -> Memory {
     if device_of(address).is_some() {
         return Memory::Device;
@@ -197,7 +199,7 @@ pub fn kind_of(address: u64) -> Memory {
     }
 }
 
-/// The direction of a copy, from both addresses.
+/// Returns the direction of a copy, derived from its two addresses.
 pub fn direction(target: u64, source: u64) -> Copy {
     let is_array = |address| element_of(address).is_some();
     match (is_array(target), is_array(source)) {
@@ -217,7 +219,7 @@ pub fn direction(target: u64, source: u64) -> Copy {
     }
 }
 
-/// CUmemLocation: place for memory.
+/// CUmemLocation: a device or the host, as the place for memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -227,7 +229,8 @@ pub struct Location {
     pub id: i32,
 }
 
-/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. The descriptor without depth has the same first fields, with other sizes.
+/// CUDA_ARRAY3D_DESCRIPTOR: 40 bytes. CUDA_ARRAY_DESCRIPTOR, which has no depth, starts with the same fields, but with
+/// other sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs)] // the driver API's fields
@@ -331,7 +334,7 @@ pub struct Cuboid {
 pub struct Corner {
     pub position: [usize; 3],
     pub level: usize,
-    /// Kind of memory, with the same numbers as in [`End`].
+    /// Kind of memory, with the same values as in [`End`].
     pub kind: u32,
     pub host: u64,
     pub device: u64,

@@ -1,5 +1,5 @@
-//! With GPUSIM_LOG=missing, each missing function is printed once to stderr: the author of a new program sees what the
-//! simulation lacks.
+//! With GPUSIM_LOG=missing, prints the name of each missing function once to stderr. So the author of a new test
+//! program sees which functions the simulation lacks.
 
 use crate::settings;
 use std::collections::HashSet;

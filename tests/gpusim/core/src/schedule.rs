@@ -1,12 +1,13 @@
-//! The schedule of the stepped clock: when each piece of work begins, and its waits. Work is placed when it is submitted,
-//! because work can only wait for work that was submitted earlier.
+//! The schedule of the stepped clock: the time at which each kernel, copy, fill or other GPU work begins, and the
+//! reasons for its waits. GPU work gets its time when it is submitted, which is possible because it can only wait for
+//! work that was submitted earlier.
 
 use crate::journal::Target;
 use crate::stream::Stream;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Time at which a stream, an event or a graph is done, and the number of the work that determines this time (0 if
-/// there is none).
+/// A mark: the time at which a stream, a CUDA event or a graph is done, and the id of the GPU work that determines this
+/// time (0 if there is none).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Mark {
@@ -15,7 +16,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// The later one of two marks.
+    /// Returns the later of two marks.
     pub fn later(self, other: Mark) -> Mark {
         if other.time > self.time { other } else { self }
     }
@@ -26,20 +27,20 @@ impl Mark {
 pub enum Why {
     /// The earlier work of the same stream.
     Stream,
-    /// The legacy default stream; for that stream's own work, another stream.
+    /// Work on the legacy default stream. For work on the legacy default stream, work on another stream.
     DefaultStream,
-    /// An event, recorded by the call with this correlation id.
+    /// A CUDA event, which the call with this correlation id recorded.
     Event(u32),
     /// An edge of a graph.
     Edge,
-    /// The trigger of the kernel before a programmatic launch.
+    /// The trigger of the previous kernel, for a programmatic launch.
     Programmatic,
-    /// The graph's previous launch.
+    /// The previous launch of the same graph.
     Graph,
 }
 
 impl Why {
-    /// Name of the reason in the log.
+    /// Returns the name of the reason in the log.
     pub fn name(self) -> &'static str {
         match self {
             Why::Stream => "stream",
@@ -52,70 +53,70 @@ impl Why {
     }
 }
 
-/// One reason for which work cannot begin yet, and the time at which the reason ends.
+/// One reason why GPU work cannot begin yet, and the time at which this wait ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Wait {
     pub why: Why,
     pub until: u64,
-    /// Work that is waited for; 0 if none is known.
+    /// Id of the GPU work that is waited for, or 0 if unknown.
     pub op: u64,
 }
 
 impl Wait {
-    /// A wait until a mark.
+    /// Creates a wait until a mark is reached.
     pub fn until(why: Why, mark: Mark) -> Wait {
         Wait { why, until: mark.time, op: mark.op }
     }
 }
 
-/// The end of a stream's queue.
+/// State of the end of a stream's queue, after which the next work is placed.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// The stream's last work.
+    /// End of the stream's last work.
     last: Mark,
-    /// Time at which the last work, a kernel, lets a programmatic launch begin.
+    /// Trigger of the last work, if that is a kernel: the time from which a programmatic launch may begin.
     trigger: Option<u64>,
     /// Time at which everything on the stream is done, including waits for events.
     head: Mark,
-    /// Events for which the stream's next work waits.
+    /// Waits for CUDA events that the stream's next work must observe.
     waits: Vec<Wait>,
 }
 
-/// Work to be placed.
+/// Durations of GPU work that will be placed on the schedule.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Shape {
-    /// Time from the begin to the end, not counting waits in between.
+    /// Time in ns from the begin to the end, without waits in between.
     pub duration: u64,
-    /// Time after the begin at which a programmatic launch that follows may begin; `None` if the work is not a kernel.
+    /// Time in ns from the begin until a following programmatic launch may begin. `None` if the work is not a kernel.
     pub trigger: Option<u64>,
-    /// Whether this is a programmatic launch, and for how long it runs before it waits for the kernel before it.
+    /// For a programmatic launch: the time in ns for which it runs before it waits for the previous kernel.
     pub programmatic: Option<u64>,
 }
 
-/// Placed work.
+/// GPU work with its place on the schedule.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Placed {
     pub op: u64,
-    /// Begin of the call that submitted the work.
+    /// Time at which the call that submitted the work began.
     pub enqueue: u64,
-    /// Time at which everything is done that the work waits for.
+    /// Time at which all waits of the work are over.
     pub ready: u64,
-    /// Time at which the launch has reached the GPU.
+    /// Time at which the launch arrives at the GPU.
     pub arrive: u64,
     pub begin: u64,
     pub end: u64,
-    /// Time at which a programmatic launch that follows may begin.
+    /// Time at which a following programmatic launch may begin.
     pub trigger: Option<u64>,
-    /// Whether the work is a kernel that may overlap the kernel before it.
+    /// Whether the work is a kernel that may overlap the previous kernel.
     pub is_programmatic: bool,
-    /// Waits that were not over at `enqueue`.
+    /// Waits that were still pending at `enqueue`.
     pub waits: Vec<Wait>,
 }
 
 impl Placed {
-    /// Reason why the work did not begin earlier.
+    /// Returns the reason why the work did not begin earlier.
     pub fn cause(&self) -> &'static str {
         if self.ready <= self.arrive {
             return "launch";
@@ -124,13 +125,13 @@ impl Placed {
         last.map_or("launch", |wait| wait.why.name())
     }
 
-    /// Mark of the work's end.
+    /// Returns the mark for the end of the work.
     pub fn done(&self) -> Mark {
         Mark { time: self.end, op: self.op }
     }
 }
 
-/// Waits of submitted work, and for a programmatic launch the end of the kernel before it.
+/// Waits of submitted work and, for a programmatic launch, the end of the previous kernel.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs)]
 pub struct Found {
@@ -159,7 +160,7 @@ pub fn place(enqueue: u64, arrive: u64, found: Found, shape: Shape) -> Placed {
     Placed { op, enqueue, ready, arrive, begin, end, trigger, is_programmatic, waits }
 }
 
-/// The shape of an operation with the change that `GPUSIM_CHANGE` demands for it.
+/// Returns the durations of an operation, with the change that `GPUSIM_CHANGE` specifies for this operation.
 fn changed(op: u64, shape: Shape) -> Shape {
     match crate::settings::get().change {
         Some((changed, by)) if changed == op => {
@@ -169,14 +170,14 @@ fn changed(op: u64, shape: Shape) -> Shape {
     }
 }
 
-/// What work on this stream waits for if it is submitted now.
+/// Returns the waits of work that is submitted to this stream now.
 pub fn find(stream: &'static Stream, programmatic: bool) -> Found {
     let (mut found, last, trigger) = {
         let line = stream.line();
         let found = Found { waits: line.waits.clone(), kernel_before: None };
         (found, line.last, line.trigger)
     };
-    // An event between the two kernels makes the launch an ordinary one.
+    // If the stream waits for a CUDA event between the two kernels, the programmatic launch becomes an ordinary launch.
     match trigger.filter(|_| programmatic && found.waits.is_empty()) {
         Some(trigger) => {
             found.kernel_before = Some(last.time);
@@ -188,7 +189,8 @@ pub fn find(stream: &'static Stream, programmatic: bool) -> Found {
     found
 }
 
-/// The implicit waits: the legacy default stream waits for all blocking streams of its context, and they wait for it.
+/// Returns the implicit waits of a stream. The legacy default stream waits for all blocking streams of its context, and
+/// the blocking streams wait for the legacy default stream.
 fn default_stream_waits(stream: &'static Stream) -> Vec<Wait> {
     let others: Vec<&'static Stream> = match (stream.is_legacy_default(), stream.is_blocking) {
         (true, _) => stream.context.blocking_streams(),
@@ -198,7 +200,7 @@ fn default_stream_waits(stream: &'static Stream) -> Vec<Wait> {
     others.iter().map(|other| Wait::until(Why::DefaultStream, other.line().head)).collect()
 }
 
-/// Makes placed work the last of its stream.
+/// Notes placed work as the last work of its stream.
 pub fn settle(stream: &'static Stream, last: Mark, trigger: Option<u64>) {
     let mut line = stream.line();
     line.last = last;
@@ -209,7 +211,7 @@ pub fn settle(stream: &'static Stream, last: Mark, trigger: Option<u64>) {
     stream.hold_until(last.time);
 }
 
-/// Makes the stream's next work wait for an event.
+/// Makes the stream's next work wait for a CUDA event.
 pub fn hold(stream: &'static Stream, target: Target) {
     let (event, correlation) = (target.mark, target.record.map_or(0, |(correlation, _)| correlation));
     // A wait on the legacy default stream begins after the work of all blocking streams.
@@ -222,7 +224,7 @@ pub fn hold(stream: &'static Stream, target: Target) {
     stream.hold_until(time);
 }
 
-/// Time at which all work submitted to the stream is done, including implicit waits.
+/// Returns the mark at which all work submitted to the stream is done, including implicit waits.
 pub fn head(stream: &'static Stream) -> Mark {
     let own = stream.line().head;
     let implied = default_stream_waits(stream).into_iter();
@@ -236,7 +238,7 @@ mod tests {
 
     const KERNEL: Shape = Shape { duration: 1_000, trigger: Some(u64::MAX), programmatic: None };
 
-    /// Submits a kernel of 1,000 ns at `now`; the launch takes 50 ns to reach the GPU.
+    /// Submits a kernel at `now`. The launch takes 50 ns to reach the GPU.
     fn submit(stream: &'static Stream, now: u64, shape: Shape) -> Placed {
         let found = find(stream, shape.programmatic.is_some());
         let placed = place(now, now + 50, found, shape);
@@ -271,7 +273,7 @@ mod tests {
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "default_stream"));
         assert_eq!(second.waits, [Wait { why: Why::DefaultStream, until: 1_150, op: first.op }]);
         assert_eq!(span(&submit(b, 300, KERNEL)), (2_150, 2_150, 3_150, "default_stream"));
-        // The stream does not block, so it continues after its own 9,000 ns.
+        // This stream is non-blocking, so its kernel only waits for the stream's own work of 9,000 ns.
         assert_eq!(span(&submit(free, 300, KERNEL)), (9_150, 9_150, 10_150, "stream"));
         assert_eq!(head(legacy).time, 3_150);
     }
@@ -284,7 +286,7 @@ mod tests {
         let second = submit(b, 200, KERNEL);
         assert_eq!(second.waits, [Wait { why: Why::Event(77), until: 1_150, op: first.op }]);
         assert_eq!(span(&second), (1_150, 1_150, 2_150, "event"));
-        // This kernel only waits for the work before it.
+        // This kernel only waits for the previous work on its stream.
         let third = submit(b, 300, KERNEL);
         assert_eq!(third.waits, [Wait { why: Why::Stream, until: 2_150, op: second.op }]);
         assert_eq!(span(&submit(b, 4_000, KERNEL)), (4_000, 4_050, 5_050, "launch"));
@@ -304,12 +306,13 @@ mod tests {
         let [_, a, b, _] = streams();
         let early = Shape { trigger: Some(400), ..KERNEL };
         submit(a, 100, early);
-        // This kernel begins at 150 + 400, runs 300 ns to 850, waits for 1,150, and has 700 ns left.
+        // This kernel begins at 150 + 400 = 550, runs for 300 ns until 850, waits until 1,150, and runs for its
+        // remaining 700 ns.
         let second = submit(a, 200, Shape { programmatic: Some(300), ..KERNEL });
         assert_eq!(span(&second), (550, 550, 1_850, "programmatic"));
-        // This kernel is launched as usual, so it waits for the end of the one before it.
+        // This kernel is launched in the usual way, so it waits for the end of the previous kernel.
         assert_eq!(span(&submit(a, 300, KERNEL)), (1_850, 1_850, 2_850, "stream"));
-        // If the kernel before it has no trigger, a programmatic launch begins at its end.
+        // If the previous kernel has no trigger, a programmatic launch begins at that kernel's end.
         submit(b, 100, KERNEL);
         assert_eq!(
             span(&submit(b, 200, Shape { programmatic: Some(300), ..KERNEL })),

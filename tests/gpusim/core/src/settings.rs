@@ -1,5 +1,5 @@
-//! Every `GPUSIM_*` variable: a table of their meanings, and a struct of their values. A test compares the README's table
-//! with this one.
+//! All `GPUSIM_*` environment variables: a table of their meanings, and a struct with their values. A test compares the
+//! README's table with this one.
 
 use crate::faults::Faults;
 use crate::version::CuptiVersion;
@@ -20,7 +20,7 @@ const fn var(name: &'static str, default: &'static str, meaning: &'static str) -
     Variable { name, default, meaning }
 }
 
-/// The table, in the order of the README.
+/// The table of variables, in the order of the README's table.
 pub const VARIABLES: &[Variable] = &[
     var("GPUSIM_NDEV", "1", "Number of devices. 0: `cuInit` answers 100 after the injection."),
     var(
@@ -191,7 +191,7 @@ pub fn get() -> &'static Settings {
 }
 
 impl Settings {
-    /// Reads all variables through `lookup`; unset and empty mean the default.
+    /// Reads all variables through `lookup`. An unset or empty variable means the default.
     pub fn parse(lookup: impl Fn(&str) -> Option<String>) -> Result<Settings, String> {
         let env = Env { lookup: &lookup };
         let kernels = env.text("GPUSIM_KERNELS").unwrap_or_default();
@@ -288,7 +288,7 @@ impl Env<'_> {
     }
 }
 
-/// Setting under which kernels without another duration get one that is derived from their name.
+/// Value of the setting with which kernels without another duration get a duration that is derived from their name.
 const BY_NAME: &str = "by_name";
 
 fn words(list: &str) -> impl Iterator<Item = &str> {
@@ -305,7 +305,7 @@ fn parse_change(text: &str) -> Result<Option<(u64, i64)>, String> {
     parts.map(Some).ok_or(format!("GPUSIM_CHANGE={text}: want NUMBER:NS, such as 17:-1000"))
 }
 
-/// Kinds of rows that a Kineto trace can have in addition to those of torch.profiler.
+/// Kinds of rows that a Kineto trace can contain in addition to the rows that torch.profiler writes.
 const KINETO_ROWS: [&str; 4] = ["streams", "host_functions", "threads", "events"];
 
 fn parse_rows(list: &str) -> Result<Vec<String>, String> {

@@ -1,11 +1,12 @@
-//! Call sites: a test program's own description of the functions that it is in. A profiler's stacks are compared with
-//! them. Call sites are an independent reference, so this module never looks at a stack.
+//! Call sites: a test program's own description of the functions that it is executing. Tests compare the stacks that a
+//! profiler captured with these call sites. Call sites must be an independent reference, so this module never reads a
+//! stack.
 
 use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// A call site as the program wrote it: frames from the root, with semicolons. Never freed.
+/// A call site as the program specified it: frames from the root, separated by semicolons. Never freed.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site(String);
 
@@ -15,7 +16,7 @@ impl Site {
         &self.0
     }
 
-    /// Returns the site of this text; `None` for the empty text.
+    /// Returns the call site with this text, or `None` for empty text.
     pub fn intern(text: &CStr) -> Option<&'static Site> {
         let text = text.to_string_lossy();
         static SITES: OnceLock<Mutex<HashSet<&'static Site>>> = OnceLock::new();

@@ -1,5 +1,5 @@
-//! Streams and events. The simulated GPU is arithmetic: a stream is the time at which it will be free, and an event is
-//! the time at which it happened.
+//! CUDA streams and CUDA events. The simulated GPU only computes times: a stream stores the time at which it will be
+//! free, and an event stores the time at which it happens.
 
 use crate::capture::Capture;
 use crate::clock;
@@ -16,23 +16,24 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Target of a CUstream. Never freed, so a stale handle is refused instead of crashing.
+/// Object to which a CUstream handle points. Never freed, so that a stale handle is refused and does not crash the
+/// process.
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,
-    /// Id of the stream in the records: 7 for a context's default stream, others from 13.
+    /// Id of the stream in activity records: 7 for a context's default stream, and from 13 for other streams.
     pub id: u32,
     /// Context in which the stream's work runs.
     pub context: &'static Context,
-    /// Whether the legacy default stream waits for this stream, and this stream for it.
+    /// Whether this stream and the legacy default stream wait for each other.
     pub is_blocking: bool,
     /// Priority from [`GREATEST_PRIORITY`] to 0.
     pub priority: i32,
     alive: AtomicBool,
     ready: AtomicU64,
-    /// The end of the queue, with the stepped clock.
+    /// State of the end of the stream's queue, with the stepped clock.
     line: Mutex<Line>,
-    /// Host functions that have not run yet.
+    /// Number of host functions on this stream that have not run yet.
     pub host_functions: AtomicU32,
     is_capturing: AtomicBool,
     capture: Mutex<Option<Arc<Capture>>>,
@@ -40,15 +41,15 @@ pub struct Stream {
 
 const MAGIC: u64 = u64::from_le_bytes(*b"stream\0\x01");
 const DEFAULT_ID: u32 = 7;
-/// Greatest priority of an H100; a smaller number is a greater priority.
+/// Greatest stream priority of an H100. Smaller numbers are greater priorities.
 pub const GREATEST_PRIORITY: i32 = -5;
 static NEXT_ID: AtomicU32 = AtomicU32::new(13);
 
-/// Stream that the handle 0 represents. In API functions whose names end in `_ptsz` or `_ptds`, it represents the
-/// thread's own stream.
+/// Stream that the handle 0 represents: the context's default stream or, in API functions whose names end in `_ptsz` or
+/// `_ptds`, the thread's own default stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Default {
-    /// The context's default stream, number 7.
+    /// The context's default stream, whose id is 7.
     Context,
     /// The calling thread's own default stream.
     PerThread,
@@ -78,23 +79,23 @@ impl Stream {
         Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority, is_blocking)
     }
 
-    /// The end of the queue, for the schedule.
+    /// Returns the state of the end of the stream's queue, for the schedule.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The default stream of a new context.
+    /// Creates the default stream of a new context.
     pub fn default_of(context: &'static Context) -> &'static Stream {
         Stream::new(context, DEFAULT_ID, 0, true)
     }
 
-    /// Returns the stream of a handle that a program passes, in the calling thread's current context.
+    /// Returns the stream to which a program's handle refers, in the calling thread's current context.
     pub fn resolve(handle: *mut c_void, default: Default) -> Result<&'static Stream, CuError> {
         let context = thread::current().context().ok_or(INVALID_CONTEXT)?;
         Stream::resolve_in(context, handle, default)
     }
 
-    /// Returns the stream of a handle, in a given context.
+    /// Returns the stream to which a handle refers, in a given context.
     pub fn resolve_in(
         context: &'static Context,
         handle: *mut c_void,
@@ -107,7 +108,7 @@ impl Stream {
         }
     }
 
-    /// The calling thread's default stream in this context.
+    /// Returns the calling thread's own default stream in this context.
     fn own(context: &'static Context) -> &'static Stream {
         let mut own = thread::current().own_streams.borrow_mut();
         if let Some((_, stream)) = own.iter().find(|(c, _)| std::ptr::eq(*c, context)) {
@@ -128,22 +129,22 @@ impl Stream {
         (stream.magic == MAGIC && stream.alive.load(Relaxed)).then_some(stream)
     }
 
-    /// Handle of the stream that a program holds.
+    /// Returns the handle by which a program refers to this stream.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Makes the handle invalid. Running work continues.
+    /// Makes the stream's handle invalid. Running GPU work continues.
     pub fn retire(&self) {
         self.alive.store(false, Relaxed);
     }
 
-    /// Whether this is a context's stream 7, which cannot be captured.
+    /// Whether this is a context's legacy default stream (id 7), which cannot be captured.
     pub fn is_legacy_default(&self) -> bool {
         self.id == DEFAULT_ID
     }
 
-    /// Capture that the stream takes part in.
+    /// Returns the capture in which the stream takes part, if any.
     pub fn capture(&self) -> Option<Arc<Capture>> {
         if !self.is_capturing.load(Relaxed) {
             return None;
@@ -151,13 +152,14 @@ impl Stream {
         self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Makes the stream join a capture, or leave it (`None`).
+    /// Makes the stream join a capture or, with `None`, leave its capture.
     pub fn set_capture(&self, capture: Option<Arc<Capture>>) {
         self.is_capturing.store(capture.is_some(), Relaxed);
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// Reserves `duration` ns on the stream, not before `earliest`. Returns the work's start and end.
+    /// Reserves `duration` ns on the stream, starting at `earliest` or later. Returns the start and end of the reserved
+    /// time.
     pub fn book(&self, earliest: u64, duration: u64) -> (u64, u64) {
         self.book_by(earliest, |start| start + duration)
     }
@@ -178,17 +180,17 @@ impl Stream {
         }
     }
 
-    /// Time at which all submitted work will be done.
+    /// Returns the time at which all submitted work will be done.
     pub fn ready_at(&self) -> u64 {
         self.ready.load(Relaxed)
     }
 
-    /// Keeps later work from starting before `time`.
+    /// Prevents work that is submitted later from starting before `time`.
     pub fn hold_until(&self, time: u64) {
         self.ready.fetch_max(time, Relaxed);
     }
 
-    /// Time at which all submitted work is done, including implicit waits of the stepped clock.
+    /// Returns the time at which all submitted work is done, including the stepped clock's implicit waits.
     fn done_at(&'static self) -> u64 {
         if settings::get().stepped { schedule::head(self).time } else { self.ready_at() }
     }
@@ -209,19 +211,19 @@ impl Stream {
     }
 }
 
-/// Target of a CUevent. Destroyed events are reused, never freed.
+/// Object to which a CUevent handle points. Destroyed events are reused and never freed.
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
     /// Id of the event in the records. The id is unique, even if another event had the same handle before.
     id: AtomicU32,
-    /// Id of the context that the event was created in.
+    /// Id of the context in which the event was created.
     context: AtomicU32,
-    /// Number of the event's last recording.
+    /// Sequence number of the event's last recording.
     sync_id: AtomicU64,
-    /// Time at which the event happens; 0 until recorded.
+    /// Time at which the event happens, or 0 if it has not been recorded yet.
     time: AtomicU64,
-    /// Work after which the event happens, and the call that recorded it, with the stepped clock.
+    /// With the stepped clock: the GPU work after which the event happens, and the call that recorded the event.
     target: Mutex<Target>,
     /// Capture in which the event was last recorded, and the nodes that the event represents.
     capture: Mutex<Option<(Arc<Capture>, Vec<Edge>)>>,
@@ -288,7 +290,7 @@ impl Event {
         self.sync_id.load(Relaxed)
     }
 
-    /// Records the event: it happens when the stream's earlier work is done.
+    /// Records the event on a stream. The event happens when the stream's earlier work is done.
     pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
@@ -306,7 +308,8 @@ impl Event {
         *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
     }
 
-    /// Makes the event happen at a time, by a call of the calling thread.
+    /// Makes the event happen at the time of `mark`, and notes the calling thread's API call as the call that recorded
+    /// the event.
     pub fn happen(&self, stream: &'static Stream, mark: Mark) {
         self.time.store(mark.time, Relaxed);
         let record = Some((thread::current().correlation.get(), stream.id));
@@ -338,7 +341,7 @@ impl Event {
         if clock::is_ahead(self.time()) { Err(NOT_READY) } else { Ok(()) }
     }
 
-    /// Time in ms from `self` to `later`.
+    /// Returns the time in ms from this event to the event `later`.
     pub fn elapsed(&self, later: &Event) -> Result<f32, CuError> {
         if self.time() == 0 || later.time() == 0 {
             return Err(error::INVALID_HANDLE);

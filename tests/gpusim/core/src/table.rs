@@ -1,6 +1,6 @@
-//! Interface between the three libraries. libcuda holds the core. Both libcudart and libcupti get a [`CoreTable`] from
-//! `cuGetExportTable`, as the real libraries get NVIDIA's private tables; libcupti registers its [`Hooks`]. All three
-//! are built together, so the structs need no versions.
+//! Interface between libcuda, libcudart and libcupti. libcuda contains the core. Both libcudart and libcupti get a
+//! [`CoreTable`] from `cuGetExportTable`, as the real libraries get NVIDIA's private tables; libcupti registers its
+//! [`Hooks`]. The three libraries are built together, so the structs need no versions.
 
 use crate::api::Call;
 use crate::deps::Dependency;
@@ -45,7 +45,7 @@ pub mod synchronize {
     pub const CONTEXT_SYNCHRONIZED: u32 = 2;
 }
 
-/// State of the driver.
+/// State of the driver in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
@@ -66,7 +66,7 @@ pub type ClientClock = extern "C" fn() -> u64;
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
 
-/// Callbacks by domain and number, each on or off.
+/// One bit per callback, set if the callback is enabled. Callbacks are identified by domain and id.
 #[derive(Debug)]
 pub struct CallbackBits([[AtomicU64; WORDS]; DOMAINS]);
 
@@ -83,7 +83,7 @@ impl CallbackBits {
         word.is_some_and(|w| w.load(Ordering::Relaxed) & (1 << (id % 64)) != 0)
     }
 
-    /// Switches a callback on or off; returns false if the number does not exist.
+    /// Enables or disables a callback. Returns false if no callback has this id.
     pub fn set(&self, domain: u32, id: u32, on: bool) -> bool {
         let Some(word) = self.0.get(domain as usize).and_then(|d| d.get(id as usize / 64)) else {
             return false;
@@ -106,7 +106,7 @@ impl CallbackBits {
         }
     }
 
-    /// Switches all off.
+    /// Disables all callbacks.
     pub fn silence(&self) {
         for word in self.0.iter().flatten() {
             word.store(0, Ordering::Relaxed);
@@ -120,21 +120,22 @@ impl Default for CallbackBits {
     }
 }
 
-/// Callbacks and kinds that at least one client has enabled. libcupti writes these switches, and every API call reads
-/// them: a call without a listener costs two loads.
+/// Callbacks and activity kinds that at least one client has enabled. libcupti writes these switches, and every API
+/// call reads them, so an API call in which no client is interested costs only two loads.
 #[derive(Debug)]
 pub struct Switches {
-    /// Callbacks that a client has enabled.
+    /// Callbacks that at least one client has enabled.
     pub callbacks: CallbackBits,
     /// Bits of the enabled activity kinds.
     pub kinds: AtomicU64,
     /// Whether any API function other than cuInit was called.
     pub api_seen: AtomicBool,
-    /// Whether a query that finds unfinished work has a record.
+    /// Whether a query that finds unfinished work gets an activity record.
     pub all_syncs: AtomicBool,
-    /// The client's own clock, which gives the timestamps of API calls; 0 if the client has none.
+    /// Address of the client's own clock function, which gives the timestamps of API calls, or 0 if the client
+    /// registered none.
     pub client_clock: AtomicUsize,
-    /// Bits of the enabled unified memory counters, by CUPTI's numbers.
+    /// Bits of the enabled unified memory counters. The bit's position is CUPTI's value for the counter.
     pub counted: AtomicU32,
 }
 
@@ -150,7 +151,7 @@ impl Switches {
         }
     }
 
-    /// Time on the client's clock, at which `now` is the time of libcuda's clock.
+    /// Returns the current time on the client's clock or, if there is none, on libcuda's clock, which `now` reads.
     pub fn client_time(&self, now: impl FnOnce() -> u64) -> u64 {
         match self.client_clock.load(Ordering::Relaxed) {
             0 => now(),
@@ -166,7 +167,7 @@ impl Switches {
     }
 }
 
-/// The switches of this copy of the core; other libraries reach those of libcuda through the table.
+/// The switches of this copy of the core. libcudart and libcupti access libcuda's switches through the [`CoreTable`].
 pub static SWITCHES: Switches = Switches::new();
 
 /// Functions of libcupti that libcuda calls.
@@ -175,19 +176,19 @@ pub static SWITCHES: Switches = Switches::new();
 pub struct Hooks {
     /// Called for an enabled API callback: site 0 is ENTER, site 1 is EXIT with the result.
     pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),
-    /// Called for any resource callback, enabled or not: id, context, stream, descriptor.
+    /// Called for every resource callback, even if it is not enabled, with the id, context, stream and descriptor.
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
-    /// Called for any synchronize callback, enabled or not: id, context, stream.
+    /// Called for every synchronize callback, even if it is not enabled, with the id, context and stream.
     pub synchronize: extern "C" fn(u32, *mut c_void, *mut c_void),
-    /// Called when work of an enabled kind was submitted; returns the fate of its record.
+    /// Called when GPU work of an enabled activity kind was submitted. Returns the fate of the activity record.
     pub record: extern "C" fn(&Work) -> Fate,
     /// Called when an API call of an enabled kind has ended.
     pub api_record: extern "C" fn(&ApiCall),
-    /// Called when an event was recorded, or a thread or stream waited, if that kind is enabled.
+    /// Called when a CUDA event was recorded, or a thread or stream waited, if that activity kind is enabled.
     pub dependency: extern "C" fn(&Dependency),
     /// Called when pages of unified memory moved, if that counter is enabled.
     pub unified: extern "C" fn(&Move),
-    /// Called when the driver ends: no callback is made and no buffer is delivered after this function returns.
+    /// Called when the driver shuts down. After this function returns, no callback is made and no buffer is delivered.
     pub stop: extern "C" fn(),
 }
 
@@ -200,7 +201,7 @@ pub fn with_hooks<T>(f: impl FnOnce(&'static Hooks) -> T) -> Option<T> {
     unsafe { HOOKS.load(Ordering::Acquire).as_ref() }.map(f)
 }
 
-/// Makes libcupti receive all events from now on.
+/// Attaches libcupti: after this call, libcuda calls its hooks.
 pub extern "C" fn attach(hooks: &'static Hooks) {
     HOOKS.store(std::ptr::from_ref(hooks).cast_mut(), Ordering::Release);
 }
@@ -217,13 +218,13 @@ pub struct CoreTable {
     /// Finds the devices without loading an injected library; returns 0 or the driver's error.
     pub start_devices: extern "C" fn() -> u32,
     pub settle: extern "C" fn(*const Work, usize, Fate),
-    /// Counts a fault that belongs to no work in the truth file.
+    /// Counts a fault that belongs to no GPU work in the truth file.
     pub count_fault: extern "C" fn(Fault),
-    /// Sets which of the client's functions runs on this thread; returns the previous one.
+    /// Sets which kind of client function runs on this thread. Returns the previous kind.
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,
     pub kernel: extern "C" fn(*const c_char) -> *mut c_void,
-    /// Name of the kernel of a handle; NULL if it is not a kernel.
+    /// Returns the name of the kernel to which a handle points, or NULL if the handle does not point to a kernel.
     pub kernel_name: extern "C" fn(*const c_void) -> *const c_char,
     /// Makes the device's primary context current.
     pub use_primary: extern "C" fn(device: u32) -> u32,
@@ -234,7 +235,8 @@ pub struct CoreTable {
     pub stream_id:
         extern "C" fn(context: *mut c_void, stream: *mut c_void, per_thread: bool, &mut u32) -> u32,
     pub reset_primary: extern "C" fn(device: u32) -> u32,
-    /// Writes the id of a graph (0), a node (1) or an executable graph (2); returns 0 if the handle is valid.
+    /// Writes the id of the object to which a handle points. `what` is 0 for a graph, 1 for a node, and 2 for an
+    /// executable graph. Returns 0 if the handle is valid.
     pub graph_id: extern "C" fn(what: u32, handle: *mut c_void, &mut u64) -> u32,
     pub site: extern "C" fn(*const c_char),
     /// The functions `gpusim_work` (0), `fork` (1), `begin` (2), `join` (3), `lock` (4), `unlock` (5) and `meet` (6).

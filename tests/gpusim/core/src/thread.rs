@@ -1,5 +1,5 @@
-//! The driver's state per thread: its position in the API, its contexts, its call site. A thread that exits leaves its
-//! tally to the next new thread. So memory does not grow in a program that starts thousands of threads.
+//! The driver's state per thread: the API calls in progress, the thread's contexts and its call site. When a thread
+//! exits, the next new thread reuses its tally. So memory does not grow in a program that starts thousands of threads.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -11,7 +11,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Which of the client's functions runs on a thread.
+/// Kind of CUPTI client function that runs on a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)]
@@ -26,7 +26,7 @@ pub enum Client {
     BufferCompleted,
 }
 
-/// Condition that a kernel waits for if it works together with kernels on other GPUs.
+/// Condition for the end of a kernel that works together with kernels on other GPUs, such as a collective's.
 #[derive(Clone, Copy)]
 pub struct Meeting {
     /// Returns the end of a kernel that began at `start`, once it is known.
@@ -35,27 +35,27 @@ pub struct Meeting {
     pub argument: *mut c_void,
 }
 
-/// One thread's state. Other threads only touch `tally`.
+/// The driver's state for one thread. Other threads access only `tally`.
 pub struct Thread {
     /// Id of the thread, from gettid().
     pub tid: u32,
-    /// Depth to which API calls are nested at present.
+    /// Number of API calls in progress, each nested in the previous one.
     pub depth: Cell<u32>,
     /// Correlation id of the outermost API call.
     pub correlation: Cell<u32>,
     /// Correlation id of the nested call, with GPUSIM_CORR=distinct.
     pub nested_correlation: Cell<u32>,
-    /// The thread's own clock with the stepped clock, in ns; 0 before the first call.
+    /// With the stepped clock: time on the thread's own clock in ns, or 0 before the first call.
     pub host: Cell<u64>,
-    /// The thread's number with the stepped clock, if the thread is declared.
+    /// With the stepped clock: the thread's index, if the thread is declared.
     pub number: Cell<Option<usize>>,
-    /// Time that the running host function has taken so far, with the stepped clock.
+    /// With the stepped clock: the time in ns that the running host function has taken so far.
     pub host_function: Cell<Option<u64>>,
     /// Whether the current call is left out, and so takes no time.
     pub is_left_out: Cell<bool>,
-    /// Whether the present call has submitted a programmatic launch.
+    /// Whether the current call has submitted a programmatic launch.
     pub is_programmatic: Cell<bool>,
-    /// Time when the outermost API call began.
+    /// Time at which the outermost API call began.
     pub enter: Cell<u64>,
     /// Name of the outermost API call.
     pub api: Cell<*const c_char>,
@@ -63,17 +63,18 @@ pub struct Thread {
     pub symbol: Cell<*const c_char>,
     /// Call site last set with gpusim_site.
     pub site: Cell<Option<&'static Site>>,
-    /// Condition that the next submitted kernel waits for.
+    /// Condition for the end of the next submitted kernel.
     pub meeting: Cell<Option<Meeting>>,
-    /// The client's function that runs on this thread.
+    /// Kind of client function that runs on this thread.
     pub client: Cell<Client>,
     /// The stack of current contexts, top last.
     pub contexts: RefCell<Vec<&'static Context>>,
     /// This thread's own default streams, one per context.
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
-    /// Sums for the truth file.
+    /// This thread's sums for the truth file.
     pub tally: &'static ThreadTally,
-    /// The latest call sites by pointer, because programs set the same literals again and again.
+    /// Cache of recent call sites, keyed by the pointer to the text, because programs set the same string literals
+    /// repeatedly.
     sites: [Cell<Option<(*const c_char, &'static Site)>>; 16],
 }
 
@@ -125,8 +126,8 @@ fn begin() -> *const Thread {
     thread
 }
 
-/// Creates a pthread key. With a Rust destructor instead, API calls by later destructors could not start again with a
-/// new state.
+/// Creates a pthread key. A Rust thread-local destructor would not do, because API calls in later destructors of the
+/// thread could not create a new state.
 fn exit_key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {
@@ -165,12 +166,12 @@ impl Thread {
         self.site.set(site);
     }
 
-    /// The current context.
+    /// Returns the thread's current CUDA context.
     pub fn context(&self) -> Option<&'static Context> {
         self.contexts.borrow().last().copied()
     }
 
-    /// Replaces the top of the context stack; `None` removes it.
+    /// Replaces the top of the thread's stack of CUDA contexts, or removes the top if `context` is `None`.
     pub fn set_context(&self, context: Option<&'static Context>) {
         let mut contexts = self.contexts.borrow_mut();
         contexts.pop();

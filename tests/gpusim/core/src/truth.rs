@@ -1,6 +1,6 @@
-//! The truth file: the work that the simulated GPU really ran. The file's only sources are the simulation and the test
-//! program's own call sites. Each thread has its own sums, so that launching threads do not slow each other down.
-//! Memory does not grow with the number of launches.
+//! The truth file: a summary of the GPU work that the simulated GPU really ran. The file is based only on the
+//! simulation and on the test program's own call sites. Each thread has its own sums, so that launching threads do not
+//! slow each other down. Memory use does not grow with the number of launches.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -40,7 +40,8 @@ impl Sum {
     }
 }
 
-/// Sums per key number: of all work, and of work without a record (it was not recorded, or its record was lost).
+/// Sums for one key: of all GPU work, and of GPU work without an activity record, because it was not recorded or
+/// because its record was lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -58,13 +59,15 @@ struct Tally {
     graph_launches: u64,
     failed: u64,
     rows: Vec<Row>,
-    /// Key numbers by a hash of the key's addresses, because programs launch the same few kernels again and again.
+    /// Cache of key indexes, at the position that a hash of the key's addresses gives, because programs launch the same
+    /// few kernels repeatedly.
     recent: [Option<(Key, u32)>; 32],
 }
 
 struct Truth {
     detail: Option<Mutex<BufWriter<File>>>,
-    /// File with a line for each piece of work that starts; the lines remain however the process ends.
+    /// File with a line for each kernel, copy or fill that starts. The lines are written immediately, so they remain
+    /// even if the process is killed.
     started: Option<File>,
     keys: Mutex<(HashMap<Key, u32>, Vec<Key>)>,
     tallies: Mutex<Vec<&'static ThreadTally>>,
@@ -141,8 +144,8 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work that starts now and sets `work.tally`. `traced` tells whether a record of the work will be
-    /// requested.
+    /// Counts GPU work that starts now, and sets `work.tally`. `traced` is true if an activity record of the work will
+    /// be requested.
     pub fn count_work(&self, work: &mut Work, traced: bool) {
         let Some(truth) = truth() else { return };
         truth.write_started(work);
@@ -215,7 +218,7 @@ impl Tally {
     }
 }
 
-/// Notes the outcome of work that waited in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
+/// Notes the fate of activity records that were in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
 pub fn settle(works: &[Work], fate: Fate) {
     let Some(truth) = truth() else { return };
     if fate == Fate::Delivered {
@@ -233,21 +236,21 @@ pub fn settle(works: &[Work], fate: Fate) {
     }
 }
 
-/// Counts a fault that belongs to no work.
+/// Counts a fault that belongs to no GPU work.
 pub fn count_fault(fault: Fault) {
     if let Some(truth) = truth() {
         truth.count_fault(fault);
     }
 }
 
-/// Writes the present sums; for a program that is about to call `_exit`.
+/// Writes the current sums, for a program that is about to call `_exit`.
 pub fn flush(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.write_out(corr_ids);
     }
 }
 
-/// Writes all sums; later work is not counted.
+/// Writes the final sums. Later work is not counted.
 pub fn close(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.closed.store(true, Relaxed);

@@ -1,11 +1,12 @@
-//! Host threads on the stepped clock. Each has its own clock, which only its calls and `gpusim_work` advance.
+//! Host threads on the stepped clock. Each thread has its own clock, which only the thread's API calls and
+//! `gpusim_work` advance.
 //!
-//! The clocks determine the order of calls, not the operating system. A call begins when no other declared thread is at
-//! an earlier time; at equal times, the thread with the smaller number is first. So two runs of a program give the same
-//! schedule. The main thread is number 0; `gpusim_fork` declares further threads. A thread that waits for another one
-//! outside the simulation (`pthread_join`, a mutex) stops all clocks, and the program ends with a message. Use
-//! `gpusim_join`, `gpusim_lock` and `gpusim_meet`, which wait inside the simulation. Undeclared threads take no turns,
-//! so their order differs between runs.
+//! The clocks, not the operating system, determine the order of calls. A call begins when no other declared thread is
+//! at an earlier time. At equal times, the thread with the smaller index is first. So two runs of a program give the
+//! same schedule. The main thread has index 0, and `gpusim_fork` declares further threads. If a thread waits for
+//! another thread outside the simulation (`pthread_join`, a mutex), all clocks stop, and the program ends with a
+//! message. Use `gpusim_join`, `gpusim_lock` and `gpusim_meet`, which wait inside the simulation. Undeclared threads do
+//! not take turns, so their order differs between runs.
 
 use crate::clock;
 use crate::journal;
@@ -22,9 +23,9 @@ pub const BEGINNING: u64 = 1_000_000;
 /// State of a declared thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Runs, so that other threads wait until its clock is past theirs.
+    /// The thread runs. Another thread's call waits until this thread's clock has passed the time of that call.
     Active,
-    /// Waits for another thread.
+    /// The thread waits for another thread.
     Blocked,
     Ended,
 }
@@ -46,11 +47,11 @@ struct Lock {
 struct Turns {
     threads: Vec<HostThread>,
     locks: BTreeMap<u64, Lock>,
-    /// Threads that have arrived at each meeting.
+    /// Indexes of the threads that have arrived at each meeting, keyed by the meeting's id.
     meetings: BTreeMap<u64, Vec<usize>>,
-    /// Threads that wait for the end of a thread.
+    /// Pairs of threads, of which one waits for the end of the other.
     joining: Vec<(usize, usize)>,
-    /// Number of changes to these turns. By this number, a waiting thread sees that other threads make progress.
+    /// Number of changes to this state. A waiting thread reads it to detect that other threads make progress.
     changes: u64,
 }
 
@@ -60,7 +61,7 @@ impl Turns {
         self.threads.len() - 1
     }
 
-    /// The thread whose call comes next.
+    /// Returns the index of the thread whose turn it is.
     fn next(&self) -> Option<usize> {
         let active = self.threads.iter().enumerate().filter(|(_, thread)| thread.state == State::Active);
         active.min_by_key(|(number, thread)| (thread.clock, *number)).map(|(number, _)| number)
@@ -84,7 +85,7 @@ impl Turns {
         self.changes += 1;
     }
 
-    /// Takes a lock for the thread whose turn it is, or blocks the thread.
+    /// Acquires a lock for the thread whose turn it is, or blocks the thread if another thread holds the lock.
     fn lock(&mut self, id: u64, number: usize) {
         let lock = self.locks.entry(id).or_default();
         match lock.holder {
@@ -112,7 +113,8 @@ impl Turns {
         true
     }
 
-    /// Blocks the thread until `count` threads have arrived; all continue at the time of the last one.
+    /// Blocks the thread until `count` threads have arrived at the meeting. All these threads then continue at the time
+    /// at which the last thread arrived.
     fn meet(&mut self, id: u64, count: usize, number: usize) {
         let arrived = self.meetings.entry(id).or_default();
         arrived.push(number);
@@ -151,14 +153,14 @@ static TURNS: Mutex<Turns> = Mutex::new(Turns {
     changes: 0,
 });
 static CHANGED: Condvar = Condvar::new();
-/// Latest time of any thread, at which an undeclared thread begins.
+/// Latest time on any thread's clock. The clock of a new undeclared thread starts at this time.
 static LATEST: AtomicU64 = AtomicU64::new(BEGINNING);
 
 fn turns() -> MutexGuard<'static, Turns> {
     TURNS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Time on the thread's clock.
+/// Returns the time on the thread's own clock, in ns.
 pub fn host_time(thread: &Thread) -> u64 {
     if thread.host.get() == 0 {
         thread.host.set(LATEST.load(Relaxed));
@@ -166,13 +168,13 @@ pub fn host_time(thread: &Thread) -> u64 {
     thread.host.get()
 }
 
-/// Moves the thread's clock forward to `time`, if it is not there yet. Inside a call, other threads see the new time
-/// only when the call ends, so that one call is over before the next begins.
+/// Advances the thread's clock to `time`, if the clock is behind `time`. Inside an API call, other threads see the new
+/// time only when the call ends, so that each call is over before the next call begins.
 pub fn reach(thread: &Thread, time: u64) {
     thread.host.set(host_time(thread).max(time));
 }
 
-/// The thread's number; `None` if the thread is not declared. The main thread is declared by its first call.
+/// Returns the thread's index, or `None` if the thread is not declared. The main thread is declared by its first call.
 fn number(thread: &Thread) -> Option<usize> {
     // SAFETY: getpid has no precondition.
     if thread.number.get().is_none() && thread.tid == unsafe { libc::getpid() } as u32 {
@@ -181,7 +183,7 @@ fn number(thread: &Thread) -> Option<usize> {
     thread.number.get()
 }
 
-/// Shows the thread's clock to the other threads, which may then continue.
+/// Makes the time on the thread's clock visible to the other threads, which may then continue.
 fn publish(thread: &Thread) {
     let time = host_time(thread);
     LATEST.fetch_max(time, Relaxed);
@@ -191,7 +193,7 @@ fn publish(thread: &Thread) {
     }
 }
 
-/// Waits until `ready`. Aborts if no thread makes progress for as long as the watchdog allows.
+/// Waits until `ready` returns true. Aborts if no thread makes progress within the watchdog's time limit.
 fn wait(number: usize, ready: impl Fn(&Turns) -> bool) -> MutexGuard<'static, Turns> {
     let limit = Duration::from_millis(settings::get().watchdog_ms);
     let mut turns = turns();
@@ -210,7 +212,7 @@ fn wait(number: usize, ready: impl Fn(&Turns) -> bool) -> MutexGuard<'static, Tu
     turns
 }
 
-/// Runs `act` in the thread's turn, and waits until the thread is active again.
+/// Waits for the calling thread's turn, runs `act`, and waits until the thread is active again.
 fn in_turn(act: impl FnOnce(&mut Turns, usize)) {
     let thread = thread::current();
     let Some(number) = number(thread) else {
@@ -246,18 +248,19 @@ pub fn begin_call(thread: &Thread) {
     }
 }
 
-/// Ends an outermost API call, which takes at least its cost.
+/// Ends an outermost API call, which takes at least `cost` ns on the thread's clock.
 pub fn end_call(thread: &Thread, entered: u64, cost: u64) {
     reach(thread, entered - clock::base() + cost);
     pace(thread);
     publish(thread);
 }
 
-/// With GPUSIM_PACE=1: the longest delay so far between the begin of a call in the schedule and in reality. Records of
-/// a call are later by this time, so that work begins as long after its call as in the schedule.
+/// With GPUSIM_PACE=1: the longest delay so far, in ns, by which a call really began later than in the schedule. The
+/// times in activity records are shifted by this delay, so that GPU work begins as long after its call as in the
+/// schedule.
 static SHIFT: AtomicU64 = AtomicU64::new(0);
 
-/// Time by which records are later than the schedule; 0 without GPUSIM_PACE.
+/// Returns the time in ns by which activity records are later than the schedule, or 0 without GPUSIM_PACE.
 pub fn shift() -> u64 {
     SHIFT.load(Relaxed)
 }
@@ -269,7 +272,8 @@ fn pace(thread: &Thread) {
     }
 }
 
-/// Runs `block`, which waits for other threads outside the simulation; meanwhile the thread has no turn.
+/// Runs `block`, which waits for other threads outside the simulation. While `block` runs, the thread takes no turns,
+/// so other threads do not wait for it.
 pub fn apart<T>(block: impl FnOnce() -> T) -> T {
     let Some(number) = thread::current().number.get() else { return block() };
     turns().block(number);
@@ -288,7 +292,7 @@ pub fn host_function(run: impl FnOnce()) -> u64 {
     thread.host_function.replace(outer).unwrap_or(0)
 }
 
-/// Lets `ns` pass on the calling thread, as if it worked outside the CUDA API.
+/// Advances the calling thread's clock by `ns`, as if the thread worked outside the CUDA API.
 pub fn work(ns: u64) {
     let thread = thread::current();
     match thread.host_function.get() {
@@ -328,7 +332,7 @@ pub fn join(other: u64) {
     });
 }
 
-/// Takes the lock of this number.
+/// Acquires the lock `id`.
 pub fn lock(id: u64) {
     note_in_turn("pthread_mutex_lock", |turns, number| turns.lock(id, number));
 }
@@ -347,7 +351,7 @@ pub fn meet(id: u64, count: u64) {
     note_in_turn("pthread_barrier_wait", |turns, number| turns.meet(id, count as usize, number));
 }
 
-/// Ends a declared thread, when the operating system ends it.
+/// Ends a declared thread. Called when the operating system's thread ends.
 pub fn end(thread: &Thread) {
     if let Some(number) = thread.number.take() {
         turns().end(number);
@@ -384,7 +388,7 @@ macro_rules! host_functions {
             $host(3, number, 0);
         }
 
-        /// Takes a lock; each number is one.
+        /// Acquires a lock. Each number identifies a different lock.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_lock(lock: u64) {
             $host(4, lock, 0);

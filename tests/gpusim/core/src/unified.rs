@@ -1,6 +1,6 @@
-//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes. Moves
-//! become records of kind 25 and, on request, lines of the truth file. Simulated kernels and the host do not access the
-//! pages. So there are no page faults, and only a prefetch moves pages.
+//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes. Each move
+//! becomes an activity record of kind 25 and, on request, a line of the truth file. Simulated kernels and the host do
+//! not access the pages, so there are no page faults, and only prefetches move pages.
 
 use crate::clock;
 use crate::deps;
@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Size of a page that moves, and maximum size of a single move.
+/// Size of a page, and maximum size of a single move, in bytes.
 const PAGE: u64 = 4096;
 const MOST: u64 = 2 << 20;
 
-/// Direction of a move; the numbers are CUPTI's.
+/// Direction of a move, with CUPTI's value for the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // CUPTI's own names
@@ -44,7 +44,7 @@ pub struct Move {
 /// Device of each page that is not on the host.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
-/// Moves pages back to the host, because their memory was freed.
+/// Notes that the pages of freed memory are no longer on a device.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
@@ -52,7 +52,8 @@ pub fn forget(start: u64, bytes: u64) {
     }
 }
 
-/// Moves the pages of a range that are not yet at `target` (`None`: the host) to `target`, in the stream's order.
+/// Moves all pages of an address range to the device `target`, or to the host if `target` is `None`. Pages that are
+/// already there do not move. The move runs in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

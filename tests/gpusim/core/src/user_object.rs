@@ -1,12 +1,13 @@
-//! User objects: data that a program ties to the life of graphs. When the last reference is released, the thread of
-//! host functions calls a function of the program, as the real driver does on its own thread.
+//! User objects: program data that lives as long as the CUDA graphs that refer to it. When the last reference is
+//! released, a function of the program is called on the thread that runs host functions, as the real driver does on its
+//! own thread.
 
 use crate::error::{CuError, INVALID_VALUE};
 use crate::host_fn::{self, HostFn};
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Target of a CUuserObject. Never freed.
+/// Object to which a CUuserObject handle points. Never freed.
 #[derive(Debug)]
 pub struct UserObject {
     magic: AtomicU64,
@@ -28,7 +29,7 @@ impl UserObject {
         }))
     }
 
-    /// Returns the object of a handle, if the handle is valid and the object alive.
+    /// Returns the object to which a handle points, if the handle is valid and the object has not been destroyed.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static UserObject, CuError> {
         let object = handle.cast::<UserObject>();
         if object.is_null() || !object.is_aligned() {

@@ -1,21 +1,21 @@
-//! Differences between the CUPTI versions that the simulation can imitate. Versions are data: all other modules call
-//! functions of this module, and contain no version test.
+//! Differences between the CUPTI versions that the simulation can imitate. Only this module tests versions: all other
+//! modules call its functions.
 
 /// A CUPTI release that `GPUSIM_CUPTI_VERSION` can name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CuptiVersion {
-    /// Version 11.8: records have no cluster fields, and calls before initialization return error 15.
+    /// Version 11.8: kernel records have no cluster fields, and CUPTI calls before initialization return error 15.
     V11_8,
-    /// 12.0
+    /// Version 12.0.
     V12_0,
-    /// Version 12.9, the last version with error 15.
+    /// Version 12.9, the last version in which calls before initialization return error 15.
     V12_9,
-    /// Version 13.0: error 999 instead of 15, and `cuptiSubscribe_v2`.
+    /// Version 13.0: calls before initialization return error 999 instead of 15, and `cuptiSubscribe_v2` exists.
     V13_0,
-    /// Version 13.2: kinds up to 59, and `cuptiActivityGetStructSize`.
+    /// Version 13.2: activity kinds up to 59, and `cuptiActivityGetStructSize` exists.
     V13_2,
-    /// Version 13.4: no call works without a driver, every record has source graph nodes, and several clients can
-    /// record at once.
+    /// Version 13.4: no call works without a driver, every record of GPU work has source graph nodes, and several
+    /// clients can record at once.
     V13_4,
 }
 
