@@ -30,7 +30,7 @@ CASES = [
 
 
 def figures(path):
-    # By default, the last step is left out.
+    # By default, HolisticTraceAnalysis omits the last step.
     analysis = TraceAnalysis(trace_files={0: path}, include_last_profiler_step=True)
     time = analysis.get_temporal_breakdown(visualize=False).iloc[0]
     _, kernels = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=10_000)

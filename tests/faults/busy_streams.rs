@@ -1,5 +1,5 @@
-//! If a stream is always busy, a faster host saves nothing. The findings must name the copies of the stream, and not the host,
-//! which works while the copies run.
+//! If a stream is always busy, a faster host saves nothing. The findings must name the copies on this stream, and not
+//! the host code that runs during the copies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::support::scratch;
 
 const STEPS: u64 = 20;
 
-/// An event of the host or the GPU. Times are in us.
+/// Returns a trace event of the host or the GPU. Times are in us.
 fn event(category: &str, name: &str, (from, to): (u64, u64), args: Value) -> Value {
     let thread = if category == "kernel" || category == "gpu_memcpy" { 7 } else { 100 };
     let process = if thread == 7 { 0 } else { 100 };
@@ -21,8 +21,9 @@ fn event(category: &str, name: &str, (from, to): (u64, u64), args: Value) -> Val
     })
 }
 
-/// Steps of a millisecond. `host` adds the events of the host to a step that begins at the given time, and returns the times of
-/// the calls that launch the copy and the kernel. The copy takes 800 us and the kernel 180 us, on one stream.
+/// Returns a trace with steps of a millisecond. `host` adds the host's trace events to a step that begins at the given
+/// time, and returns the times of the calls that launch the copy and the kernel. The copy takes 800 us and the kernel
+/// 180 us, on one stream.
 fn trace(
     copying_call: &str,
     memory: &str,
@@ -44,7 +45,7 @@ fn trace(
     json!({"traceEvents": events})
 }
 
-/// The costs that `check` finds, in us, by finding.
+/// Returns the costs that `check` reports, in us, keyed by the finding's id.
 fn costs(trace: &Value) -> BTreeMap<String, u64> {
     let folder = scratch("busy-stream");
     fs::write(folder.join("trace.json"), trace.to_string()).unwrap();
@@ -58,7 +59,8 @@ fn costs(trace: &Value) -> BTreeMap<String, u64> {
     costs
 }
 
-/// Of the time without kernels, which is all but 180 us of each step, 800 us are copies. Before the first kernel there is no gap.
+/// Each step has a gap of 820 us without kernels, and copies run for 800 us of this gap. There is no gap before the
+/// first kernel.
 const COPIES_US: u64 = (STEPS - 1) * 800;
 
 #[test]
@@ -84,7 +86,8 @@ fn a_wait_for_copies_costs_at_most_the_time_in_which_the_stream_is_free() {
         ));
         ((at + 5, at + 9), (at + 12, at + 17))
     });
-    // The stream is free for 20 us of each step. A finding that costs less than 2 % is not reported.
+    // The stream is idle for 20 us of each step. A finding that costs less than 2 % of the run is not reported, so
+    // there is no finding about this idle time.
     assert_eq!(costs(&trace), BTreeMap::from([("copies_not_overlapped".to_owned(), COPIES_US)]));
 }
 

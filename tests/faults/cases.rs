@@ -1,5 +1,5 @@
-//! The cases, each with the right answer. Each fault is planted in three strengths, and a fourth time together with a
-//! fault of larger cost. For a healthy run, the right answer is that nothing is wrong.
+//! The test cases, each with the right answer. Each fault is planted in three strengths, and a fourth time together
+//! with a fault of larger cost. For a healthy run, the right answer is that there is no fault.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::list::{FAULTS, VARIETIES, fault};
 use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SHARES, Shape};
 
-/// A run and the right answer about it.
+/// A simulated run, and the faults that gpuflame must find in it.
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) plan: Plan,
@@ -15,14 +15,14 @@ pub(crate) struct Case {
     pub(crate) truth: Vec<Truth>,
 }
 
-/// A fault that a run has.
+/// A fault in a run, and its cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Truth {
     pub(crate) id: &'static str,
     pub(crate) culprit: Culprit,
     /// Amount by which the run would be shorter without the fault.
     pub(crate) cost_ns: i64,
-    /// The cost as a share of the run.
+    /// The cost as a share of the run's duration.
     pub(crate) share: f64,
 }
 
@@ -44,13 +44,13 @@ impl Case {
         Self::new(self.name.clone(), Plan { seed, ..self.plan.clone() })
     }
 
-    /// Writes one trace per rank, and returns their names.
+    /// Writes one trace per rank, and returns the names of the trace files.
     pub(crate) fn write(&self, folder: &Path) -> Vec<String> {
         self.plan.simulate(true).write(folder)
     }
 }
 
-/// All cases with faults.
+/// Returns all cases with planted faults.
 pub(crate) fn cases() -> &'static [Case] {
     static CASES: OnceLock<Vec<Case>> = OnceLock::new();
     CASES.get_or_init(|| {
@@ -77,12 +77,12 @@ fn cases_of(fault: &'static Fault) -> Vec<Case> {
     cases
 }
 
-/// Seed of the noise, different for each fault.
+/// Returns the seed for the noise, which differs between faults.
 fn seed(fault: &Fault) -> u64 {
     fault.id.bytes().fold(1, |seed, byte| (seed * 31 + u64::from(byte)) % 1_000_003)
 }
 
-/// Loops of different shapes: steps, layers and the length of kernels.
+/// Sizes of training loops: number of steps, number of layers, and the duration of a kernel in ns.
 const SHAPES: [(usize, usize, f64); 3] = [(34, 17, 150_000.0), (30, 20, 180_000.0), (40, 14, 240_000.0)];
 
 fn alone(fault: &'static Fault, strength: usize) -> Plan {
@@ -94,7 +94,7 @@ fn alone(fault: &'static Fault, strength: usize) -> Plan {
     plan
 }
 
-/// Returns a plan with the fault in middle strength and its partner in full strength.
+/// Returns a plan with the fault in middle strength and a second fault, its partner, in full strength.
 fn combined(planted: &'static Fault) -> Plan {
     let mut plan = alone(planted, 1);
     plan.seed += 10;
@@ -106,8 +106,8 @@ fn combined(planted: &'static Fault) -> Plan {
     plan
 }
 
-/// Searches for the amount at which the planted fault `number` costs `SHARES[strength]` of the run. Doubles the amount
-/// until that share is reached, and then bisects.
+/// Sets the amount of the planted fault with index `number` so that the fault costs `SHARES[strength]` of the run.
+/// Doubles the amount until this share is reached, and then bisects.
 fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     let (mut low, most) = match plan.planted[number].fault.amounts {
         Amounts::Fixed(amounts) => return plan.planted[number].amount = amounts[strength],
@@ -131,7 +131,7 @@ fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     }
 }
 
-/// Runs in which nothing is wrong.
+/// Returns cases without a fault.
 pub(crate) fn healthy() -> Vec<Case> {
     let shape = Shape::default;
     [

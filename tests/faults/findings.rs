@@ -11,7 +11,7 @@ use crate::programs::{PROGRAMS, Program, STRENGTHS};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// A finding of the summary.
+/// A finding in the output of `gpuflame summary`.
 struct Found {
     is_bad: bool,
     id: String,
@@ -43,7 +43,8 @@ fn found_in(case: &Case) -> Vec<Found> {
     found
 }
 
-/// Ids of the findings for a fault. For a fault in records, these are ids of checks of records.
+/// Returns the ids of the findings that name a fault. For a fault in the trace's records, these are the ids of record
+/// checks.
 fn ids(fault: &str) -> &[&str] {
     match fault {
         "launches_without_activity" => &["launch_coverage"],
@@ -53,14 +54,15 @@ fn ids(fault: &str) -> &[&str] {
     }
 }
 
-/// Finding about a fault, and its position among the findings of the same sort.
+/// Returns the finding about a fault, and its position among the findings of the same kind (bad records or lost time).
 fn position<'a>(found: &'a [Found], fault: &str) -> Option<(usize, &'a Found)> {
     let of_records = !ids(fault).is_empty();
     let mut same_sort = found.iter().filter(|finding| finding.is_bad == of_records).enumerate();
     same_sort.find(|(_, finding)| finding.id == fault || ids(fault).contains(&&*finding.id))
 }
 
-/// Whether the finding names the culprit: one of the functions, and the rank and the GPU if they matter.
+/// Whether the finding names the culprit: one of the culprit's functions, and the rank and the GPU if the truth
+/// specifies them.
 fn names_culprit(finding: &Found, truth: &Truth) -> bool {
     let culprit = truth.culprit;
     let function = |place: &&&str| {
@@ -74,7 +76,8 @@ fn names_culprit(finding: &Found, truth: &Truth) -> bool {
             .is_none_or(|device| truth.id != "idle_gpu" || finding.text.contains(&format!("GPU {device}")))
 }
 
-/// Describes what is wrong with the findings about a case: a fault is not among the first two, or its culprit is wrong.
+/// Describes the mistakes in the findings about a case: a fault that is not among the first two findings, or a wrong
+/// culprit.
 fn mistakes(case: &Case) -> Vec<String> {
     let found = found_in(case);
     let list = || {
@@ -100,7 +103,7 @@ fn mistakes(case: &Case) -> Vec<String> {
     wrong
 }
 
-/// Cases in which a fault cannot be named or has no visible effect, with the reason for each.
+/// Cases in which a fault cannot be named or has no visible effect, each with the reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
     ("gc_pauses-automatic", "nothing in the trace says that the collector ran; the pauses are named"),
     (
@@ -140,7 +143,8 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and even less may be visible. So only most of these faults must be named.
+/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So only most of the weak
+/// faults must be named.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();
@@ -183,12 +187,12 @@ fn costs_are_near_the_planted_ones() {
 fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     let recorded = program.record(strength, false);
     let found = findings(&recorded.done.folder, &["out.gfr".to_owned()]);
-    // A pause may have two findings: the part with a sample, and the part without.
+    // A pause may have two findings: one for the part with a sample, and one for the part without a sample.
     let named = found.iter().filter(|finding| !finding.is_bad).take(2).any(|finding| {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
         finding.id == program.id && gpu && finding.text.contains(program.function)
     });
-    // Without samples, which the kernel may refuse, these two faults have no visible effect.
+    // The Linux kernel may refuse samples. Without samples, these faults have no visible effect.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
     (!named && !is_refused).then(|| {
         let list: Vec<_> =
@@ -197,8 +201,8 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     })
 }
 
-/// Returns the mistakes about the last of three runs, if there are mistakes about each of them. A single run is not
-/// enough, because on a busy machine a program also waits for the processor.
+/// Runs a program three times. If the findings about every run have mistakes, returns the mistakes about the last run.
+/// A single run is not enough, because on a busy machine a program also waits for a processor.
 fn repeated_mistake(program: &Program) -> Option<String> {
     let mut last = None;
     for _ in 0..3 {
@@ -213,7 +217,7 @@ fn faults_of_programs_are_named_with_their_function() {
     assert_few(&wrong, 0);
 }
 
-/// Tests the same programs with different noise. The seed is the hash of a commit.
+/// Tests the same cases with different noise. `FAULTS_SEED`, the seed of this noise, is the hash of a commit.
 #[test]
 #[ignore = "long: `.ci/long` runs it with the seed in FAULTS_SEED"]
 fn other_runs_of_the_cases_are_named_as_well() {

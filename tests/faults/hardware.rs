@@ -1,13 +1,13 @@
 //! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
-//! recorded on an H100 as the default files (sums). In these runs, importing PyTorch's optimizer took 4 to 6 s, between
-//! the first copies and the first step.
+//! recorded on an H100, in the default files, which contain only sums. In these runs, importing PyTorch's optimizer
+//! took 4 to 6 s, between the first copies and the first step.
 
 use serde_json::Value;
 
 use crate::support::command::gpuflame;
 use crate::support::root;
 
-/// Findings about lost time: id, cost in ns, and the words about the culprit.
+/// Returns the findings about lost time: the id, the cost in ns, and the words that describe the culprit.
 fn costs(fault: &str) -> Vec<(String, u64, String)> {
     costs_of(&format!("faults/{fault}.gfr.gz"))
 }
@@ -27,8 +27,8 @@ fn the_planted_fault_comes_first_with_its_function() {
         ("loader", "data_loader_late", "in load_batch"),
         ("tiny", "tiny_kernels", "in augment"),
         ("pageable", "pageable_copies", "in upload"),
-        // The recording has no samples, so the finding cannot name the garbage collection. The finding names the two
-        // calls around the collection instead.
+        // The recording has no samples, so the finding cannot name the garbage collection. Instead, it names the two
+        // CUDA calls before and after the collection.
         ("collector", "host_work", "between cudaLaunchKernel in train_step"),
     ] {
         let found = costs(fault);
@@ -38,11 +38,13 @@ fn the_planted_fault_comes_first_with_its_function() {
 
 #[test]
 fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
-    // 25 calls of the garbage collector took 3.6 s before a layer's tiny kernels.
+    // The program calls the garbage collector 25 times, each time before a layer's tiny kernels. These calls took 3.6 s
+    // in total.
     let tiny: u64 =
         costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
     assert!(tiny < 100_000_000, "{tiny}");
-    // The 6 s of the import follow nine copies of pageable memory; these copies took 33 us.
+    // The import takes 6 s and follows nine copies of pageable memory, which took only 33 us. So the copies must not be
+    // blamed for the import's time.
     for fault in ["none", "item", "warmup"] {
         let found = costs(fault);
         assert!(found.iter().all(|found| found.0 == "pauses"), "{fault}: {found:#?}");
@@ -51,15 +53,15 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
             "{fault}: {found:#?}"
         );
     }
-    // `prepare` runs in the first step, and launches no work.
+    // `prepare` runs in the first step, and launches no GPU work.
     let found = costs("warmup");
     assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
 }
 
 #[test]
 fn work_of_a_profiler_before_the_first_gpu_work_costs_nothing() {
-    // The profiler's only work is to provide a buffer, which takes 2 to 10 ms. The profiler ends 0.1 to 0.7 ms before
-    // the first GPU work.
+    // The profiler's only work in these traces is to provide a buffer, which takes 2 to 10 ms. This work ends 0.1 to
+    // 0.7 ms before the first GPU work.
     for file in ["train", "stream", "graph"] {
         let found = costs_of(&format!("torch/{file}-kineto.json.gz"));
         assert!(

@@ -1,4 +1,5 @@
-//! Jobs whose hosts are late after a wait, written event by event, so that each expected time follows by arithmetic.
+//! Jobs whose hosts are late after a wait. The traces are written event by event, so that each expected time can be
+//! calculated by hand.
 
 use std::fs;
 use std::path::Path;
@@ -12,10 +13,11 @@ const STEPS: u64 = 20;
 /// Time in us for which a late host works after its wait.
 const LATE_US: u64 = 1500;
 
-/// Writes the traces of a job on four GPUs, and returns their names. In each step, the host of a rank launches a kernel of
-/// 1,000 us, which starts 10 us after the launch, and a collective, which starts 1 us after the kernel on this GPU and ends 200 us
-/// after it has started on all. The host waits until 3 us after that, and 2 us later the next step begins. A host that
-/// `is_late(rank, step)` first works for 1,500 us in `tokenize`. `clocks` are added to the times of the ranks.
+/// Writes the traces of a job on four GPUs, and returns the file names. In each step, the host of a rank launches a
+/// kernel and a collective. The kernel starts 10 us after its launch and takes 1,000 us. The collective starts 1 us
+/// after the end of the kernel on the same GPU, and ends on all GPUs 200 us after its last start. The host's wait ends
+/// 3 us after the collective, and the next step begins 2 us later. If `is_late(rank, step)`, the host first works for
+/// 1,500 us in `tokenize`. Each rank's entry of `clocks` is added to all times of that rank.
 fn job(folder: &Path, is_late: impl Fn(u64, u64) -> bool, clocks: [u64; 4]) -> Vec<String> {
     let mut events = vec![Vec::new(); 4];
     let mut begin = 100_000;
@@ -58,7 +60,7 @@ fn job(folder: &Path, is_late: impl Fn(u64, u64) -> bool, clocks: [u64; 4]) -> V
     events.iter().enumerate().map(write).collect()
 }
 
-/// Findings that `summary` shows, the first one first.
+/// Returns the findings that `summary` prints, in the printed order.
 fn findings(folder: &Path, files: &[String]) -> Vec<Value> {
     let args = ["summary"].into_iter().chain(files.iter().map(String::as_str)).chain(["--format", "json"]);
     let summary: Value = serde_json::from_str(&gpuflame(folder, args).ok().stdout).unwrap();
@@ -77,7 +79,7 @@ fn has(finding: &Value, column: &str, text: &str) -> bool {
 fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
     let files = job(&folder, |rank, _| rank == 3, [0; 4]);
-    // The GPU is idle before each step but the first one. 20 times, the other ranks wait for 1,500 us.
+    // The late rank's GPU is idle before each step except the first. The other ranks wait 20 times for 1,500 us.
     let worked = (STEPS - 1) * LATE_US * 1000;
     for found in [findings(&folder, &files), findings(&folder, &files[3..])] {
         let host = of(&found, "host_work");
@@ -93,7 +95,7 @@ fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The same without frames of Python: then the place is the time between two calls.
+/// Without Python frames, the place of the lost time is the time between two CUDA calls.
 #[test]
 fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
@@ -103,14 +105,14 @@ fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     fs::write(folder.join(&files[3]), text).unwrap();
     let found = findings(&folder, &files[3..]);
     let host = of(&found, "host_work");
-    // Between the wait and the launch, 2 us pass as well.
+    // The time between the wait and the launch also includes the 2 us between two steps.
     let between = (STEPS - 1) * LATE_US * 1000..=(STEPS - 1) * (LATE_US + 2) * 1000;
     assert!(between.contains(&host["cost_ns"].as_u64().unwrap()), "{host}");
     assert!(found.iter().all(|one| one["id"] != "sync_wait"), "{found:?}");
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Ranks 1 and 2 differ most, by 52 ms, and neither is the first rank.
+/// The clocks of ranks 1 and 2 differ most, by 52 ms. Neither is the first rank.
 #[test]
 fn the_two_ranks_whose_clocks_differ_most_come_first() {
     let folder = scratch("late_hosts");
@@ -121,7 +123,7 @@ fn the_two_ranks_whose_clocks_differ_most_come_first() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// All kernels are there, without ids.
+/// The trace contains all kernels, but without their correlation ids.
 #[test]
 fn work_without_ids_is_not_missing() {
     let folder = scratch("late_hosts");
@@ -138,8 +140,8 @@ fn work_without_ids_is_not_missing() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Each rank is late in 5 of 20 steps, so it waits 15 times for 1,500 us. The last rank enters each collective 200 us before its end.
-/// Clocks do not matter.
+/// Each rank is late in 5 of 20 steps, so it waits 15 times for 1,500 us. Each collective ends 200 us after the last
+/// rank has entered it. Differences between the ranks' clocks must not affect the result.
 #[test]
 fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication() {
     for clocks in [[0; 4], [12_000, 52_000, 0, 19_000]] {
@@ -155,7 +157,8 @@ fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication(
     }
 }
 
-/// The collectives of the first rank have another name, so it is unknown which belong together.
+/// The collectives in the first rank's trace have another name, so they cannot be matched with those of the other
+/// ranks.
 #[test]
 fn communication_that_cannot_be_matched_is_said_to_include_waiting() {
     let folder = scratch("late_hosts");

@@ -7,7 +7,7 @@ use crate::training_loop::{
 
 /// A stream that a custom operator creates without the flag that would make it independent of the default stream.
 const SIDE_STREAM: u32 = 13;
-/// Length of a short kernel.
+/// Duration of a short kernel.
 const SHORT_NS: f64 = 22_000.0;
 
 const NOBODY: Culprit = Culprit { functions: &[], rank: None, device: None, stream: None, steps: "" };
@@ -19,7 +19,7 @@ const fn function(functions: &'static [&'static str]) -> Culprit {
 const NS: Amounts = Amounts::Between(1e3, 1e9);
 const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 
-/// A fault that does nothing, with the usual values of all fields.
+/// A fault without effect, with the default values of all fields.
 pub(crate) const FAULT: Fault = Fault {
     id: "",
     variety: "",
@@ -39,7 +39,7 @@ fn three_ranks(shape: &mut Shape, _: f64, _: bool) {
     (shape.ranks, shape.layers) = (3, 14);
 }
 
-/// Reads a number of four bytes from the GPU, as `tensor.item()` does.
+/// Reads a four-byte number from the GPU, as `tensor.item()` does.
 fn read(rank: &mut Rank) {
     rank.operator("aten::item", |rank| {
         rank.operator("aten::_local_scalar_dense", |rank| {
@@ -63,8 +63,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "lock_wait",
         ..FAULT
     },
-    // The host computes for a while after the read. Without the read, the GPU would be busy in this time. If the host
-    // computes for less than 1 ms, the read is in every third step, otherwise in every second.
+    // After the read, the host computes for a while. Without the read, the GPU would be busy during this time. If the
+    // host computes for less than 1 ms, every third step has a read, otherwise every second step.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),
@@ -396,7 +396,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "data_loader_late",
         ..FAULT
     },
-    // The GPU's clock is late, so kernels seem to start before they are launched.
+    // The GPU's clock is behind the host's clock, so kernels seem to start before they are launched.
     Fault {
         id: "clocks_disagree",
         culprit: Culprit { device: Some(0), ..NOBODY },
@@ -412,7 +412,7 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Other forms of some of the faults. Each is planted once, in middle strength.
+/// Variants of some of the faults. Each variant is planted once, in middle strength.
 pub(crate) const VARIETIES: &[Fault] = &[
     // The training process reads the data itself.
     Fault {
@@ -451,7 +451,8 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // The main thread reads a value. After that, another thread computes on the host, and launches.
+    // The main thread reads a value from the GPU. After the read, another thread computes on the host and launches
+    // kernels.
     Fault {
         id: "sync_read",
         variety: "before-another-thread",
@@ -473,7 +474,7 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // Each layer reads a value. Each read costs the GPU a gap of less than 50 us.
+    // Each layer reads a value from the GPU. After each read, the GPU is idle for less than 50 us.
     Fault {
         id: "sync_read",
         variety: "many-short",
@@ -577,7 +578,7 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // The clock of one machine is ahead.
+    // The clock of one machine is ahead of the other machines' clocks.
     Fault {
         id: "clocks_disagree",
         variety: "ranks",

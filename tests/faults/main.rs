@@ -1,6 +1,5 @@
-//! Runs with planted faults. The right answer about each is known: cause, culprit and cost. The answer follows from the
-//! simulation of the run. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds
-//! the faults.
+//! Runs with planted faults. For each fault the cause, the culprit and the cost are known, because the run is
+//! simulated. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds the faults.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -33,7 +32,7 @@ use support::command::gpuflame;
 use support::scratch;
 use training_loop::{Plan, SHARES, Shows};
 
-/// Traces of a run, by rank.
+/// Returns the slices of a run's traces, one list per rank.
 fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
     let folder = scratch("faults");
     let names = plan.simulate(true).write(&folder);
@@ -48,7 +47,7 @@ fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether a share differs from the wanted one by less than a quarter.
+/// Whether the share `found` differs from the share `wanted` by less than a quarter.
 fn is_near(found: f64, wanted: f64) -> bool {
     (found / wanted - 1.0).abs() < 0.25
 }
@@ -97,10 +96,10 @@ fn varieties_have_the_middle_strength() {
     assert_none(&wrong);
 }
 
-/// `truth` has the cost: the difference in length between the runs with and without the fault. This test measures the
-/// same cost in the two traces. If the fault makes a GPU wait, it is time without kernels of the model; if the fault
-/// makes kernels slower, it is time with such kernels. Without the fault every GPU is always busy, so only the fault
-/// makes a GPU wait.
+/// `truth` contains the cost: the difference in duration between the runs with and without the fault. This test
+/// measures the same cost in the traces of both runs. If the fault makes a GPU wait, the cost is additional time
+/// without kernels of the model. If the fault makes kernels slower, the cost is additional time with such kernels.
+/// Without the fault every GPU is always busy, so only the fault makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -114,7 +113,7 @@ fn costs_equal_sums_over_the_traces() {
         let (found, wanted) = match fault.shows {
             Shows::Idle => (difference(&|slices| length(slices) - busy(slices, 0, fault.own_kernels)), cost),
             Shows::Busy => (difference(&|slices| busy(slices, 0, fault.own_kernels)), cost),
-            // GPU 0 does the work of GPU 1 after its own, so GPU 1 waits for twice the lost time.
+            // GPU 0 does GPU 1's work after its own work, so GPU 1 waits for twice the lost time.
             Shows::SecondIdle => (difference(&|slices| length(slices) - busy(slices, 1, None)), 2 * cost),
             Shows::Records => continue,
         };
@@ -221,7 +220,7 @@ fn the_clock_of_one_rank_is_ahead() {
     }
 }
 
-/// Busy share of each GPU from its first to its last kernel.
+/// Returns the share of time for which each GPU is busy, from its first to its last kernel.
 fn busy_shares(slices: &[Slice]) -> Vec<f64> {
     let kernels: Vec<_> = slices.iter().filter(|slice| slice.category == "kernel").collect();
     let devices: BTreeSet<_> = kernels.iter().map(|slice| slice.place.0).collect();
@@ -234,7 +233,7 @@ fn busy_shares(slices: &[Slice]) -> Vec<f64> {
     devices.into_iter().map(share).collect()
 }
 
-/// Describes the ranks in which a GPU is busy for less than 95 % of the time.
+/// Describes the ranks whose GPU is busy for less than 95 % of the time.
 fn idle_gpus(name: &str, ranks: &[Vec<Slice>]) -> Vec<String> {
     let shares = ranks.iter().map(|slices| busy_shares(slices)).enumerate();
     let idle = shares.filter(|(_, shares)| shares.iter().any(|share| *share < 0.95));
@@ -249,12 +248,12 @@ fn healthy_runs_keep_their_gpus_busy() {
     assert_none(&wrong);
 }
 
-/// Asserts the planted cost of each fault, with costs from gpusim's truth file.
+/// Asserts that each fault costs the planted share, with costs from gpusim's truth file.
 fn assert_costs(programs: &[Program]) {
     let mut wrong = Vec::new();
     for program in programs {
-        // Without the fault, the program has no threads that compete with the launching thread. If the thread waited for
-        // a processor, other programs had it.
+        // Without the fault, the program has no threads that compete with the launching thread. If that thread waited
+        // for a processor, other programs were using the processor.
         let right = program.record(STRENGTHS[1], true);
         let mut costs = vec![right.cost_ns.saturating_sub(right.waited_ns)];
         for percent in STRENGTHS {
@@ -294,8 +293,9 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
-        // If the launching thread waited for a processor, other programs had it. Only in `starved_thread` is this wait
-        // the fault, and its cost depends on how the operating system divides the processor between threads.
+        // If the launching thread waited for a processor, other programs were usually using it, so the wait is not part
+        // of the fault's cost. Only in `starved_thread` is this wait the fault. Its cost depends on how the operating
+        // system divides the processor between threads.
         let cost_ns = recorded.cost_ns.saturating_sub(recorded.waited_ns);
         let is_smaller = program.id == "starved_thread" || cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);

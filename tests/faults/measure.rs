@@ -1,19 +1,19 @@
-//! Reads a written trace line by line, without the simulation, and adds up its times.
+//! Reads a written trace line by line, independently of the simulation, and adds up the times in it.
 
 use std::collections::BTreeMap;
 
-/// A complete event, in nanoseconds.
+/// A complete trace event (`"ph":"X"`). Times are in nanoseconds.
 pub(crate) struct Slice {
     pub(crate) category: String,
     pub(crate) name: String,
-    /// Process and thread; for GPU work, the device and the stream.
+    /// Process id and thread id or, for GPU work, device and stream.
     pub(crate) place: (u64, u64),
     pub(crate) start: i64,
     pub(crate) end: i64,
     pub(crate) correlation: Option<u64>,
 }
 
-/// All complete events of a trace, which has one event per line.
+/// Returns all complete trace events of a trace that has one event per line.
 pub(crate) fn slices(text: &str) -> Vec<Slice> {
     text.lines().filter(|line| line.starts_with(r#"{"ph":"X""#)).map(slice).collect()
 }
@@ -30,7 +30,7 @@ fn slice(line: &str) -> Slice {
     }
 }
 
-/// Value of a field, without quotes. `key` includes its quotes and the colon.
+/// Returns the value of a field, without quotes. `key` includes the key's quotes and the colon.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let rest = line.split_once(key)?.1;
     match rest.strip_prefix('"') {
@@ -48,14 +48,14 @@ fn nanos(micros: &str) -> i64 {
     micros.replace('.', "").parse().unwrap()
 }
 
-/// Nanoseconds from the start to the end of the run.
+/// Returns the duration of the run in ns.
 pub(crate) fn length(slices: &[Slice]) -> i64 {
     let span = slices.iter().find(|slice| slice.category == "Trace").unwrap();
     span.end - span.start
 }
 
-/// Nanoseconds in which at least one kernel of the model runs on the device: the union of their intervals. Collectives
-/// and kernels with `except` in their names do not count.
+/// Returns the time in ns for which at least one kernel of the model runs on the device: the union of the kernels'
+/// intervals. Collectives and kernels with `except` in their names do not count.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
         let is_except =
@@ -65,7 +65,7 @@ pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     union_ns(slices, |slice| is_model(&slice))
 }
 
-/// Nanoseconds in which at least one of the counted slices of GPU work runs, on any device.
+/// Returns the time in ns for which at least one counted slice of GPU work runs, on any device.
 pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) -> i64 {
     let counted = slices.iter().filter(|slice| is_gpu_work(slice) && is_counted(slice));
     let mut intervals: Vec<_> = counted.map(|slice| (slice.start, slice.end)).collect();
@@ -78,18 +78,18 @@ pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) ->
     sum
 }
 
-/// Whether the slice is on a GPU.
+/// Whether the slice is GPU work.
 pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
 }
 
-/// Name, start and end of each call in a trace, by correlation id.
+/// Returns the name, start and end of each CUDA call in a trace, keyed by correlation id.
 pub(crate) fn calls(slices: &[Slice]) -> BTreeMap<u64, (&str, i64, i64)> {
     let calls = slices.iter().filter(|slice| slice.category.starts_with("cuda_"));
     calls.filter_map(|call| Some((call.correlation?, (&*call.name, call.start, call.end)))).collect()
 }
 
-/// Describes the events that are impossible on a GPU. Empty for a possible trace.
+/// Describes the trace events that are impossible on a GPU. The list is empty for a possible trace.
 pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     let mut wrong = Vec::new();
     let calls = calls(slices);
@@ -119,8 +119,8 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Describes the waiting calls that return before their work ends. Only for traces of one GPU, because a call does not
-/// name its GPU.
+/// Describes the waiting calls that return before the GPU work ends for which they wait. Valid only for traces of one
+/// GPU, because a call does not name its GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
     let work: Vec<_> = slices

@@ -14,10 +14,11 @@ use crate::measure::{Slice, calls, is_gpu_work, slices, union_ns};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Maximum difference of single times in ns. The other tool stores times as microseconds since 1970 in a 64-bit float,
-/// with a precision of 250 ns. The other tool's figures are sums and differences of these times.
+/// Maximum difference between the two tools' figures that depend on points in time, in ns. The other tool stores times
+/// as microseconds since 1970 in a 64-bit float, with a precision of 250 ns. Such figures are sums and differences of
+/// these imprecise times.
 const TIME_ERROR_NS: f64 = 2_000.0;
-/// Maximum difference in ns of a sum of durations; durations do not have the error above.
+/// Maximum difference between the two tools' sums of durations, in ns. Durations do not have the error described above.
 const SUM_ERROR_NS: f64 = 1.0;
 
 fn json(folder: &Path, args: &[&str]) -> Value {
@@ -37,7 +38,7 @@ fn is_computation(slice: &Slice) -> bool {
     slice.category == "kernel" && !slice.name.starts_with("nccl")
 }
 
-/// Figures of both tools about one trace.
+/// Compares the figures of both tools for one trace.
 struct Compared<'a> {
     name: &'a str,
     wrong: Vec<String>,
@@ -51,7 +52,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares busy, idle and computing time. The other tool merges all GPUs of a process.
+    /// Compares busy, idle and computing time. The other tool treats all GPUs of a process as one GPU.
     fn gpu_time(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let info = json(folder, &["info", file]);
         let devices = rows(&info, "devices");
@@ -82,7 +83,7 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares the number and time of kernels by name, in `top` and in `summary`.
+    /// Compares the number and the total time of the kernels with each name, as printed by `top` and by `summary`.
     fn kernels(&mut self, folder: &Path, file: &str, theirs: &Value) {
         let mut ours: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         let top = json(folder, &["top", file, "--by", "kernels", "-n", "0"]);
@@ -111,8 +112,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares launches. The other tool omits calls with several kernels, and counts the delay from the return of the
-    /// call.
+    /// Compares launches. The other tool omits calls that launch several kernels, and counts the delay from the time at
+    /// which the call returns.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! The pictures in docs/gpu-idle.md. The command draws each picture from a case; the picture must show the function
-//! that the page names.
+//! The pictures in docs/gpu-idle.md. The command draws each picture from a test case. Each picture must show the
+//! function that the page names.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The time that a summary predicts to be saved by fewer waits is that of the same program without these waits.
+//! Checks the saving that a summary predicts for fewer waits, against a run of the same program without these waits.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ const MAX_ERROR: f64 = 0.1;
 #[test]
 fn the_predicted_gain_without_reads_is_that_of_the_program_without_reads() {
     let (mut wrong, mut count) = (Vec::new(), 0);
-    // With a larger fault, the sentence may be about that one.
+    // If a case has a larger fault, the sentence may be about that fault, so such cases are skipped.
     for case in cases().iter().filter(|case| case.truth[0].id == "sync_read") {
         let folder = scratch("gain");
         let files = case.write(&folder);

@@ -12,9 +12,9 @@ use crate::training_loop::Shows;
 
 /// Source of the program.
 const SOURCE: &str = "tests/programs/faults.c";
-/// Strengths: percent of the run that the fault costs.
+/// Strengths of a fault: the percentage of the run that the fault costs.
 pub(crate) const STRENGTHS: [u64; 3] = [3, 12, 40];
-/// GPU time of the program without a fault: 30 steps of eight layers.
+/// GPU time of the program without a fault, in ns: 30 steps of eight layers of 400 us.
 pub(crate) const HEALTHY_NS: u64 = 30 * 8 * 400_000;
 
 /// A fault, its culprit, and the options with which a user records the program.
@@ -24,9 +24,9 @@ pub(crate) struct Program {
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
-    /// For faults that only a program can have: a second fault of larger cost. In the fourth run, both are planted.
+    /// For faults that only a program can have: a second fault of larger cost. The fourth run has both faults.
     pub(crate) partner: Option<&'static str>,
-    /// Options of `gpuflame run`, and settings.
+    /// Options of `gpuflame run`. The next field contains environment variables.
     options: &'static [&'static str],
     settings: &'static [(&'static str, &'static str)],
 }
@@ -66,7 +66,7 @@ pub(crate) struct Recorded {
     pub(crate) cost_ns: u64,
     /// Cost of the partner, if it makes kernels longer.
     pub(crate) lengthened_ns: u64,
-    /// Time for which the launching thread waited for a processor.
+    /// Time for which the launching thread waited for a processor, in ns.
     pub(crate) waited_ns: u64,
 }
 
@@ -77,7 +77,7 @@ impl Program {
         self.record_with(self.options(), &["--strength", &strength.to_string(), right])
     }
 
-    /// Runs the program without options, so that the recording is the default one.
+    /// Runs the program without options, so that gpuflame writes its default files.
     pub(crate) fn record_sums(&self, strength: u64) -> Recorded {
         self.record_with(&[], &["--strength", &strength.to_string()])
     }
@@ -125,8 +125,8 @@ impl Program {
         self.shows != Shows::Idle
     }
 
-    /// Whether a folded file of the run names the culprit. Also true if the kernel refused the samples that are needed
-    /// for that.
+    /// Whether a folded file of the run names the culprit. Also true if the Linux kernel refused the samples without
+    /// which the culprit cannot be named.
     pub(crate) fn is_named(&self, done: &Done) -> bool {
         let files = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
         let mut folded = files.filter(|path| path.extension().is_some_and(|ending| ending == "folded"));
@@ -134,7 +134,7 @@ impl Program {
             || folded.any(|path| fs::read_to_string(path).unwrap().contains(self.function))
     }
 
-    /// Line of the culprit in the source.
+    /// Returns the line number of the culprit in the source.
     pub(crate) fn line(&self) -> usize {
         let source = fs::read_to_string(root().join(SOURCE)).unwrap();
         let is_marked = |line: &str| {
@@ -149,7 +149,7 @@ fn compiled() -> &'static Path {
     PROGRAM.get_or_init(|| compile(SOURCE, &["-O2", "-pthread"]))
 }
 
-/// Device, start and end of the kernels of the loop.
+/// Returns the device, start and end of each kernel in the loop.
 fn layers(truth: &str) -> Vec<(u64, u64, u64)> {
     let rows = truth.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
@@ -158,7 +158,7 @@ fn layers(truth: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Length of the union of intervals.
+/// Returns the total duration of the union of intervals.
 fn union(intervals: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut sorted: Vec<_> = intervals.collect();
     sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! Each number in `gpuflame summary --format json` equals the number in the detailed verb, for traces and for the default files
-//! of runs.
+//! Checks that each number in `gpuflame summary --format json` equals the number that the detailed verb prints, for
+//! traces and for the default files of runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -38,9 +38,9 @@ struct Figures {
     check: Value,
     /// Tables of `critical-path`; null for a default file, which has only sums.
     path: Value,
-    /// Time with kernels of GPU 0 since the first step, in ns, added up from a trace.
+    /// Time for which kernels run on GPU 0 since the first step, in ns, added up from a trace.
     kernel_ns: Option<i64>,
-    /// The stream that works longest: its GPU, and the time in ns, added up from a trace.
+    /// The GPU of the stream that is busy longest, and that stream's busy time in ns, added up from a trace.
     longest_stream: Option<(u64, u64)>,
     wrong: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Figures {
         }
     }
 
-    /// Rows of `info` about the steady part, one per GPU.
+    /// Returns the rows of `info` about the steady part of the run, one per GPU.
     fn steady(&self) -> Vec<Value> {
         let mut parts = Self::rows(&self.info, "parts");
         parts.retain(|part| part["part"] != "start-up" && part["part"] != "shutdown");
@@ -135,7 +135,8 @@ impl Figures {
         }
     }
 
-    /// Asserts that causes equal those of `top`, and that each place is a part of the idle time of a function or a call.
+    /// Asserts that the causes of idle time equal those that `top` prints, and that each place's idle time is part of
+    /// the idle time of a function or a call.
     fn idle(&mut self) {
         let idle = Self::sum_of(&self.steady(), "idle_ns");
         let causes = Self::rows(&self.top, "idle_causes");
@@ -158,7 +159,7 @@ impl Figures {
         }
     }
 
-    /// Asserts that the parts of the critical path are among those of `critical-path`.
+    /// Asserts that the parts of the critical path in the summary are among the parts that `critical-path` prints.
     fn path(&mut self) {
         let names = Self::rows(&self.path, "path_names");
         for row in Self::rows(&self.summary, "critical_path") {
@@ -177,7 +178,7 @@ impl Figures {
     fn path_figures(&self) -> Vec<String> {
         let classes = Self::rows(&self.path, "path_classes");
         let all = Self::sum_of(&classes, "time_ns");
-        // Classes that the sentence names together.
+        // Classes that the summary's sentence combines into one kind.
         let kinds: [&[&str]; 7] = [
             &["kernel", "graph"],
             &["memory"],
