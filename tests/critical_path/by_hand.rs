@@ -1,4 +1,5 @@
-//! The example of docs/critical-path.md, whose path a person can check, and other small programs.
+//! Checks the critical paths of the example in docs/critical-path.md and of other small programs, which a person can
+//! check by hand.
 
 use std::process::Command;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::output::{Trace, gpuflame, min_slacks, parts, read_json, spans, tables};
 
-/// The example without the record of the wait.
+/// Returns the example's trace without the record of the wait.
 fn without_record_of_wait() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -20,7 +21,7 @@ pub(super) fn two_kernels() -> Trace {
     without_record_of_wait().sync(3, 7, (36, 120))
 }
 
-/// Path of the example.
+/// Parts of the example's critical path, as (start, duration, class, saving, name), in us.
 const PARTS: [(i64, u64, &str, u64, &str); 6] = [
     (0, 10, "call", 10, "cudaLaunchKernel"),
     (10, 5, "launch", 5, "gemm"),
@@ -37,8 +38,9 @@ fn the_example_of_the_documentation() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
-/// The same program without records of waits, as torch.profiler records it by default. The name of the last call shows that the
-/// call waited, and `relu` ended last during the call. The driver's call inside is a part of the call.
+/// The example's trace without records of waits, as torch.profiler writes it by default. The name of the last call
+/// shows that the call waited, and `relu` is the work that ended last during the call. The driver call that is nested
+/// in it is a part of the call.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
     let trace = without_record_of_wait().call("cuStreamSynchronize", 3, 5, (40, 125));
@@ -57,8 +59,9 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
 }
 
-/// The second kernel begins before the end of the first one. It may need this end for its remaining 45 us, and the later of
-/// two dependencies decides. So the first kernel is on the path to its end, and has no slack.
+/// The second kernel begins before the end of the first one. It may need the end of the first kernel for its remaining
+/// 45 us, and the later of two dependencies determines the path. So the path contains the first kernel up to its end,
+/// and that kernel has no slack.
 #[test]
 fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack() {
     let trace = Trace::default()
@@ -83,7 +86,7 @@ fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack(
     assert!(rows.iter().all(|row| row["min_slack_ns"] == 0), "{rows:?}");
 }
 
-/// The second thread launches while the first one makes no call, as PyTorch's thread for the backward pass does.
+/// The second thread launches while the first thread makes no call, as PyTorch's thread for the backward pass does.
 #[test]
 fn a_thread_that_works_during_the_pause_of_another_hands_off_to_it() {
     let trace = Trace::default()
@@ -113,7 +116,7 @@ fn a_thread_that_works_during_the_pause_of_another_hands_off_to_it() {
     );
 }
 
-/// A thread that makes one short call in the pause of another is not its reason.
+/// A thread that makes one short call during another thread's pause is not the reason for the pause.
 #[test]
 fn a_short_call_of_another_thread_does_not_explain_a_pause() {
     let trace = Trace::default()
@@ -133,8 +136,9 @@ fn a_short_call_of_another_thread_does_not_explain_a_pause() {
     );
 }
 
-/// The first launch takes 5 us until its work begins. The second call takes 20 us, and its work begins after the call's end.
-/// If `first` took no time, `second` would begin at the end of its call, at 40 instead of 75: 35 us earlier.
+/// The work of the first launch begins 5 us after the call begins. The second launch call takes 20 us, and its work
+/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call, at 40
+/// instead of 75: 35 us earlier.
 #[test]
 fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     let trace = Trace::default()
@@ -156,8 +160,8 @@ fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     );
 }
 
-/// Nothing leads to `free`, whose launch is not recorded. If `main` took no time, the run would end with `free`, at 105 instead of
-/// 112: 7 us earlier.
+/// No dependency leads to `free`, because its launch is not recorded. If `main` took no time, the run would end with
+/// `free`, at 105 instead of 112: 7 us earlier.
 #[test]
 fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     let trace = Trace::default()
@@ -178,9 +182,10 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     );
 }
 
-/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU 1. The thread
-/// changed its GPU before or after the wait, so it is not recorded whose default stream waits. The second kernel may have waited
-/// with the default stream of GPU 1, so this is the cause of the time from the end of its call.
+/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU
+/// 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of the waiting
+/// default stream is unknown. The second kernel may have waited because the default stream of GPU 1 waited. So this
+/// wait is the cause of the time after the end of the kernel's launch call.
 #[test]
 fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let wait = json!({
@@ -221,7 +226,7 @@ fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
 
 #[test]
 fn records_that_contradict_each_other_are_named_and_have_no_path() {
-    // Both kernels of a stream run at the same time for 1 ms, and no launch was programmatic.
+    // The two kernels on a stream overlap for 1 ms, although no launch was programmatic.
     let trace = Trace::default()
         .call("cudaMemcpyAsync", 1, 5, (0, 10))
         .call("cudaLaunchKernel", 2, 5, (20, 30))
@@ -241,7 +246,8 @@ fn records_that_contradict_each_other_are_named_and_have_no_path() {
 /// then launches `late` on GPU 0. If GPU 0's default stream had waited, `late` would have begun after the end of `one`, at 100.
 #[test]
 fn later_work_shows_on_which_gpu_a_default_stream_waits() {
-    // Call that launches `late` and its attribute, start of `late`, kind of its stream, and context of the wait.
+    // The columns are: the call that launches `late` with its attribute, the start of `late`, the kind of its stream,
+    // and the context of the wait.
     let plain = ("cudaLaunchKernel", None);
     let cases = [
         ("began-early", plain, 62, 1, Some(2)),

@@ -1,4 +1,4 @@
-//! Graphs whose edges are in the trace, as PyTorch's Cuspy writes them.
+//! CUDA graphs whose edges are in the trace, as PyTorch's Cuspy writes them.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::output::{Trace, min_slacks, parts, read_json, tables};
 /// Lane, start and end of a node, in us.
 type Place = (u32, (u32, u32));
 
-/// A node on a made-up stream of its own. The graph was launched on stream 7.
+/// Adds a graph node, which is on its own made-up stream. The graph was launched on stream 7.
 fn node(trace: Trace, category: &str, name: &str, id: u32, (lane, (from, to)): Place) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": category, "name": name, "pid": 0, "tid": lane, "ts": from, "dur": to - from,
@@ -18,7 +18,7 @@ fn node(trace: Trace, category: &str, name: &str, id: u32, (lane, (from, to)): P
     }))
 }
 
-/// Start or end of a flow.
+/// Adds the start or the end of a flow.
 fn flow(trace: Trace, phase: &str, id: u64, (pid, tid): (u32, u32), time: u32) -> Trace {
     let flow =
         json!({ "ph": phase, "cat": "ac2g", "name": "ac2g", "id": id, "pid": pid, "tid": tid, "ts": time });
@@ -32,7 +32,8 @@ const FUNCTION: Place = (504, (35, 95));
 const LAST: Place = (505, (95, 105));
 const SHORT: Place = (506, (75, 85));
 
-/// `gemm` lets a host function begin, and this `last`; `relu` lets `short` begin, past a record of an event.
+/// Returns the trace of a graph in which a host function waits for `gemm`, and `last` waits for the host function.
+/// `short` waits for `relu` through an event record node.
 fn graph() -> Trace {
     let mut trace = Trace::default().call("cudaGraphLaunch", 1, 5, (0, 10));
     trace = flow(trace, "s", 1, (1, 5), 0);
@@ -71,7 +72,7 @@ fn the_path_follows_the_edges_of_a_graph_and_slack_is_exact() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu", "last", "short"]), [0, 20_000, 0, 20_000]);
 }
 
-/// The edges of this graph are not in the trace, so `last` may need both nodes before it.
+/// The edges of this graph are not in the trace, so `last` may depend on both earlier nodes.
 #[test]
 fn a_node_whose_edges_are_unknown_may_need_every_node_that_ended_before_it() {
     let mut trace = Trace::default().call("cudaGraphLaunch", 1, 5, (0, 10));
@@ -88,7 +89,7 @@ fn a_node_whose_edges_are_unknown_may_need_every_node_that_ended_before_it() {
     assert_eq!(min_slacks(&tables, ["short", "long", "last"]), [10_000, 0, 0]);
 }
 
-/// Edges to a node, as (name of the other node, kind, whether it is inferred).
+/// Returns the edges that lead to a node, as (name of the source node, kind of edge, whether the edge is inferred).
 fn edges_to(deps: &Value, name: &str) -> Vec<(String, String, bool)> {
     let nodes = deps["nodes"].as_array().unwrap();
     let id = &nodes.iter().find(|node| node["name"] == name).unwrap()["id"];
@@ -121,7 +122,8 @@ fn the_cause_of_a_node_that_no_flow_leads_to_is_inferred() {
     assert!(inferred.contains(&("relu".to_owned(), "graph_node".to_owned(), true)), "{inferred:?}");
 }
 
-/// Flows of other tools may have such ids. They lead from calls to their work, which here has no correlation id.
+/// Flows in other tools' traces may have such large ids. These flows lead from calls to the GPU work that the calls
+/// submitted, which here has no correlation id.
 #[test]
 fn a_flow_with_a_large_id_that_starts_at_a_call_is_not_an_edge() {
     let mut trace = Trace::default();

@@ -1,4 +1,4 @@
-//! The path of a job in which only part of the ranks meets in each collective.
+//! The critical path of a job in which only some of the ranks take part in each collective.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,8 @@ use super::output::{Trace, gpuflame, read_json};
 const GATHER: &str = "ncclDevKernel_AllGather";
 const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Ranks by their process groups: ranks 0 and 1 gather, ranks 1 and 2 reduce. The clock of rank 2 is 500 us ahead. Times are in us.
+/// Returns the ranks of a job with two process groups: ranks 0 and 1 gather, and ranks 1 and 2 reduce. The clock of
+/// rank 2 is 500 us ahead. Times are in us.
 ///
 /// ```text
 ///          0    15   30   35   40   45                        95     100        150     155        195  200
@@ -83,12 +84,13 @@ fn the_path_continues_at_the_last_rank_of_the_process_group() {
             (195, 5, 2, "cudaStreamSynchronize"),
         ]
     );
-    // The reduce at 40 is the second collective.
+    // The reduce at 40 us is the second collective.
     let reason = |at: usize| rows[at]["reason"].as_str().unwrap();
     assert_eq!(reason(3), "collective `ncclDevKernel_AllGather` 1 waited for rank 1");
     assert_eq!(reason(5), "collective `ncclDevKernel_AllGather` 3 waited for rank 0");
     assert_eq!(reason(7), "collective `ncclDevKernel_AllReduce` 4 waited for rank 1");
-    // Ranks 0 and 1 enter and leave gathers within 5 us, and so do ranks 1 and 2 with reduces. The errors add up.
+    // Ranks 0 and 1 enter and leave the gathers within 5 us of each other, as do ranks 1 and 2 in the reduces. The
+    // clock errors of the two groups add up.
     let clocks: Vec<(&Value, &Value)> =
         tables["clocks"].as_array().unwrap().iter().map(|row| (&row["ahead_ns"], &row["error_ns"])).collect();
     assert_eq!(clocks[2].0, 500_000);

@@ -1,4 +1,5 @@
-//! The time between two calls of a thread is divided among the stacks in which the thread was, as far as the file has them.
+//! Checks that the time between two CUDA calls of a thread is divided among the stacks in which the thread was, if the
+//! file contains these stacks.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, LabelId, Launch, NameId, Nanos, Row,
@@ -62,7 +63,8 @@ fn functions_operators_and_calls_between_two_launches_are_parts() {
     assert_eq!(*functions[2], "train.py(3): load_batch");
 }
 
-/// Rank 1 waits for rank 0 in the gather, and is late to the reduce because it loads a batch. Its clock is ahead by 7 us.
+/// Rank 1 waits for rank 0 in the gather, and is late to the reduce because it loads a batch. Rank 1's clock is ahead
+/// by 7 us.
 #[test]
 fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("host-stacks-job");
@@ -91,9 +93,9 @@ fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     assert_eq!(spans(&tables)[..expected.len()], expected);
 }
 
-/// A tenth of each function's time. The first call and the time in which the file names nothing count for
-/// `cudaLaunchKernel`: 10 + 2 + 10 us. Its second call may be faster and saves nothing, because `relu` begins 15 us after the
-/// begin of its call, as `gemm` does.
+/// Making a function 10 % faster saves a tenth of its time. For `cudaLaunchKernel`, the first call (10 us) and the two
+/// gaps for which the file contains no name (2 and 10 us) count. A faster second call saves nothing, because `relu`
+/// begins 15 us after the begin of its launch call, as `gemm` does.
 #[test]
 fn causal_makes_functions_operators_and_calls_faster() {
     let file = trace().write("host-stacks-causal");
@@ -113,7 +115,8 @@ fn causal_makes_functions_operators_and_calls_faster() {
     );
 }
 
-/// The range `load` has the same time in a thread that only waits. A step and the time between two slices have no names.
+/// The range `load` gets the same time in a thread that only waits. Steps, and the time between two slices, do not
+/// become named parts.
 #[test]
 fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     let trace = Trace::default()
@@ -141,7 +144,7 @@ fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     assert_eq!(spans[spans.len() - expected.len()..], expected);
 }
 
-/// A recording has the calls that allocate and free memory.
+/// A recording contains the calls that allocate and free memory.
 #[test]
 fn a_recording_names_the_calls_that_free_memory() {
     let micros = |micros: u64| Nanos(1_760_000_000_000_000_000 + micros * 1_000);
@@ -180,8 +183,8 @@ fn a_recording_names_the_calls_that_free_memory() {
     assert_eq!(spans(&tables), expected);
 }
 
-/// This program has one thread, and its calls do not overlap GPU work on which the path could be. So the time of each
-/// function on the path is the sum of its durations in the file.
+/// This program has one thread, and its calls do not overlap GPU work that could be on the path. So the time of each
+/// API function on the path is the total duration of its calls in the file.
 #[test]
 fn calls_of_a_real_trace_have_the_times_of_the_file() {
     let Some(all) = files::real_traces("host-stacks-of-real-traces") else { return };
@@ -192,7 +195,7 @@ fn calls_of_a_real_trace_have_the_times_of_the_file() {
         let of_name = groups.clone().filter(|row| row["name"] == name && row["class"] == "call");
         of_name.map(|row| row["time_ns"].as_u64().unwrap()).sum()
     };
-    // Sums of the column `dur` of the file, in ns.
+    // Sums of the field `dur` in the trace file, in ns.
     assert_eq!(nanos("cudaFree"), 8_309_773_000);
     assert_eq!(nanos("cudaStreamCreateWithFlags"), 475_365_000);
 }

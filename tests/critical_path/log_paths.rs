@@ -1,10 +1,11 @@
-//! Longest paths of a simulated program, from the simulator's log alone. The log names the reasons for which work waited.
+//! Computes the longest paths of a simulated program from the simulator's log alone. The log contains the reasons why
+//! GPU work waited.
 //!
-//! All dependencies of the log are followed again and again until no moment comes later. Each moment then has the time of
-//! the log, which shows that no dependency is missing here.
+//! All dependencies in the log are followed repeatedly, until no moment becomes later. If each moment then has the time
+//! that is in the log, this module misses no dependency.
 //!
-//! The log has the calls that wait for other threads. A trace without such calls leaves open which thread a thread waited
-//! for: it may have waited for the last call of every other thread that ended since its own last call.
+//! The log contains the calls that wait for other threads. A trace without such calls does not show for which thread a
+//! thread waited. The thread may have waited for any call of another thread that ended since its own last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -15,7 +16,7 @@ use super::ties::ties_of_default_stream;
 
 /// Time that each call takes, in ns, unless it waits.
 const CALL_NS: u64 = 1_000;
-/// Time from the begin of a call until its work is on the GPU, in ns.
+/// Time from the begin of a call until the GPU work that it submits reaches the GPU, in ns.
 pub(super) const LAUNCH_NS: u64 = 5_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,12 +27,12 @@ enum Moment {
     End(u64),
 }
 
-/// Owner of the time of a dependency.
+/// The call, operation or thread that spends the time of a dependency.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A call, by position in the log.
+    /// A call, as its index in the log.
     Call(usize),
-    /// An operation, by its number in the log.
+    /// A GPU operation, as its id in the log.
     Op(u64),
     /// A thread between two calls.
     Host,
@@ -40,7 +41,7 @@ pub(super) enum Owner {
 struct Dependency {
     from: Moment,
     to: Moment,
-    /// Time between the moments at least, in ns.
+    /// Minimum time between the two moments, in ns.
     nanos: u64,
     owners: [Owner; 2],
 }
@@ -48,7 +49,7 @@ struct Dependency {
 struct Call {
     /// `None` for calls that wait for other threads.
     corr: Option<u64>,
-    /// Function of the C library, for calls that wait for other threads.
+    /// Name of the C library's function, for calls that wait for other threads.
     thread_wait: Option<String>,
     thread: u64,
     begin: u64,
@@ -58,16 +59,16 @@ struct Call {
 /// Id of the first thread.
 const MAIN_THREAD: u64 = 1_000;
 
-/// Longest paths of a program.
+/// The longest paths of a program.
 pub(super) struct LogPaths {
     calls: Vec<Call>,
-    /// Operations by begin, end and correlation id.
+    /// Ids of GPU operations, keyed by begin, end and correlation id.
     ops: BTreeMap<(u64, u64, u64), Vec<u64>>,
     times: BTreeMap<Moment, u64>,
     dependencies: Vec<Dependency>,
-    /// Moments of longest paths to the last moment.
+    /// Moments that are on a longest path to the last moment.
     on_path: BTreeSet<Moment>,
-    /// Length of the longest paths to the last moment, by their start.
+    /// Time of the last moment, in ns.
     end: u64,
 }
 
@@ -124,7 +125,7 @@ impl LogPaths {
         }
     }
 
-    /// Adds the order of calls, by thread. Calls are sorted by begin.
+    /// Adds the order of the calls within each thread. Calls are sorted by begin.
     fn add_threads(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
         let mut found = Vec::new();
@@ -142,11 +143,11 @@ impl LogPaths {
         }
     }
 
-    /// Adds the order of calls, by thread, and the waits of threads for each other. A thread begins when the first one, which
-    /// creates it, has ended its last call.
+    /// Adds the order of the calls within each thread, and the waits of threads for each other. A thread begins when
+    /// the first thread, which creates it, has ended its latest call.
     fn add_thread_waits(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
-        // By function and thread: its calls so far.
+        // Number of calls so far, keyed by function and thread.
         let mut counts: BTreeMap<(&str, u64), usize> = BTreeMap::new();
         let mut meetings: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         let (mut order, mut causes) = (Vec::new(), Vec::new());
@@ -179,13 +180,14 @@ impl LogPaths {
         }
     }
 
-    /// End of the last call of a thread, and the call that waits for it.
+    /// Returns the end of the last call of a thread, and `joining`, the index of the call that waits for the thread.
     fn end_of_thread(&self, thread: u64, joining: usize) -> Option<(Moment, usize)> {
         let last = self.calls.iter().rposition(|call| call.thread == thread)?;
         Some((Moment::CallEnd(last), joining))
     }
 
-    /// Release that gave a lock to a call that waited for it, and the call.
+    /// Returns the begin of the release that passed a lock to the call `locking`, which waited for the lock, and
+    /// `locking` itself.
     fn release_for(&self, locking: usize) -> Option<(Moment, usize)> {
         let lock = &self.calls[locking];
         let is_release = |call: &Call| {
@@ -211,7 +213,7 @@ impl LogPaths {
         for wait in op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] != "programmatic") {
             self.add_until(number(wait, "op"), number(wait, "until"), Moment::Begin(id));
         }
-        // A copy that its call waits for.
+        // The operation is a copy for which its call waits.
         if self.calls[call].end == end {
             self.add(Moment::End(id), Moment::CallEnd(call), 0, [Owner::Call(call); 2]);
         }
@@ -221,7 +223,7 @@ impl LogPaths {
         self.calls.iter().position(|call| call.corr == Some(corr)).unwrap()
     }
 
-    /// Adds a wait for an operation, or for an event that was recorded when its stream was free.
+    /// Adds a wait for an operation, or for a CUDA event that was recorded when its stream was idle.
     fn add_until(&mut self, op: u64, until: u64, to: Moment) {
         let owner = match to {
             Moment::CallEnd(at) => Owner::Call(at),
@@ -237,8 +239,9 @@ impl LogPaths {
         records.into_iter().for_each(|at| self.add(Moment::CallBegin(at), to, 0, [owner; 2]));
     }
 
-    /// Adds what programmatic launches wait for. Names of kernels tell when they let the next one begin (`_t500`), when they
-    /// wait for the kernel before them (`_s200`), and how long they run (`_d900`).
+    /// Adds the waits of programmatic launches. The name of a kernel contains the time in ns after which the next
+    /// kernel may begin (`_t500`), the time after which the kernel waits for the previous kernel (`_s200`), and its
+    /// duration (`_d900`).
     fn add_programmatic(&mut self, ops: &[&Value]) {
         let by_id: HashMap<u64, &Value> = ops.iter().map(|op| (number(op, "op"), *op)).collect();
         for op in ops {
@@ -271,7 +274,7 @@ impl LogPaths {
         }
     }
 
-    /// Asserts that the longest paths give the times of the log.
+    /// Asserts that the longest paths result in the times that are in the log.
     fn check_times(&self) {
         let later: BTreeSet<Moment> = self.dependencies.iter().map(|one| one.to).collect();
         let mut longest: BTreeMap<Moment, u64> =
@@ -292,7 +295,7 @@ impl LogPaths {
         }
     }
 
-    /// Collects the moments from which a path without spare time leads to the last moment.
+    /// Collects the moments from which a path without slack leads to the last moment.
     fn follow_back(&mut self) {
         let last = self.times.iter().filter(|(_, time)| **time == self.end).map(|(at, _)| *at);
         let mut left: Vec<Moment> = last.collect();
@@ -309,7 +312,7 @@ impl LogPaths {
         self.times[&one.from] + one.nanos == self.times[&one.to]
     }
 
-    /// Whether a longest path spends the time from `start` to `end` in something of this owner.
+    /// Whether a longest path spends the time from `start` to `end` in `owner`.
     pub(super) fn spends(&self, owner: Owner, start: u64, end: u64) -> bool {
         self.dependencies.iter().any(|one| {
             one.owners.contains(&owner)
@@ -320,7 +323,8 @@ impl LogPaths {
         })
     }
 
-    /// Whether a longest path spends the time from `start` to `end` on the thread, which then begins a call.
+    /// Whether a longest path spends the time from `start` to `end` on the thread between two calls. At `end`, the
+    /// thread begins its next call.
     pub(super) fn spends_on_host(&self, thread: u64, start: u64, end: u64) -> bool {
         let is_next = |call: &Call| call.thread == thread && call.begin == end;
         let Some(mut at) = self.calls.iter().position(is_next) else { return false };
@@ -338,7 +342,8 @@ impl LogPaths {
         }
     }
 
-    /// Whether a longest path may lead from the end of a call of another thread to the begin of a call of this one.
+    /// Whether a longest path may lead from the end of another thread's call, at `start`, to the begin of a call of
+    /// `thread`, at `end`.
     pub(super) fn hands_off(&self, thread: u64, start: u64, end: u64) -> bool {
         let is_next = |at: usize| self.calls[at].thread == thread && self.calls[at].begin == end;
         let is_before = |at: usize| self.calls[at].thread != thread && self.calls[at].end == start;
@@ -350,33 +355,34 @@ impl LogPaths {
         })
     }
 
-    /// Calls of a thread that begin at a time.
+    /// Returns the calls of a thread that begin at a given time.
     pub(super) fn calls(&self, thread: u64, begin: u64) -> Vec<Owner> {
         let found = self.calls.iter().enumerate();
         let found = found.filter(|(_, call)| call.thread == thread && call.begin == begin);
         found.map(|(at, _)| Owner::Call(at)).collect()
     }
 
-    /// Operations with these times and correlation id.
+    /// Returns the GPU operations with the given times and correlation id.
     pub(super) fn ops(&self, begin: u64, end: u64, corr: u64) -> Vec<Owner> {
         self.ops.get(&(begin, end, corr)).into_iter().flatten().map(|id| Owner::Op(*id)).collect()
     }
 
-    /// Operations of a call that begin at a time.
+    /// Returns the GPU operations with a given correlation id that begin at a given time.
     pub(super) fn ops_beginning(&self, begin: u64, corr: u64) -> Vec<Owner> {
         let begun = self.ops.iter().filter(|((at, _, id), _)| (*at, *id) == (begin, corr));
         begun.flat_map(|(_, ids)| ids).map(|id| Owner::Op(*id)).collect()
     }
 }
 
-/// Number after a mark in the name of a kernel.
+/// Returns the number after `mark` in the name of a kernel.
 fn part_of_name(op: &Value, mark: &str) -> Option<u64> {
     let (_, rest) = op["name"].as_str()?.split_once(mark)?;
     let digits = rest.find(|c: char| !c.is_ascii_digit()).unwrap_or(rest.len());
     rest[..digits].parse().ok()
 }
 
-/// Kernels whose end a programmatic launch waits for: those of the edges of its graph, or the last one of its stream.
+/// Returns the kernels for whose end a programmatic launch waits: the sources of its edges in a graph, or the previous
+/// kernel on its stream.
 fn kernels_before(op: &Value, ops: &[&Value]) -> Vec<u64> {
     if op["graph"] != 0 {
         let waits = op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic");

@@ -1,4 +1,4 @@
-//! Records that a trace of a random program lacks, by the simulator's log.
+//! Determines, from the simulator's log, which records a trace of a random program lacks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,15 +8,15 @@ use super::log_paths::LAUNCH_NS;
 use super::random_program::number;
 use super::ties::DEFAULT_STREAM;
 
-/// Records that decide the times of a program and are missing in its trace. The first three make slack smaller, never larger;
-/// the simulator can write rows for the next three.
+/// Kinds of records that determine the times of a program and are missing in its trace. If one of the first three kinds
+/// is missing, the computed slack is too small, never too large. The simulator can write rows for the next three kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lack {
     /// Edges of a graph with several nodes.
     GraphEdges,
-    /// When a kernel lets the next one begin.
+    /// Times at which a kernel allows the next kernel to begin.
     Triggers,
-    /// Time of a launch: every launch of a kind waited for other work.
+    /// Duration of a launch, which is unknown if every launch of its kind waited for other work.
     LaunchTimes,
     /// Host functions of streams.
     HostFunctions,
@@ -24,11 +24,12 @@ pub(super) enum Lack {
     DefaultStream,
     /// Waits of threads for each other.
     Threads,
-    /// On which GPU a default stream waits for an event.
+    /// GPU on which a default stream waits for a CUDA event.
     WaitContexts,
 }
 
-/// `has_rows`: whether the trace has the rows that torch.profiler does not write.
+/// Returns the kinds of records that the trace lacks. `has_rows` is true if the trace contains the rows that
+/// torch.profiler does not write.
 pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
     let is_of_default_stream = |row: &Value| row["what"] != "stream" && row["stream"] == DEFAULT_STREAM;
@@ -45,8 +46,8 @@ pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
 }
 
-/// Whether the shortest launch of each kind is one that waited for nothing. A kind with less than 8 launches has the time of
-/// another kind.
+/// Whether the shortest launch of each kind did not wait for other work. A kind with fewer than 8 launches gets the
+/// launch time of another kind.
 fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     let mut kinds: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
     for op in ops.iter().filter(|op| has_rows || op["kind"] != "host" || op["graph"] != 0) {
@@ -63,13 +64,13 @@ fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     kinds.values().all(is_known)
 }
 
-/// A wait of a default stream for an event.
+/// A wait of a default stream for a CUDA event.
 struct DefaultStreamWait<'a> {
     /// Contexts of the work that the thread submitted just before and just after the wait.
     around: [Option<&'a Value>; 2],
     /// Context of the stream.
     context: &'a Value,
-    /// Whether later work shows for all other contexts that their default streams did not wait.
+    /// Whether later GPU work proves, for all other contexts, that their default streams did not wait.
     is_only_one: bool,
 }
 
@@ -94,9 +95,10 @@ fn waits_of_default_streams(schedule: &[Value]) -> impl Iterator<Item = DefaultS
     })
 }
 
-/// Whether work of the blocking streams of a context that was submitted after a call began before the end of such work that was
-/// submitted before the call. If a default stream waits for an event, it first waits for all blocking streams of its context,
-/// and they then wait for it. Kernels that may begin before the kernel before them ends are left out.
+/// Whether GPU work proves that a context's default stream did not wait in `call`. A default stream that waits for an
+/// event first waits for all blocking streams of its context, and these streams then wait for the default stream. So it
+/// did not wait if work that was submitted to a blocking stream after the call began before the end of such work that
+/// was submitted before the call. Kernels that may begin before the previous kernel ends are ignored.
 fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -> bool {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let calls: BTreeMap<u64, &Value> = rows("call").map(|row| (number(row, "corr"), row)).collect();
@@ -117,9 +119,10 @@ fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -
     began.zip(ended).is_some_and(|(began, ended)| began < ended)
 }
 
-/// Whether the trace shows the GPU of each default stream that waits for an event: the thread submitted work to it before and after
-/// the wait, or it is the only one whose later work does not contradict the wait. The row of the wait has the context of the event,
-/// and all GPUs give their default streams the same number.
+/// Whether the trace shows the GPU of each default stream that waits for an event. The GPU is known if the thread
+/// submitted work to this GPU both before and after the wait, or if this is the only GPU whose later work does not
+/// contradict the wait. The row of the wait does not show it: the row contains the event's context, and the default
+/// streams of all GPUs have the same id.
 fn has_wait_contexts(schedule: &[Value]) -> bool {
     waits_of_default_streams(schedule).all(|wait| {
         let is_around = wait.around.into_iter().flatten().all(|of_work| of_work == wait.context);
@@ -136,7 +139,8 @@ pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
     waits_of_default_streams(schedule).filter(is_unclear).count() as u64
 }
 
-/// Whether each graph of several nodes has an edge. A trace does not tell graphs without edges from those whose edges it lacks.
+/// Whether each graph with several nodes has an edge. A trace does not distinguish graphs without edges from graphs
+/// whose edges are missing.
 fn has_known_edges(ops: &[&Value]) -> bool {
     let mut graphs: BTreeMap<u64, (BTreeSet<u64>, bool)> = BTreeMap::new();
     for op in ops.iter().filter(|op| op["graph"] != 0) {

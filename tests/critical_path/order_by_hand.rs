@@ -1,10 +1,11 @@
-//! Two threads whose calls use one event. Slack ends where the order of these calls would change.
+//! Two threads whose calls use the same CUDA event. Slack is limited by the delay at which the order of these calls
+//! would change.
 
 use serde_json::{Value, json};
 
 use super::output::{Trace, read_json};
 
-/// A call of a function that waits for other threads, and that takes no time.
+/// Adds a call to a function that waits for other threads. The call takes no time.
 fn thread_wait(trace: Trace, thread: u32) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": "pthread", "name": "pthread_barrier_wait", "pid": 1, "tid": thread, "ts": 0, "dur": 0,
@@ -12,8 +13,8 @@ fn thread_wait(trace: Trace, thread: u32) -> Trace {
     }))
 }
 
-/// Thread 5 records event 9 after `first`. Thread 6 lets a stream wait for an event of this number. Streams 7 and 8 do not block.
-/// All times are in us.
+/// Returns a trace in which thread 5 records event 9 after `first`, and thread 6 makes a stream wait for the event with
+/// the id `waits_for`. Streams 7 and 8 are non-blocking. All times are in us.
 ///
 /// ```text
 /// thread 5   |launch 0-10|- synchronize 10-80 -|record 80-82|
@@ -56,7 +57,7 @@ fn two_threads(waits_for: u32) -> Trace {
     kind(kind(thread_wait(thread_wait(trace, 5), 6), 7), 8)
 }
 
-/// Slack of a kernel in ns, and the rule that makes it smaller.
+/// Returns the slack of a kernel in ns, and the rule that limits the slack.
 fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
     let file = trace.write(name);
     let deps = read_json(&["deps", file.to_str().unwrap()]);
@@ -67,13 +68,14 @@ fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
 
 #[test]
 fn slack_ends_where_two_threads_would_use_an_event_in_another_order() {
-    // The record must begin before the wait does, at 95, and it begins 5 us after the end of `first`, at 75.
+    // The call that records the event begins at 80, 5 us after the end of `first` at 75. This call must begin before
+    // the wait begins, at 95.
     assert_eq!(slack(two_threads(9), "order-same-event", "first"), (14_999, "order".into()));
     assert_eq!(slack(two_threads(9), "order-on-path", "second"), (0, Value::Null));
 }
 
 #[test]
 fn calls_that_use_different_events_may_change_their_order() {
-    // The record's call ends at 82, and the run at 157.
+    // The call that records the event ends at 82, and the run ends at 157.
     assert_eq!(slack(two_threads(10), "order-other-event", "first"), (75_000, Value::Null));
 }

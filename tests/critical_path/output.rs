@@ -20,13 +20,13 @@ pub(super) fn read_json(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Tables of `critical-path --list` for a trace, which gets this name.
+/// Writes a trace under `name`, and returns the tables of `critical-path --list` for it.
 pub(super) fn tables(trace: Trace, name: &str, args: &[&str]) -> Value {
     let file = trace.write(name);
     read_json(&[&["critical-path", file.to_str().unwrap(), "--list"], args].concat())
 }
 
-/// Parts as (start, duration, class, saving, name), in us.
+/// Returns the parts of the path as (start, duration, class, saving, name). Times are in us.
 pub(super) fn parts(tables: &Value) -> Vec<(i64, u64, &str, u64, &str)> {
     let rows = tables["path"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -38,7 +38,7 @@ pub(super) fn parts(tables: &Value) -> Vec<(i64, u64, &str, u64, &str)> {
     .collect()
 }
 
-/// Parts as (start, duration, class, name), in us.
+/// Returns the parts of the path as (start, duration, class, name). Times are in us.
 pub(super) fn spans(tables: &Value) -> Vec<(i64, u64, &str, &str)> {
     parts(tables)
         .into_iter()
@@ -46,7 +46,7 @@ pub(super) fn spans(tables: &Value) -> Vec<(i64, u64, &str, &str)> {
         .collect()
 }
 
-/// Smallest slack in ns, by name of the work.
+/// Returns the smallest slack in ns of the GPU work with each of the given names.
 pub(super) fn min_slacks<const N: usize>(tables: &Value, names: [&str; N]) -> [u64; N] {
     let rows = tables["slack"].as_array().unwrap();
     names.map(|name| rows.iter().find(|row| row["name"] == name).unwrap()["min_slack_ns"].as_u64().unwrap())

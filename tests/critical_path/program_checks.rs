@@ -1,5 +1,5 @@
-//! Compares the output of the command for a random program with the simulator's log and with runs of the program in which one piece of
-//! work takes longer or shorter.
+//! Compares the output of the command for a random program with the simulator's log, and with further runs of the
+//! program in which one GPU operation takes longer or shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::random_program::{
     end_with_host_functions, number,
 };
 
-/// Rows that decide the times and that torch.profiler does not write, as other tools do (docs/replay.md).
+/// Kinds of rows that determine the times, and that other tools write but torch.profiler does not (docs/replay.md).
 const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
 
 /// A random program.
@@ -21,13 +21,13 @@ const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,thread
 pub(super) struct Program {
     pub(super) seed: u32,
     without: u32,
-    /// Whether the trace has the rows of [`ROWS`].
+    /// Whether the trace contains the rows that [`ROWS`] requests.
     pub(super) has_rows: bool,
 }
 
 impl Program {
-    /// Chooses the features by the seed: programs whose traces have all that decides their times, programs with one feature
-    /// that traces do not record, and programs with all.
+    /// Chooses the features of the program by the seed. Some programs use only features that traces record completely,
+    /// some also use one feature that traces do not record, and some use all such features.
     pub(super) fn new(seed: u32, has_rows: bool) -> Self {
         let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
         let without = match seed % 8 {
@@ -43,7 +43,8 @@ impl Program {
         Self { seed, without, has_rows }
     }
 
-    /// `change`: an operation, and by how many nanoseconds it is longer.
+    /// Runs the program. `change` contains the id of an operation, and the time in ns by which the operation takes
+    /// longer.
     pub(super) fn run(self, change: Option<(u64, i64)>) -> Outcome {
         let change = change.map(|(op, by)| format!("{op}:{by}"));
         let mut variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
@@ -51,27 +52,28 @@ impl Program {
         random_program::run(self.seed, self.without, &variables)
     }
 
-    /// End of the last call or work that the trace has.
+    /// Returns the end of the last call or GPU work that the trace contains.
     fn end(self, schedule: &[Value]) -> u64 {
         if self.has_rows { end_with_host_functions(schedule) } else { end_of(schedule) }
     }
 }
 
-/// By how much work is shortened, in ns.
+/// Time by which an operation is shortened, in ns.
 const STEP_NS: u64 = 1_000;
 
-/// Slack, saving and reason as the command prints them for a piece of work.
+/// Slack, saving and reason that the command prints for a GPU operation.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     slack: u64,
-    /// Whether calls of different threads would change their order after this slack.
+    /// Whether the slack is limited because calls of different threads would change their order.
     is_limited: bool,
     saving: u64,
-    /// Why it began when it did.
+    /// Reason why the operation did not begin earlier.
     reason: &'static str,
 }
 
-/// Pieces of work as the command prints them, by begin, end and correlation id, as far as these are unique.
+/// Returns the command's output for each GPU operation, keyed by begin, end and correlation id. The value is `None` if
+/// several operations have the same key.
 fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
     let mut all = BTreeMap::new();
     for node in deps["nodes"].as_array().unwrap().iter().filter(|node| node["kind"] == "work") {
@@ -95,15 +97,15 @@ fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
     all
 }
 
-/// A program that ran again with an operation of another length.
+/// Result of running a program again with another duration of one operation.
 struct Rerun {
-    /// Time in ns by which it ended later.
+    /// Time in ns by which the rerun ended later than the first run.
     later: i64,
     /// Whether the threads made their calls, and got their locks, in the same order.
     keeps_order: bool,
 }
 
-/// Threads in the order of their calls, and in the order in which they waited for each other.
+/// Returns the thread ids in the order of the calls, and the thread ids in the order of the waits for other threads.
 fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
     ["call", "thread_wait"].map(|what| {
         let rows = schedule.iter().filter(|row| row["what"] == what);
@@ -115,7 +117,7 @@ fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
     })
 }
 
-/// A program with the dependencies that the command prints.
+/// A program, and the dependencies that the command prints for its trace.
 struct Checked<'a> {
     program: Program,
     lacks: &'a BTreeSet<Lack>,
@@ -179,7 +181,8 @@ impl Checked<'_> {
         assert_eq!(at, end, "{program:?}: the parts add up");
     }
 
-    /// Asserts that the program lacks a record that can make such a part wrong. Unknown edges, triggers and times of launches do not.
+    /// Asserts that the trace lacks a record whose absence can make such a part wrong. Unknown edges, triggers and
+    /// launch times cannot make it wrong.
     fn check_wrong_part(&self, part: &Value) {
         use Lack::*;
         let causes: &[Lack] = match part["class"].as_str().unwrap() {
@@ -191,7 +194,7 @@ impl Checked<'_> {
         assert!(is_explained, "{:?}, {:?}: not on a longest path: {part}", self.program, self.lacks);
     }
 
-    /// Whether a longest path of the log spends the time of a part in the same call or work.
+    /// Whether a longest path in the log spends the time of a part in the same call or GPU work.
     fn is_of_longest_path(&self, paths: &LogPaths, part: &Value, start: u64, end: u64) -> bool {
         let Some(node) = part["node"].as_str().and_then(|id| self.nodes.get(id)) else { return false };
         let time = |key: &str| self.window.0 + number(node, key);
@@ -212,12 +215,13 @@ impl Checked<'_> {
         }
     }
 
-    /// Compares the reason with the cause that the simulator logged.
+    /// Compares the reason that the command prints with the cause that the simulator logged.
     fn check_reason(&self, op: &Value, said: Said, counts: &mut Counts) {
         let cause = op["cause"].as_str().unwrap();
         let tied = |why: &str| {
             let mut until = waits_of(op).filter(|wait| wait["until"] == op["ready"]);
-            // A kernel that a trigger lets begin within a microsecond of its launch is taken for launched.
+            // If a trigger allows a kernel to begin within a microsecond of its arrival at the GPU, the command gives
+            // the launch as the reason.
             let late_ns = number(op, "begin") - number(op, "arrive");
             let is_launch = late_ns == 0 || (cause == "programmatic" && late_ns <= 1_000);
             until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
@@ -250,7 +254,7 @@ impl Checked<'_> {
         });
     }
 
-    /// Whether the trace has the last reason for which a piece of work waited.
+    /// Whether the trace contains a record of the last reason why an operation waited.
     fn is_recorded(&self, op: &Value) -> bool {
         if self.program.has_rows {
             // Which streams wait for a default stream, or with it for an event, depends on its GPU.
