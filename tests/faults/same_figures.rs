@@ -223,7 +223,7 @@ impl Figures {
         }
     }
 
-    /// Compares all numbers of a sentence with those that it must have.
+    /// Compares all numbers in a sentence with the expected numbers.
     fn sentence(&mut self, sentence: &str, expected: &[String]) {
         let found = numbers(sentence);
         let expected: Vec<String> = expected.iter().flat_map(|text| numbers(text)).collect();
@@ -309,7 +309,7 @@ impl Figures {
         let starts = |start: &str| answer.starts_with(start);
         match () {
             () if starts("critical path of ") => Some(self.path_figures()),
-            // Withheld, because work is missing.
+            // The summary withholds this figure, because GPU work is missing in the trace.
             () if starts("critical path: unknown, ") => Some(Vec::new()),
             () if starts("GPU work, lines and copies below") => {
                 let busy: u64 = ["start-up", "shutdown"].iter().flat_map(|part| apart(part, "busy_ns")).sum();
@@ -328,7 +328,7 @@ impl Figures {
                     texts.extend(["max_ns", "p50_ns"].map(|column| format_nanos(number(steps, column))));
                 }
                 for part in ["start-up", "shutdown"] {
-                    // The sentence does not name a part of 0 ns.
+                    // The sentence omits a part of 0 ns.
                     let longest = apart(part, "window_ns").into_iter().max().filter(|nanos| *nanos > 0);
                     texts.extend(longest.map(format_nanos));
                 }
@@ -369,11 +369,11 @@ impl Figures {
 pub(crate) struct Gain {
     /// The saved time and its share of the run: `takes 1.234 ms less (5.6 % of the steady part)`.
     pub(crate) saved: String,
-    /// Arguments of the command that predicts it.
+    /// Arguments of the command that predicts this gain.
     pub(crate) arguments: Vec<String>,
 }
 
-/// Returns the gain of which an answer tells; `None` if the answer is another one.
+/// Returns the gain that an answer predicts, or `None` if the answer predicts no gain.
 pub(crate) fn predicted_gain(answer: &str) -> Option<Gain> {
     let rest = answer.strip_prefix("predicted: ")?;
     let saved = &rest[rest.find("takes ")?..rest.find(" if ")?];
@@ -422,7 +422,7 @@ fn names_in(place: &str) -> Vec<&str> {
     place.split(' ').filter(|word| word.len() > 7 && (!is_between || word.starts_with("cuda"))).collect()
 }
 
-/// Numbers in a text, as written there.
+/// Returns the numbers in a text, in the same notation as in the text.
 fn numbers(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
     text.split(|c| !is_part(c))
@@ -460,7 +460,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
 fn summaries_of_traces_have_the_figures_of_the_detailed_verbs() {
     let mut wrong = Vec::new();
     let healthy = healthy();
-    // Leave out cases with impossible times of years, which the test cannot add up.
+    // Skip the cases with impossible times, which are years long, so that the test cannot add them up.
     let middle =
         cases().iter().filter(|case| case.name.ends_with("-middle") && !case.name.starts_with("impossible"));
     let chosen = middle.chain(&healthy);

@@ -7,16 +7,18 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Start of every run: nanoseconds since 1970.
+/// Start of every run, in nanoseconds since 1970.
 const START_NS: i64 = 1_750_000_000_000_000_000;
 const PROCESS: u32 = 4100;
-/// Streams as PyTorch numbers them: the legacy default stream, one for copies and one for collectives.
+/// Ids of streams, as PyTorch assigns them: the legacy default stream, a stream for copies, and a stream for
+/// collectives.
 pub(crate) const DEFAULT_STREAM: u32 = 7;
 pub(crate) const COPY_STREAM: u32 = 20;
 pub(crate) const NCCL_STREAM: u32 = 24;
 /// Number of pending launches of a stream after which the next launch blocks.
 const QUEUE_LENGTH: usize = 1024;
-/// Time from the start of a launch to the earliest start of its kernel, and between two kernels of a stream.
+/// Time from the start of a launch to the earliest start of its kernel. The next constant is the time between two
+/// kernels on a stream.
 const LATENCY_NS: f64 = 4_500.0;
 const GAP_NS: i64 = 900;
 
@@ -62,25 +64,25 @@ pub(crate) struct Rank {
     thread: usize,
     /// Ends of the pending work of each stream, by (device, stream).
     streams: BTreeMap<(u32, u32), VecDeque<i64>>,
-    /// Streams that wait for the legacy default stream, and for which it waits.
+    /// Streams that wait for the legacy default stream, and for which the legacy default stream waits.
     pub(crate) blocking_streams: BTreeSet<u32>,
     next_id: u64,
-    /// Thread and start of the last call.
+    /// Thread id and start of the last call.
     last_call: (u32, i64),
     /// Text of the trace; `None` if only the times are needed.
     text: Option<String>,
-    /// Scales the length of kernels.
+    /// Factor for the duration of every kernel.
     pub(crate) kernel_factor: f64,
     /// Host time added to every operator.
     pub(crate) operator_ns: f64,
     /// Host time that another profiler takes per launch.
     pub(crate) profiler_ns: f64,
-    /// Share of kernels without a record, and (next field) share of kernels with impossible times.
+    /// Share of kernels without a record. The next field is the share of kernels with impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
-    /// Number of records that are lost or get impossible times, because of the two shares above.
+    /// Number of records that are lost or get impossible times, because of `lost_share` and `impossible_share`.
     pub(crate) affected: u64,
-    /// Error of the clock that times GPU work, and (next field) error of all clocks of the process.
+    /// Error of the clock that times GPU work, in ns. The next field is the error of all clocks of the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -100,7 +102,7 @@ struct Open {
     id: u64,
 }
 
-/// A time on a stream, as recorded by an event.
+/// The time on a stream that a CUDA event recorded.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Event(i64);
 
@@ -113,8 +115,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// Runs a collective on device 0, on the stream for collectives. The collective's kernel ends on no rank before it
-    /// has started on all ranks.
+    /// Runs a collective on device 0, on the stream for collectives. The collective's kernel has to start on all ranks
+    /// before it can end on any rank.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();
@@ -124,12 +126,12 @@ impl World {
         }
     }
 
-    /// Nanoseconds from the start to the end of the last host or GPU work.
+    /// Returns the time in ns from the start of the run to the end of the last host or GPU work.
     pub(crate) fn length_ns(&self) -> i64 {
         self.ranks.iter().map(Rank::end).max().unwrap() - START_NS
     }
 
-    /// Writes one file per rank, and returns their names.
+    /// Writes one trace file per rank, and returns the names of the files.
     pub(crate) fn write(self, folder: &Path) -> Vec<String> {
         let mut names = Vec::new();
         for rank in self.ranks {
@@ -171,7 +173,7 @@ impl Rank {
         }
     }
 
-    /// Runs `body` with the noise of the fault with this number.
+    /// Runs `body` with the noise generator at index `number`.
     pub(crate) fn with_generator(&mut self, number: usize, body: impl FnOnce(&mut Self)) {
         let before = std::mem::replace(&mut self.generator, number);
         body(self);
@@ -233,7 +235,7 @@ impl Rank {
         self.close();
     }
 
-    /// Runs `body` on another thread while this one waits for it.
+    /// Runs `body` on another thread, while the current thread waits for that thread.
     pub(crate) fn on_thread(&mut self, thread: usize, body: impl FnOnce(&mut Self)) {
         let now = self.now();
         let before = std::mem::replace(&mut self.thread, thread);
@@ -264,7 +266,7 @@ impl Rank {
         id
     }
 
-    /// Launches a kernel of about `ns`.
+    /// Launches a kernel that takes about `ns`.
     pub(crate) fn launch(&mut self, kernel: &str, device: u32, stream: u32, ns: f64) {
         let (id, start) = self.start_launch("cudaLaunchKernel", device, stream);
         let ns = ns * self.kernel_factor * self.noise(0.04);
@@ -278,7 +280,7 @@ impl Rank {
         }
     }
 
-    /// Launches a graph of kernels with these names and lengths.
+    /// Launches a CUDA graph of kernels with the given names and durations.
     pub(crate) fn launch_graph<'a>(&mut self, stream: u32, kernels: impl Iterator<Item = (&'a str, f64)>) {
         let (id, mut start) = self.start_launch("cudaGraphLaunch", 0, stream);
         for (node, (kernel, ns)) in kernels.enumerate() {
@@ -300,7 +302,7 @@ impl Rank {
         let args = format!(r#","bytes":{bytes},"memory bandwidth (GB/s)":{:.3}"#, bytes as f64 / ns);
         self.finish_work("gpu_memcpy", name, (device, stream), id, (start, end), &args);
         if is_waiting {
-            // The call was written before the end of the copy was known, so its end is changed now.
+            // The call was written before the end of the copy was known, so the end of the call is changed now.
             self.extend_last_call(id, end + 2_500);
         }
     }
@@ -349,7 +351,7 @@ impl Rank {
         }
     }
 
-    /// Lets a second thread run a function in the background during `ns` from now on.
+    /// Makes a second thread run a function in the background for the next `ns`.
     pub(crate) fn background(&mut self, name: &str, ns: i64) {
         let start = self.now().max(self.threads[2].now);
         let (id, tid, end) = (self.take_id(), self.threads[2].id, self.now() + ns);
@@ -359,7 +361,7 @@ impl Rank {
     }
 
     fn start_collective(&mut self, annotation: &str) -> (u64, i64) {
-        // A collective waits for the work that is on the model's stream now.
+        // The collective waits for the work that has been submitted to the model's stream so far.
         self.open("user_annotation", annotation);
         let event = self.record_event(0, DEFAULT_STREAM);
         self.stream_waits(0, NCCL_STREAM, event);
@@ -514,7 +516,7 @@ impl Rank {
     }
 }
 
-/// Nanoseconds, written as microseconds with three decimals.
+/// A time in nanoseconds, which is displayed as microseconds with three decimals.
 struct Micros(i64);
 
 impl std::fmt::Display for Micros {

@@ -1,6 +1,6 @@
-//! The training loop that every case runs. Faults act at certain places in the loop. A fault does something in the
-//! wrong way (`on`) or in the right way. A fault's cost is the difference in length of these two runs, which have the
-//! same noise.
+//! The training loop that every case runs. Faults act at certain places in the loop. At its place, a fault does
+//! something in the wrong way (`on`) or in the right way. A fault's cost is the difference in duration between the run
+//! with the wrong way and the run with the right way. The two runs have the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -8,12 +8,12 @@ pub(crate) const LOAD: &str = "train.py(57): load_batch";
 pub(crate) const FORWARD: &str = "model.py(30): forward";
 pub(crate) const BACKWARD: &str = "train.py(64): backward";
 pub(crate) const OPTIMIZER: &str = "optimizer.py(21): step";
-/// Number of the first step.
+/// Number of the first step in the trace.
 const FIRST_STEP: usize = 5;
-/// Length of an ordinary kernel.
+/// Duration of an ordinary kernel.
 const KERNEL_NS: f64 = 180_000.0;
 
-/// The loop without a fault.
+/// Sizes and features of the loop, without faults.
 #[derive(Clone)]
 pub(crate) struct Shape {
     pub(crate) ranks: usize,
@@ -25,8 +25,8 @@ pub(crate) struct Shape {
     pub(crate) kernel_ns: f64,
     pub(crate) batch_bytes: u64,
     pub(crate) batch_copy: BatchCopy,
-    /// Length of the all-reduce of a step. The next field tells whether it follows the backward pass instead of running
-    /// during it.
+    /// Duration of the all-reduce in each step. The next field is true if the all-reduce follows the backward pass, and
+    /// false if it runs during that pass.
     pub(crate) all_reduce_ns: f64,
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
@@ -34,7 +34,7 @@ pub(crate) struct Shape {
     /// Whether the host waits, in each step, for the GPU work of two steps earlier.
     pub(crate) is_throttled: bool,
     pub(crate) startup_ns: f64,
-    /// Number of steps between two evaluations; 0 for none.
+    /// Number of steps between two evaluations, or 0 for no evaluations.
     pub(crate) evaluation_interval: usize,
     pub(crate) has_graphs: bool,
     pub(crate) has_flows: bool,
@@ -81,14 +81,14 @@ pub(crate) enum Place {
     End,
 }
 
-/// A place in the loop, with its step (from 0) and the number of steps.
+/// A place in the loop, with the index of the step (from 0) and the total number of steps.
 pub(crate) struct At {
     pub(crate) place: Place,
     pub(crate) step: usize,
     pub(crate) steps: usize,
 }
 
-/// A fault and how it is planted. `amount` grows with the cost.
+/// A fault, and the code that plants it. A larger `amount` causes a larger cost.
 pub(crate) struct Fault {
     pub(crate) id: &'static str,
     /// Name of an unusual form of the fault.
@@ -104,10 +104,11 @@ pub(crate) struct Fault {
     pub(crate) partner: &'static str,
 }
 
-/// Cause of a cost. Fields that do not apply are empty.
+/// Culprit that causes the cost of a fault. Fields that do not apply are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
-    /// Functions from the user's function to the innermost one. Each of them is a right answer about the culprit.
+    /// Functions on the stack, from the user's function to the innermost function. Each of these functions is a right
+    /// answer about the culprit.
     pub(crate) functions: &'static [&'static str],
     pub(crate) rank: Option<usize>,
     pub(crate) device: Option<u32>,
@@ -119,11 +120,11 @@ pub(crate) struct Culprit {
 /// Time or records of the trace in which the cost is visible.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shows {
-    /// Time of rank 0 without a kernel of the model.
+    /// Time in which no kernel of the model runs on rank 0.
     Idle,
-    /// Time of rank 0 with a kernel of the model.
+    /// Time in which a kernel of the model runs on rank 0.
     Busy,
-    /// Time of GPU 1 without a kernel.
+    /// Time in which no kernel runs on GPU 1.
     SecondIdle,
     /// Records that are missing or wrong.
     Records,
@@ -131,7 +132,8 @@ pub(crate) enum Shows {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Amounts {
-    /// The amount is searched between these two values, so that the cost is the required share of the run.
+    /// The amount is between these two values. A search finds the amount at which the fault costs the required share of
+    /// the run.
     Between(f64, f64),
     Fixed([f64; 3]),
 }
@@ -156,7 +158,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the same run, in which the fault of this number is done in the right way.
+    /// Returns the same run without one fault: at the place of the fault with index `number`, the loop does the right
+    /// thing.
     pub(crate) fn without(&self, number: usize) -> Self {
         let mut plan = self.clone();
         plan.planted[number].on = false;
@@ -167,7 +170,7 @@ impl Plan {
         self.simulate(false).length_ns()
     }
 
-    /// Nanoseconds that the fault of this number costs.
+    /// Returns the cost of the fault with index `number`, in ns.
     pub(crate) fn cost_ns(&self, number: usize) -> i64 {
         self.length_ns() - self.without(number).length_ns()
     }
@@ -248,7 +251,7 @@ impl Plan {
     }
 }
 
-/// An operator, its kernel, and the kernel's length in units of the shape's kernel length.
+/// An operator, its kernel, and the kernel's duration as a multiple of the shape's kernel duration.
 type Kernel = (&'static str, &'static str, f64);
 
 const FORWARD_KERNELS: &[Kernel] = &[
@@ -270,7 +273,8 @@ const OPTIMIZER_KERNELS: &[Kernel] = &[
     ("aten::_foreach_add_", "void multi_tensor_apply_kernel<Add>(float**)", 0.5),
 ];
 
-/// Runs an operator and its kernel on each device. In idle steps, device 0 does the work of device 1 too.
+/// Runs an operator and its kernel on each device. In idle steps, device 0 also does the work of device 1, which is
+/// idle.
 fn compute(rank: &mut Rank, shape: &Shape, step: usize, kernels: &[Kernel], at: usize) {
     let (operator, kernel, length) = kernels[at % kernels.len()];
     let first_idle = shape.steps - (shape.idle_share * shape.steps as f64).round() as usize;
@@ -348,7 +352,7 @@ fn backward(world: &mut World, shape: &Shape, step: usize) {
             world.ranks.iter_mut().for_each(Rank::close);
         }
     }
-    // The optimizer needs the sums of the gradients, so it waits for them.
+    // The optimizer needs the summed gradients, so it waits for the all-reduce.
     if shape.ranks > 1 {
         for rank in &mut world.ranks {
             let event = rank.record_event(0, NCCL_STREAM);
@@ -357,7 +361,7 @@ fn backward(world: &mut World, shape: &Shape, step: usize) {
     }
 }
 
-/// Launches a graph of the layers' kernels.
+/// Launches a CUDA graph that contains the layers' kernels.
 fn replay(rank: &mut Rank, shape: &Shape) {
     let work: Vec<_> =
         (0..shape.layers).map(|layer| FORWARD_KERNELS[layer % FORWARD_KERNELS.len()]).collect();

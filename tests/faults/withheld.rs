@@ -1,4 +1,5 @@
-//! Questions that the data cannot answer. The JSON of the summary must contain the reason for this, and no answer.
+//! Questions that the recorded data cannot answer. The summary's JSON must contain the reason why there is no answer,
+//! and must not contain an answer.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +30,7 @@ impl Summary {
         summary
     }
 
-    /// Summarises the file that a run without options leaves, with a fault that takes `percent` of it.
+    /// Summarises the file that a run without options writes. The run has a fault that takes `percent` % of the run.
     fn of_program(id: &str, percent: u64) -> Self {
         let program: &Program = PROGRAMS.iter().find(|program| program.id == id).unwrap();
         let recorded = program.record_sums(percent);
@@ -67,7 +68,8 @@ fn why_a_gpu_was_idle_if_work_is_missing() {
     assert!(costs.iter().all(|row| row["result"] == "BAD"), "{costs:?}");
 }
 
-/// Verbs that show idle time of streams, or what decides the length of a run, say that work is missing.
+/// Verbs that print the idle time of streams, or the parts that determine the duration of a run, warn that GPU work is
+/// missing.
 #[test]
 fn verbs_without_a_place_for_the_doubt_print_a_remark() {
     let case = cases().iter().find(|case| case.name == "launches_without_activity-middle").unwrap();
@@ -85,7 +87,8 @@ fn verbs_without_a_place_for_the_doubt_print_a_remark() {
 /// "What did the host do in the pauses?" No thread was sampled, so only the calls before and after the pauses are known.
 #[test]
 fn what_the_host_did_between_two_calls_without_samples() {
-    // On a busy machine, the GPU is also idle while a call has no processor. So the pauses take most of the idle time.
+    // On a busy machine, the GPU is also idle while a call has no processor. Therefore the planted pauses are made so
+    // long that they take most of the idle time.
     let summary = Summary::of_program("pauses", STRENGTHS[2]);
     assert!(summary.reason("what the host did in ").contains("gpuflame run --cpu-samples 99 --off-cpu"));
     assert!(summary.reason("gc_pauses").contains("--cpu-samples 99"));
@@ -93,7 +96,7 @@ fn what_the_host_did_between_two_calls_without_samples() {
     assert!(!summary.text().contains("write_log"), "{}", summary.text());
 }
 
-/// "Which rank is late?" The file of one rank does not show this.
+/// "Which rank is late?" The file of a single rank cannot answer this question.
 #[test]
 fn which_rank_is_late_from_the_file_of_one_rank() {
     let summary = Summary::of("straggler-middle", 1);
