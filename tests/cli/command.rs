@@ -88,7 +88,7 @@ fn a_flame_graph_drawn_from_a_recording_equals_the_runs_own() {
     }
 }
 
-/// Runs `gpuflame ARGS` with this umask.
+/// Runs `gpuflame ARGS` with the given umask.
 fn with_umask(folder: &Path, umask: &str, args: &[&str]) {
     let mut shell = Command::new("/bin/sh");
     shell.args(["-c", "umask $0 && exec \"$@\"", umask, env!("CARGO_BIN_EXE_gpuflame"), "-q"]).args(args);
@@ -120,7 +120,8 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// If the file kept its owner, this other user could write a script into the picture that root then opens in a browser.
+/// The output file belonged to another user. If the file kept its owner, that user could write a script into the
+/// picture, which root then opens in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");

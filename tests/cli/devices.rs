@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::support::{cuda, scratch, stage};
 
-/// Runs the verb in an empty folder, with only these libraries and variables.
+/// Runs the verb in an empty folder, with only the given libraries and environment variables.
 fn devices(libraries: &Path, variables: &[(&str, &str)], args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     for (name, _) in std::env::vars_os() {

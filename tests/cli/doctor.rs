@@ -1,4 +1,5 @@
-//! `gpuflame doctor`. The tests make it print each of its lines, on the simulated stack and without a GPU.
+//! Tests `gpuflame doctor`. Together, the tests make the command print each of its lines, on the simulated stack and
+//! without a GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +17,7 @@ struct Said {
     lines: Vec<(String, String, String, String)>,
 }
 
-/// Runs doctor in an empty folder, with the simulated stack and these variables.
+/// Runs doctor in an empty folder, with the simulated stack and the given environment variables.
 fn doctor(variables: &[(&str, &str)]) -> Said {
     doctor_in(&scratch("doctor"), cuda(), &gpuflame(), variables)
 }

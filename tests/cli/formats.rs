@@ -1,5 +1,5 @@
-//! Content of each format, compared with the table in `docs/formats.md`. A recording with every kind of row is
-//! converted to all formats, and each output is searched for the data that the table promises.
+//! Compares the content of each output format with the table in `docs/formats.md`. A recording with every kind of row
+//! is converted to all formats, and each output is searched for the data that the table promises.
 use std::fs;
 use std::io::Read as _;
 use std::path::Path;

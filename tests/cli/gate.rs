@@ -1,4 +1,5 @@
-//! `diff --new`: several runs before a change and several after it. The changes are known.
+//! Tests `diff --new`, which compares several runs before a change with several runs after it. In these tests the size
+//! of the change is known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -107,8 +108,8 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
         found.unwrap_or_else(|| panic!("no {by} {name} in {rows:#?}"))
     };
     assert_eq!((&rows[0]["by"], &rows[1]["by"]), (&"total".into(), &"step".into()));
-    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after it take 1.1 times 1,002,
-    // 1,006 and 1,010 thousandths, rounded down. Without the drift of the machine, the change is 10 %.
+    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after it take 1.1 times
+    // 1,002, 1,006 and 1,010 thousandths, rounded down. If the drift of the machine is removed, the change is 10 %.
     let total = row("total", "GPU work");
     assert_eq!(total["before_ns"], 60_240_000);
     let near = |value: &Value, expected: f64, within: f64| {

@@ -1,11 +1,11 @@
-//! Graphs whose capture was recorded in another file; all traces are hand-made.
+//! CUDA graphs whose capture was recorded in another file than their launches. All traces are hand-made.
 use std::fs;
 use std::path::Path;
 
 use crate::support::command::{Ran, gpuflame};
 use crate::support::scratch;
 
-/// An event of a thread.
+/// A trace event on a thread.
 fn slice(category: &str, name: &str, from: u64, nanos: u64, args: &str) -> String {
     format!(
         r#"{{"ph":"X","cat":"{category}","name":"{name}","pid":1,"tid":2,"ts":{from},"dur":{nanos},"args":{{{args}}}}}"#

@@ -54,7 +54,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
         (&8.into(), &2.into(), &6.into()),
         "{job}"
     );
-    // A single file keeps the rank that is stated in it.
+    // A single file keeps the rank that the file itself states.
     let (tables, remarks) = merge(&folder, &["3.json"]);
     assert_eq!(tables["ranks"][0]["rank"], 3);
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
@@ -75,7 +75,7 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
 }
 
-/// Verbs that compare ranks say which are missing, because a missing rank may have delayed the others.
+/// Verbs that compare ranks print which ranks are missing, because a missing rank may have delayed the other ranks.
 #[test]
 fn verbs_about_a_job_name_missing_ranks() {
     let folder = folder();

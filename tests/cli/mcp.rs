@@ -25,7 +25,7 @@ struct Client {
     server: Child,
     stdin: Option<ChildStdin>,
     lines: Receiver<String>,
-    /// Replies that arrived while the client waited for another one.
+    /// Replies that arrived while the client waited for another reply.
     replies: Vec<Value>,
     last_id: u64,
 }
@@ -359,7 +359,7 @@ fn garbage_between_messages_changes_nothing() {
     garbage.iter().for_each(|line| client.send_line(line));
     client.initialize();
     garbage.iter().for_each(|line| client.send_line(line));
-    // The server must not store a line without an end: it could fill the memory.
+    // The server must not store a line that never ends, because such a line could fill the memory.
     let long = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         client.stdin.as_mut().unwrap().write_all(&long).unwrap();
@@ -434,7 +434,7 @@ fn a_child_that_the_system_kills_is_an_error_of_the_call() {
     let mut client = Client::new(&folder, &[]);
     let waits = client.ask_tool("summary", &json!({"file": "waits"}));
     let child = client.wait_for_children(1).first().unwrap().to_string();
-    // Until `exec`, the child is still a copy of the server.
+    // Until it calls `exec`, the child process is still a copy of the server.
     wait_until("the child has started", || {
         let words = fs::read(format!("/proc/{child}/cmdline")).unwrap();
         words.starts_with(b"gpuflame\0summary\0").then_some(())

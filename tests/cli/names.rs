@@ -1,4 +1,5 @@
-//! Matching of names of two runs. Numbers that differ between runs are replaced, but only in the output of a view.
+//! Tests how names in two runs are matched. Numbers that differ between runs are replaced, but only in the output of a
+//! view.
 
 use std::fs;
 use std::path::Path;
