@@ -1,5 +1,5 @@
-//! Arrays, which textures and surfaces access: device memory with a shape. Copies of arrays have record kinds of their
-//! own in CUPTI. Texture and surface objects are mere numbers in the simulation.
+//! CUDA arrays: device memory with a shape, which textures and surfaces access. CUPTI uses separate copy kinds for
+//! arrays. In the simulation, texture and surface objects are only numbers.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
 
-/// Content of a cubin.
+/// Kernels and variables in a cubin, and its length.
 #[derive(Debug)]
 pub(crate) struct Cubin {
     /// Mangled names of the kernels.
@@ -15,7 +15,7 @@ pub(crate) struct Cubin {
     pub(crate) bytes: usize,
 }
 
-/// `.text.NAME` is a function's code, whatever other parts of the file state about it.
+/// Prefix of a section's name: the section `.text.NAME` contains the code of the function `NAME`.
 const TEXT: &[u8] = b".text.";
 /// Section types: symbols; a section without bytes in the file.
 const SYMBOLS: u32 = 2;
@@ -126,7 +126,7 @@ impl Image {
         }
     }
 
-    /// Symbols of a symbol table.
+    /// Returns the named symbols in a symbol table.
     fn symbols(&self, symbols: &Section, names: Option<&Section>) -> Vec<Symbol> {
         let Some(names) = names else { return Vec::new() };
         let count = symbols.bytes.checked_div(symbols.entry_bytes).unwrap_or(0);

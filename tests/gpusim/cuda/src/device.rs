@@ -82,7 +82,7 @@ fn attribute(attribute: u32, device: u32) -> u32 {
     }
 }
 
-/// All bytes of a UUID except the last, which is the ordinal.
+/// First 15 bytes of each device's UUID. The last byte depends on the device's ordinal.
 const UUID: [u8; 15] = *b"gpusim-device-0";
 
 fn uuid(device: u32) -> [u8; 16] {

@@ -1,4 +1,5 @@
-//! Graphs: creating, copying, instantiating, updating, launching. Only the stepped clock follows edges.
+//! Driver API functions that create, copy, instantiate, update and launch CUDA graphs. Only the stepped clock follows
+//! edges.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};

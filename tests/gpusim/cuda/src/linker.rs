@@ -1,4 +1,4 @@
-//! The linker of GPU code. The linker's output is its last input, and it accepts any image.
+//! The linker of GPU code. The linker accepts any image, and its output is a copy of its last input.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};

@@ -32,7 +32,7 @@ struct Module {
     variables: BTreeMap<CString, (u64, usize)>,
 }
 
-/// Loaded modules, by module number. The number of a module is its handle.
+/// Loaded modules, keyed by module id. A module's id is also its handle.
 #[derive(Default)]
 struct Modules {
     made: u32,
@@ -93,7 +93,7 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
     out.set(Kernel::of_name(name).handle())
 }
 
-/// Size of a variable whose real size is unknown.
+/// Size in bytes that is reported for a variable whose real size is unknown.
 const UNKNOWN_BYTES: usize = 4096;
 
 /// Returns a variable's address and size. The variable's memory exists from the first query until the module is

@@ -19,7 +19,7 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Kinds of events and metrics, which CUPTI 13.0 and later do not know.
+/// Activity kinds for CUPTI events and metrics, which CUPTI 13.0 and later reject.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
 /// Kinds whose records name no context, and the kind for whole graphs. The latter applies to all contexts or none.
@@ -79,7 +79,7 @@ extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
     answer(set_kind(None, kind, false))
 }
 
-/// Fails, because the simulation knows no configuration.
+/// Ignores the configuration, which the simulation does not interpret.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
     answer(set_kind(Some(subscriber), kind, true))

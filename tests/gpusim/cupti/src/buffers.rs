@@ -39,7 +39,7 @@ fn lending() -> Option<MutexGuard<'static, ()>> {
     settings::get().faults.hands_over_twice().then(|| lock(&LENDING))
 }
 
-/// A client's two buffer functions.
+/// A client's request and completion callbacks for buffers.
 #[derive(Clone, Copy)]
 pub(crate) enum Functions {
     /// The client registered functions of the old interface.
@@ -51,7 +51,7 @@ pub(crate) enum Functions {
 /// A client's buffer registration.
 pub(crate) struct Registration {
     functions: Mutex<Option<Functions>>,
-    /// Number of buffers that the client has lent to CUPTI and not got back.
+    /// Number of buffers that the client has lent to CUPTI and that have not been returned.
     out: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -102,7 +102,7 @@ impl Registration {
     }
 }
 
-/// Number of complete records of a buffer. The counter is never freed, because pending records point to it; the next
+/// Number of complete records in a buffer. The counter is never freed, because pending records point to it; the next
 /// buffer reuses it.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
@@ -193,7 +193,7 @@ impl Buffer {
         self.progress
     }
 
-    /// Whether every record is complete.
+    /// Whether every record in the buffer is complete.
     pub(crate) fn is_complete(&self) -> bool {
         self.progress.0.load(Relaxed) >= self.records
     }

@@ -1,4 +1,4 @@
-//! Callbacks: passes the core's events on to the clients.
+//! Callbacks: passes calls from the core on to the CUPTI clients.
 
 use crate::link::core;
 use crate::{frames, lanes, subscriber, worker};

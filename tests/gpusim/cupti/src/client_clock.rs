@@ -9,7 +9,7 @@ use gpusim_core::table::ClientClock;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A reading of both clocks at once.
+/// Readings of the client's clock and of the simulation's clock, taken at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ours: u64,
@@ -51,7 +51,7 @@ fn rate(first: Pair, latest: Pair) -> f64 {
     if (rate - 1.0).abs() < ALIKE { 1.0 } else { rate }
 }
 
-/// Makes this the client's clock from now on.
+/// Registers `clock` as the client's clock.
 pub(crate) fn register(clock: ClientClock) {
     let first = pair(clock);
     while clock::realtime() < first.ours + STALE {

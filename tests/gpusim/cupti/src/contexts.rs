@@ -35,12 +35,12 @@ pub(crate) fn forget() {
     IS_ANY.store(false, Relaxed);
 }
 
-/// Kinds that are enabled for any context.
+/// Returns the kinds that are enabled for at least one context.
 pub(crate) fn on_in_any() -> u64 {
     lock(&SAID).values().fold(0, |all, said| all | said.on)
 }
 
-/// Kinds of records that a client wants of a context.
+/// Returns the activity kinds that a client has enabled for a CUDA context.
 pub(crate) fn kinds(one: &Subscriber, context: u32) -> u64 {
     let of_all = one.kinds.load(Relaxed);
     if one.place != GLOBAL.place || !IS_ANY.load(Relaxed) {

@@ -27,7 +27,7 @@ const MOST_PENDING: usize = 8 << 10;
 /// With the virtual clock, number of new records after which the worker is woken.
 const BATCH: usize = 512;
 
-/// A record whose work is not known to be complete.
+/// A record in a buffer whose GPU work may not be complete yet.
 pub(crate) struct Pending {
     /// Time at which the work is complete.
     pub(crate) due: u64,
@@ -140,7 +140,7 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// Clients that want records of a kind, for this context if the record has a context.
+/// Returns the clients that have enabled a kind, for the given context if the record has a context.
 fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
     let kinds = move |one: &Subscriber| match context {
@@ -225,7 +225,7 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     }
 }
 
-/// Makes the record of an event or a wait, complete from the start.
+/// Makes the record of a recorded CUDA event or of a wait. The record is complete when it is appended.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     let [start, end] = client_clock::converted([dependency.start, dependency.end]);
     for owner in wanting(dependency.kind, Some(dependency.context)) {
@@ -235,7 +235,7 @@ pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     }
 }
 
-/// Makes the record of a move of unified memory, complete from the start.
+/// Makes the record of a move of unified memory. The record is complete when it is appended.
 pub(crate) extern "C" fn record_move(one: &Move) {
     let [start, end] = client_clock::converted([one.start, one.end]);
     for owner in wanting(kind::UNIFIED_MEMORY_COUNTER, None) {

@@ -1,4 +1,4 @@
-//! libcuda, found by its soname, and whether CUPTI can work with it.
+//! Finds libcuda by its soname, and checks whether CUPTI can work with it.
 
 use crate::result::Code;
 use gpusim_core::arg::{In, Out};

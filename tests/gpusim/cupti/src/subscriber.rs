@@ -16,9 +16,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// A client.
+/// A CUPTI client.
 pub(crate) struct Subscriber {
-    /// Number of the client's place in the table.
+    /// Index of the client's place in the table.
     pub(crate) place: usize,
     /// Address of the client's function (0: no subscriber) and its argument.
     callback: AtomicUsize,
@@ -44,7 +44,7 @@ pub(crate) struct Subscriber {
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 
-/// The client that the old interface's calls about records refer to.
+/// The client to which the old interface's calls about records refer.
 pub(crate) static GLOBAL: &Subscriber = &ALL[0];
 
 /// Callback domains other than the two API domains, each with its last callback id.
@@ -90,7 +90,7 @@ impl Subscriber {
         self.per_thread.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
     }
 
-    /// Target of a subscriber's handle.
+    /// Returns the handle by which the client refers to this subscriber.
     fn handle(&'static self) -> Handle {
         ptr::from_ref(self).cast_mut().cast()
     }
@@ -116,7 +116,7 @@ pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Ca
     ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
 }
 
-/// Switches on in the core every callback that any client wants.
+/// Enables, in the core, every callback that at least one client has enabled.
 fn renew_switches() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
@@ -125,7 +125,7 @@ fn renew_switches() {
     }
 }
 
-/// Switches on in the core every record kind that any client wants.
+/// Enables, in the core, every activity kind that at least one client has enabled.
 pub(crate) fn renew_kinds() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _alone = ONE_AT_A_TIME.lock();
