@@ -11,7 +11,7 @@ fn passing() -> [PathBuf; 3] {
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
 }
 
-/// GPU time of stacks with this leaf frame, or `None` if there is no such stack.
+/// GPU time in ns of the stacks with this leaf frame, or `None` if there is no such stack.
 fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     let folded = done.folded();
     let under = folded.iter().filter(|(frames, _)| frames.last().is_some_and(|frame| frame.starts_with(tip)));
@@ -32,7 +32,7 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
 }
 
 /// The program prints a line when it takes over the records, before any record is flushed. This line and gpuflame's
-/// line go to one pipe, so their order in the pipe is their order in time.
+/// line go to the same pipe, so the test sees which was printed first.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,8 +41,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets: once before it takes the records, and again after gpuflame
-/// has noticed that.
+/// The client reads a CUPTI attribute that gpuflame sets: once before it takes over the records, and again after
+/// gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -61,7 +61,7 @@ fn a_reopened_window_reclaims_the_records() {
     }
 }
 
-/// Returns a run with CUPTI 13.3 or later and a driver that supports several subscribers.
+/// Returns a run with CUPTI 13.3 or later and a driver that supports several CUPTI subscribers.
 fn sharing(program: &Path, when: &str) -> Run {
     let run = Run::new(program, Way::Injected).arg(when);
     run.env("GPUSIM_CUPTI_VERSION", "13.4").env("GPUSIM_DRIVER", "13030")
@@ -84,7 +84,7 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
 
 /// The client gets two error codes:
 /// - 39: the client cannot subscribe;
-/// - 14: calls that name no subscriber cannot be combined with calls that name one.
+/// - 14: a process cannot mix CUPTI calls that pass a subscriber with CUPTI calls that do not.
 #[test]
 fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -102,7 +102,7 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
-/// A driver without support for several subscribers allows only one, even if CUPTI is newer.
+/// A driver without support for several CUPTI subscribers allows only one, even if CUPTI is newer than the driver.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -118,8 +118,8 @@ fn clients() -> [PathBuf; 2] {
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that two groups of launches are present: the 50 before the client is active, and the 70 after it. The 40
-/// launches in between may be missing.
+/// Asserts that the 50 launches before the client is active and the 70 launches after it are present. The 40 launches
+/// in between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
@@ -174,13 +174,13 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end, the client disables its record kinds. In CUPTI, each kind has one switch for all clients. gpuflame
-    // must get the later records nevertheless.
+    // At its end, the client disables its record kinds. CUPTI switches each kind on or off for all clients together.
+    // gpuflame must get the later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// When it restarts, the client does not register its functions again: it does not know that gpuflame registered its
-/// own in between.
+/// When the client restarts, it does not register its buffer functions again, because it does not know that gpuflame
+/// registered its own in between.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -195,7 +195,7 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI converts all times to the clock that the client registered. After the client is done, gpuflame must get times
+/// CUPTI reports all times on the clock that the client registered. After the client is done, gpuflame must get times
 /// in nanoseconds again.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
@@ -230,8 +230,8 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
     }
 }
 
-/// If gpuflame cannot know when a client is done, that client keeps the records, even if another client subscribes
-/// meanwhile.
+/// If gpuflame cannot know when a client is done, that client keeps the records, even if another client subscribes in
+/// the meantime.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
@@ -266,7 +266,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // The client gets callbacks for at least 40 launches and a wait; each has an enter and an exit callback.
+        // The client gets callbacks for at least 40 launches and a wait; each call has an enter and an exit callback.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -282,8 +282,8 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     }
 }
 
-/// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both enter and
-/// exit of a launch, or neither. gpuflame must not attribute work to another launch.
+/// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both the enter
+/// and the exit callback of a launch, or neither. It must not attribute a kernel to the wrong launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
@@ -320,7 +320,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// Even with this setting, gpuflame detects the client. So the client sees none of gpuflame's settings and record
+/// Even with `GPUFLAME_YIELD=0`, gpuflame detects the client. So the client sees none of gpuflame's settings and record
 /// kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
@@ -337,8 +337,8 @@ fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions. CUPTI
-/// would call these functions because of gpuflame's record kinds, flushes and timestamp queries.
+/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions.
+/// gpuflame's record kinds, flushes and timestamp queries would make CUPTI call these functions.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -367,7 +367,7 @@ fn a_client_that_is_done_is_not_called_again() {
 }
 
 /// The second client enables a record kind before it registers its functions, as CUPTI's samples do. Another thread
-/// launches meanwhile.
+/// launches all the time.
 #[test]
 fn functions_of_an_unloaded_client_are_not_registered_again() {
     let [program, plugin, other] = passing();

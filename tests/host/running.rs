@@ -13,7 +13,7 @@ use crate::support::{Done, Run};
 /// Name of the checkpoint file of a process that died without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
-/// Whether the file is a recording whose header marks it as the sums of a process that exited.
+/// Whether the file is a recording whose header says that it has the final sums of a process that exited.
 pub(crate) fn is_finished(path: &Path) -> bool {
     let head = fs::read(path).unwrap_or_default();
     Reader::new(&head[..]).is_ok_and(|reader| reader.state().finished)
@@ -97,8 +97,8 @@ impl Running {
     }
 }
 
-/// Time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so far.
-/// The machine causes a delay of this length.
+/// Total time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so
+/// far. A busy machine, not gpuflame, causes this delay.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();

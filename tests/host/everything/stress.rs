@@ -1,6 +1,6 @@
-//! A program that does, at the same time, everything that makes unwinding hard. The tests check that nothing crashes or
-//! hangs, that the ledger is exact, and that names are right or marked unknown. `GPUFLAME_STRESS=600`, as in `.ci/long`,
-//! runs each test for ten minutes.
+//! A program that does, at the same time, everything that makes unwinding hard. The tests check that the program
+//! neither crashes nor hangs, that the ledger is exact, and that function names are right or marked as unknown.
+//! `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,8 +26,8 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know hand-made stacks. The sanitizer's SIGSEGV handler would hide a crash of the
-        // program.
+        // The sanitizer does not know the stacks that the program allocates itself. The sanitizer's SIGSEGV handler
+        // would hide a crash of the program.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
@@ -39,9 +39,9 @@ fn counts(done: &Done) -> BTreeMap<&str, u64> {
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// Returns the call site and the work in the truth file for a stack. The search begins at the leaf, because some stacks
-/// do not reach a root: hand-made stacks, and stacks with wrong unwind information. Only the module of a plugin may be
-/// unknown.
+/// Returns the call site of a stack, and the name of its GPU work in the truth file. The search begins at the leaf,
+/// because some stacks do not reach a root: hand-made stacks, and stacks with wrong unwind information. Only the module
+/// of a plugin may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

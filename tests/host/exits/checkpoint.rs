@@ -1,5 +1,5 @@
 //! The checkpoint of a process that dies without running its exit handlers. The checkpoint holds everything recorded
-//! until then, and every verb can read it.
+//! until the last write, and every subcommand of `gpuflame` can read it.
 //!
 //! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
 
@@ -27,7 +27,7 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Waits until the checkpoint holds all 1,100 launches, then ends the program in the way `how`.
+/// Waits until the checkpoint holds all 1,100 launches, then ends the program as `how` says.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
@@ -153,8 +153,8 @@ fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     }
 }
 
-/// gpuflame must not map its files: if a page cannot be read any more (a file server is gone), touching it would raise
-/// SIGBUS in the program.
+/// gpuflame must not map its output files into memory. If the file server becomes unreachable, access to a mapped page
+/// would raise SIGBUS in the program.
 #[test]
 fn output_files_are_not_memory_mapped_while_they_are_written() {
     for formats in ["svg", "gfr", "chrome", "cupti-text"] {
@@ -169,7 +169,7 @@ fn output_files_are_not_memory_mapped_while_they_are_written() {
     }
 }
 
-/// Start of the recording, and the last moment that the recording covers.
+/// Times at which the recording starts and ends.
 fn moments(folder: &Path) -> Option<(u64, u64)> {
     let mut reader = Reader::new(BufReader::new(File::open(folder.join(FILE)).ok()?)).ok()?;
     while reader.next_row().ok()?.is_some() {}
@@ -177,7 +177,7 @@ fn moments(folder: &Path) -> Option<(u64, u64)> {
 }
 
 /// The first checkpoint is early: a worker may call `_exit` soon after its first launch. In this test the second
-/// checkpoint would only be written after 1,000 s.
+/// checkpoint is due only after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
@@ -193,7 +193,7 @@ fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     assert!((0..20).any(is_soon));
 }
 
-/// The process is like a worker of `torch.compile`, which uses CUDA only to ask for its version.
+/// The process is like a worker of `torch.compile`, which calls CUDA only to read its version.
 #[test]
 fn a_process_that_launches_nothing_writes_no_file() {
     let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
@@ -204,7 +204,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // This is ten checkpoint intervals.
+            // 500 ms are ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -266,7 +266,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // A process that was ending would have ended after this time.
+        // If the process were ending, it would have ended within 200 ms.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -279,7 +279,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
-        // The next checkpoint would be written only after 1,000 s.
+        // The next periodic checkpoint is due only after 1,000 s.
         let run = Run::new(program(), Way::Injected).args(["left", "exit"]);
         let mut running = Running::of(in_trouble(run.env("GPUFLAME_CHECKPOINT", "1000"), "later"));
         running.wait_for(|running| (running.folder.join(FILE).exists(), "no file".to_owned()));
@@ -287,7 +287,8 @@ fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // The file has one counter per thread. The second one is that of `main`, which launches 1,000 times.
+            // The file has one launch counter per thread. The second counter belongs to the main thread, which launches
+            // 1,000 times.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -369,8 +370,8 @@ fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may arrive after the last checkpoint. Six intervals without a change count as the end of
-    // changes.
+    // The last activity may arrive after the last checkpoint. If the file stays unchanged for six intervals, the test
+    // takes it as complete.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -415,8 +416,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // Between two complete rewrites, the file grows to at most twice its size after the first of them. The limit allows
-    // one more step, because the test only samples the size.
+    // Between two complete rewrites, the file may double in size. The limit allows for one more append, because the
+    // test only samples the size.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -480,7 +481,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    // The launch is in the file, but the collector hangs at its activity.
+    // The launch is in the file, but the collector hangs when it processes the launch's activity.
     running.wait_for(|running| {
         let read = run::read(running.folder.join(FILE), &ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
@@ -543,7 +544,7 @@ fn an_unwritable_checkpoint_path_is_reported_at_most_once_and_the_program_contin
     assert_eq!(done.sum("launches").0, 1100);
 }
 
-/// Preloads `tests/programs/filesystem.c`, which makes the file system fail; `trouble` names how.
+/// Preloads `tests/programs/filesystem.c`, which makes file operations fail in the way that `trouble` names.
 pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
@@ -592,7 +593,7 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
 #[test]
 fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread hangs after 0.1 s. Launches made after that must be collected nevertheless.
+    // The thread that writes checkpoints hangs after 0.1 s. Launches made after that must be collected nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -607,7 +608,7 @@ fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
 #[test]
 fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
-        // The file is read here; after that, only the exit should write another checkpoint.
+        // The test reads the file here. After this read, only the exit should write another checkpoint.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
         let mut running = Running::of(run);
         running.until(1100);
@@ -680,8 +681,8 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// Runs a program until its recording has 1,100 launches, cannot grow any more, and gpuflame has reported that. The
-/// program then continues to launch.
+/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has reported that it
+/// cannot. The program then continues to launch.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -742,7 +743,7 @@ fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
 
 #[test]
 fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
-    // The picture alone needs more space than the disk has.
+    // The SVG file alone needs more space than the disk has.
     let Some(disk) = Disk::new(16) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
@@ -832,7 +833,7 @@ fn assert_told_once(trouble: &str, why: &str) {
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
     // On a full disk, existing bytes can still be overwritten. So the file itself states that it is incomplete. After
-    // other errors, only the message that the process printed does so.
+    // other errors, only the message that the process printed states it.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -35,13 +35,14 @@ fn end(done: &Done) -> (Option<i32>, Option<i32>) {
     (done.code, done.signal)
 }
 
-/// Number of launches that had returned when the process ended, by thread.
+/// Number of launches of each thread that had returned when the process ended.
 fn launched(done: &Done) -> Vec<u64> {
     let bytes = fs::read(done.folder.join("launched")).unwrap();
     bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap())).collect()
 }
 
-/// Asserts that the ledger adds up and that the files exist and agree with it. Returns the number of launches.
+/// Asserts that the ledger's counts add up, and that the files exist and agree with the ledger. Returns the number of
+/// launches.
 fn assert_written(done: &Done) -> u64 {
     let (launches, became) = done.sum("launches");
     let (_, activities) = done.sum("activities");
@@ -119,7 +120,8 @@ fn a_hanging_cupti_delays_the_exit_at_most_by_the_limit() {
     assert_eq!(done.ledger("CUPTI did"), [&line["CUPTI did ".len()..]], "{}", done.stderr);
 }
 
-/// Asserts that the program dies of the signal and prints nothing more, and that the files hold all earlier launches.
+/// Asserts that the signal kills the program, that the program prints nothing more, and that the files hold all earlier
+/// launches.
 fn assert_dies_of(signal: i32, done: &Done) {
     assert_eq!((end(done), done.stdout.as_str()), ((None, Some(signal)), "ready\n"), "{}", done.stderr);
     let launches = assert_written(done);
@@ -154,8 +156,9 @@ fn a_signal_inside_malloc_leaves_the_files() {
     }
 }
 
-/// gpuflame's threads never use the arenas of the allocator. So the stopped thread may hold the lock of any arena for
-/// any time. The simulated CUPTI allocates memory when it answers a call. So this test covers calls of CUPTI, too.
+/// gpuflame's threads never use the C library's heap arenas. So the files are written even if a stopped thread holds an
+/// arena's lock forever. The simulated CUPTI allocates memory when it answers a call, so this test covers calls into
+/// CUPTI, too.
 #[test]
 fn a_signal_on_a_thread_that_holds_the_heap_lock_leaves_the_files() {
     let library = compile("tests/programs/heap.c", &["-O2", "-shared", "-fPIC", "-Wl,--as-needed"]);
@@ -298,7 +301,8 @@ fn gpuflame_signals_0_leaves_signals_alone() {
     assert_nothing_written(&done);
 }
 
-/// Starts `shell` with the program's path as `$1`, waits until the program is ready, and sends its process group a signal.
+/// Starts the script `shell` with the program's path as `$1`, waits until the program is ready, and sends the signal to
+/// the process group.
 fn in_a_shell(shell: &str, signal: Option<i32>) -> Done {
     let script = Run::new(Path::new("/bin/bash"), Way::Injected).args(["-c", shell, "bash"]).arg(program());
     let (mut command, folder) = script.into_command();

@@ -60,8 +60,8 @@ fn a_handler_that_restores_the_previous_action_and_raises_again_leaves_files() {
     }
 }
 
-/// Like uvicorn, the program installs its handler before CUDA starts. So the signal does not have its default action
-/// when gpuflame starts.
+/// Like uvicorn, the program installs its handler before CUDA starts. So gpuflame does not find the signal's default
+/// action when it starts.
 #[test]
 fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files() {
     for way in WAYS {
@@ -77,8 +77,8 @@ fn a_server_that_restores_the_default_and_raises_the_signal_again_leaves_files()
     }
 }
 
-/// GNU's linker gives a program without exports an empty hash table, so this table does not show how many imports there
-/// are.
+/// GNU's linker gives a program without exports an empty symbol hash table. gpuflame therefore cannot learn the number
+/// of imports from this table.
 #[test]
 fn a_program_without_exports_that_restores_the_default_leaves_files() {
     let program = compile("tests/programs/handlers.c", &["-O1", "-no-pie"]);

@@ -1,6 +1,6 @@
-//! However and whenever a program is ended, its outputs must hold every launch made before, by thread and launching
-//! function, and no work that never ran. The reference is the truth file of the simulated stack. The truth file gets a
-//! line for each piece of work when the work starts.
+//! However and whenever a program is ended, its outputs must hold every launch made before the end, under the right
+//! thread and function. They must not hold GPU work that never ran. The reference is the truth file of the simulated
+//! stack. The truth file gets a line for each piece of work when the work starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
 //! each test tries ten moments.
@@ -21,17 +21,18 @@ use crate::support::{Done, Run, Way, compile, root, skip};
 const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
 /// Number of nodes in the program's graph.
 const NODES: u64 = 3;
-/// Upper bound on the difference between the truth file's clock and ours, in ns.
+/// Upper bound on the difference between the truth file's clock and gpuflame's clock, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, not counting the time for which its thread waits for a processor.
+/// Maximum delay of a checkpoint in ms, not counting the time for which the thread that writes it waits for a
+/// processor.
 const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Returns the time after which to end the process, below 300 ms. The times are multiples of the golden section, which
-/// spreads them evenly.
+/// Returns how long to wait before ending the process; always below 300 ms. Multiples of the golden ratio spread these
+/// delays evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -40,12 +41,12 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-/// A program's work, by thread number and launching function.
+/// A program's GPU work, keyed by thread number and launching function.
 type Work = BTreeMap<(u64, String), Count>;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
-    /// Number of pieces launched before a given moment.
+    /// Number of kernels, copies and fills launched before the process was ended.
     before: u64,
     all: u64,
 }
@@ -67,8 +68,8 @@ fn truth(path: &Path, moment: u64) -> Work {
     work
 }
 
-/// Asserts that folded stacks hold all of `work` and no other work. The first frame of each stack is the name of its
-/// thread. The launch that a thread was making when the process ended may be missing.
+/// Asserts that folded stacks hold all GPU work in `work` and nothing else. The first frame of each stack is the name
+/// of its thread. The launch that a thread was making when the process ended may be missing.
 fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     let mut threads: Vec<u64> = work.keys().map(|(thread, _)| *thread).collect();
     threads.dedup();
@@ -92,7 +93,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
         let site = site.unwrap_or_else(|| panic!("no thread launched {frames:?}: {work:?}"));
         *found.entry(site.clone()).or_default() += pieces;
     }
-    // The slack covers two launches: one in flight, and one whose activities CUPTI still holds.
+    // The slack covers two launches per thread: one in flight, and one whose activities CUPTI has not delivered.
     let slack = 2 * NODES;
     assert!(without_stack <= slack * threads.len() as u64, "{stacks:?}");
     for (site, Count { before, all }) in work {
@@ -101,9 +102,9 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     }
 }
 
-/// Reads the file of a process that was killed at `ended`. Returns the time of the last mark, and the stacks with
-/// counts. Asserts that this mark is not older than the file states, plus the time that a loaded machine takes to write
-/// it.
+/// Reads the file of a process that was killed at `ended`. Returns the time of the last checkpoint mark, and the stacks
+/// with counts. Asserts that the mark is at most as old as the file states, plus the time that a loaded machine takes
+/// to write it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
@@ -192,8 +193,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends the signal to each worker, at a different moment for each. For each worker, returns its process id, the
-/// moment, and how long it had waited for a processor.
+/// Sends the signal to the workers, to each at a different time. Returns for each worker its process id, the time of
+/// the signal, and for how long the worker had waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();

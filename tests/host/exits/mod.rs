@@ -1,4 +1,4 @@
-//! Ends of programs: by themselves, by a signal or by a crash. The tests check which files are left.
+//! Programs that exit, are ended by a signal, or crash. The tests check which files are left.
 
 pub(super) mod checkpoint;
 mod ending;

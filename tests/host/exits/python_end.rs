@@ -53,7 +53,7 @@ fn assert_written(done: &Done) -> u64 {
     ran
 }
 
-/// Lines of stderr that are not gpuflame's.
+/// Lines on stderr that gpuflame did not print.
 fn own_words(done: &Done) -> Vec<&str> {
     done.stderr.lines().filter(|line| !line.starts_with("gpuflame: ")).collect()
 }
@@ -117,7 +117,7 @@ fn a_forked_python_child_exits_even_if_the_loader_lock_was_held() {
 }
 
 /// While gpuflame writes its files, Python has already restored the default action of the signal. So a second signal
-/// would end the process at once.
+/// would kill the process before all files are written.
 #[test]
 fn a_second_interrupt_while_files_are_written_loses_nothing() {
     for python in all() {
@@ -134,7 +134,7 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second signal arrives while Python still handles the first one. Or it arrives at Python's end, after the default
+/// The second signal arrives either while Python still handles the first signal, or at Python's end, after the default
 /// action was restored.
 #[test]
 fn two_quick_interrupts_leave_the_files() {

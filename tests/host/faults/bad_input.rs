@@ -1,8 +1,8 @@
-//! Bad input never changes how the application ends; examples are a machine without CUPTI, a full disk and nonsensical
-//! records. The program returns its own exit code, one line names the problem, and files on disk are complete.
+//! Bad input (a machine without CUPTI, a full disk, nonsensical records) never changes how the application ends. The
+//! program returns its own exit code, one line names the problem, and files on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
-//! in turn, and a fill after every tenth kernel.
+//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 of 301 ns
+//! alternately, and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ fn odd(how: &str) -> Run {
     Run::new(program(), Way::Injected).arg(how)
 }
 
-/// Runs the program with these variables and asserts that it returns its own exit code.
+/// Runs the program with these environment variables, and asserts that the program returns its own exit code.
 fn run(how: &str, variables: &[(&str, &str)]) -> Done {
     let done = variables.iter().fold(odd(how), |run, (name, value)| run.env(name, value)).done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
@@ -69,7 +69,7 @@ fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
-/// Number after `word` in the ledger's line `lost:`.
+/// Returns the count after `word` in the ledger's line `lost:`.
 fn lost(done: &Done, word: &str) -> u64 {
     let lines = done.ledger("lost: ");
     let mut parts = lines[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -97,7 +97,8 @@ fn assert_parts(done: &Done, word: &str, total: u64, expected: &[(&str, u64)]) {
     assert_eq!((sum, parts), (total, expected), "{word}\n{}", done.stderr);
 }
 
-/// Asserts that all 110 launches and activities are present, and that the kernels `add` and `mul` took these times.
+/// Asserts that all 110 launches and activities are present, and that the kernels `add` and `mul` took `adds` and
+/// `muls` ns in total.
 fn assert_whole(done: &Done, adds: u64, muls: u64) {
     let leaves = by_leaf(done);
     assert_eq!(leaves["[GPU_Kernel]add_d301"], adds, "{leaves:?}");
@@ -265,7 +266,7 @@ fn quiet_prints_nothing() {
 #[test]
 fn the_unit_may_be_microseconds_or_a_count() {
     let done = run("plain", &[("GPUFLAME_UNIT", "us")]);
-    // 50 kernels of 301 ns take 15.05 us in total. Only this sum is rounded, not each kernel.
+    // 50 kernels of 301 ns take 15.05 us in total. Only this total is rounded, not the duration of each kernel.
     assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 15);
     assert_eq!(by_leaf(&done)["[GPU_Kernel]mul_d1200"], 60);
     let done = run("plain", &[("GPUFLAME_UNIT", "count")]);
@@ -308,7 +309,7 @@ fn streamed_outputs_share_the_line_about_an_unwritable_path() {
 /// Files written by default.
 const WRITTEN: [&str; 7] =
     ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
-/// Files written by default if the name without a number is already taken.
+/// Names of the files written by default if the unnumbered names are already taken.
 const NUMBERED: [&str; 7] = [
     "out.1.csv",
     "out.1.folded",
@@ -449,7 +450,8 @@ impl Drop for Disk {
 
 #[test]
 fn outputs_that_fit_on_a_small_disk_are_written_without_the_larger_ones() {
-    // The disk has four pages of 4 KiB. The folded file and the table need one page each, and the picture about five.
+    // The disk has four pages of 4 KiB. The folded file and the CSV table need one page each, and the SVG file about
+    // five.
     let Some(disk) = Disk::new(16) else { return };
     let formats = "folded,svg,csv";
     let done =
@@ -497,8 +499,8 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Tests of wrong launches and records. Every tenth launch is a short kernel, so is every eleventh piece of work. Five
-// pieces of work have numbers that are multiples of 20. The last of them is a long kernel; the others are short.
+// Tests of wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh kernel or fill.
+// The fault "every=20" hits five kernels or fills. The last of these five is a long kernel; the others are short.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -528,7 +530,7 @@ fn records_with_zero_or_reversed_times_are_counted_without_weight() {
     }
 }
 
-/// Some records have times in 1970 or in the next year, or last a hundred years. The time of these records counts
+/// Some records have times in 1970 or in the next year, or last a hundred years. The durations in such records count
 /// neither as busy nor as idle GPU time.
 #[test]
 fn records_with_impossible_times_are_counted_without_weight() {
@@ -617,7 +619,8 @@ fn records_delivered_twice_are_reported_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
-/// Counts of impossible input from CUPTI: delivered buffers that were not gpuflame's, and callbacks without data.
+/// Two counts of impossible input from CUPTI: delivered buffers that did not belong to gpuflame, and callbacks without
+/// data.
 fn cannot_be(done: &Done) -> [u64; 2] {
     let lines = done.ledger("CUPTI returned ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
@@ -651,7 +654,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
 
 #[test]
 fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
-    // With early deliveries each record has a buffer of its own.
+    // With `GPUSIM_EARLY` each record is delivered in a buffer of its own.
     for (every, variable, value) in [
         (1, "GPUSIM_EARLY", "1"),
         (3, "GPUSIM_EARLY", "1"),
@@ -666,7 +669,7 @@ fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // In this run CUPTI fills the buffers, and gpuflame lends each returned buffer to CUPTI again.
+    // In this run CUPTI fills its buffers, and gpuflame gives CUPTI each returned buffer again.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");
@@ -705,8 +708,8 @@ fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
 
 #[test]
 fn records_delivered_before_a_fatal_cupti_error_are_kept() {
-    // After its fatal error CUPTI neither delivers buffers nor makes callbacks. Work number 100,000 is the first that
-    // gpuflame does not see.
+    // After its fatal error CUPTI neither delivers buffers nor makes callbacks. The 100,000th kernel or fill is the
+    // first that gpuflame does not see.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI failed").len(), 1, "{}", done.stderr);
@@ -816,7 +819,7 @@ fn activities_before_a_device_reset_are_recorded() {
     run("reset", &[]).assert_exact();
 }
 
-/// A thread of gpuflame hangs in a call of CUPTI. gpuflame waits for this thread only once.
+/// A thread of gpuflame hangs in a call to CUPTI. gpuflame waits for this thread only once.
 #[test]
 fn a_hanging_cupti_delays_device_resets_only_once() {
     let run = Run::new(Path::new("timeout"), Way::Injected).args(["60"]).arg(program()).arg("resets");

@@ -18,7 +18,8 @@ fn unloadable() -> PathBuf {
         let entry = dynamic_entry(&library, 0x6fff_fffb).expect("the library has DT_FLAGS_1");
         assert_ne!(library[entry] & 8, 0, "DF_1_NODELETE");
         library[entry] &= !8;
-        // The file is a link to the library of all tests. Remove the link first, so that this library stays unchanged.
+        // The file is a link to the library that all tests share. Remove the link first, so that the shared library
+        // stays unchanged.
         fs::remove_file(&path).unwrap();
         fs::write(&path, library).unwrap();
     }

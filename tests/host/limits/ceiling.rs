@@ -1,5 +1,6 @@
-//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the user's ceiling,
-//! sums equal those of the truth file to the nanosecond, and the flame graph still shows the work that matters.
+//! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the memory ceiling
+//! that the user set. Sums equal those of the truth file to the nanosecond, and the flame graph still shows the stacks
+//! with the most GPU time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use crate::running::{FILE, Running, starved_for};
 use crate::support::{Done, Run, Way, compile, plugin, skip};
 
 const CEILING_MIB: f64 = 24.0;
-/// Number of launches that `before` makes; `after` makes as many.
+/// Number of launches that each of the functions `before` and `after` makes.
 const PLANTED: u64 = 1000;
 /// Number of new stacks, kernels or threads after which the program launches `between` once.
 const BETWEEN: u64 = 64;
@@ -45,8 +46,8 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Checks what must hold in all of these floods: bounded memory, right sums, a ledger that adds up, and the exact time
-/// of the planted work. Returns GPU time by call site and leaf frame.
+/// Checks what must hold in each test of this file: bounded memory, right sums, a ledger that adds up, and the exact
+/// GPU time of the planted launches (`before`, `between`, `after`). Returns GPU time by call site and leaf frame.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
     // `second` makes one launch more than each of the other planted functions.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
@@ -63,7 +64,7 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // gpuflame may forget the work of `second` before the flood, but not the work after it.
+    // gpuflame may forget what `second` launched before the flood, but not what it launched after the flood.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -125,7 +126,8 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // Time for which gpuflame's threads waited for a processor does not count: they could not write then.
+        // The time for which gpuflame's threads waited for a processor does not count, because they could not write
+        // during it.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
         eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.state().missed_mark, running.stderr());
@@ -152,7 +154,7 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container, this is often the path outside the container, and only the root is mounted.
+            // In a container, this path is often the path on the host, where only the hierarchy's root is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -265,8 +267,8 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
-/// A thread that launches takes 384 KiB, so the ceiling leaves room for 64 threads at a time. The kernel kills a process
-/// that exceeds the group's limit.
+/// gpuflame needs 384 KiB per launching thread, so the ceiling leaves room for 64 such threads at the same time. The
+/// kernel kills a process that exceeds the group's limit.
 #[test]
 fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
     let program = compile("tests/programs/threads.c", &["-O2"]);

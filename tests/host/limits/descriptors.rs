@@ -1,5 +1,5 @@
-//! gpuflame never interferes with the descriptors, files, stderr or exit status of a host, whatever the host does with
-//! them.
+//! gpuflame never interferes with the descriptors, files, stderr or exit status of a host, whatever the host does to
+//! its descriptors and files.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -59,7 +59,7 @@ fn a_data_file_on_descriptor_2_does_not_get_the_ledger() {
     assert_all_written(&done, 1_000);
 }
 
-/// Asserts that the ledger is in a file next to the outputs and in the recording.
+/// Asserts that the ledger was written to a file next to the outputs and to the recording, not to stderr.
 fn assert_in_ledger_file(done: &Done) {
     assert_eq!(done.ledger("launches ").len(), 0, "{}", done.stderr);
     let written = done.file("out.ledger.txt");
@@ -96,8 +96,8 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::from_output(output, folder)
 }
 
-/// Starts the program in each possible way with a regular file as descriptor 2, and tests whether the ledger is written
-/// to it.
+/// Starts the program in each possible way with a regular file as descriptor 2, and tests whether that file gets the
+/// ledger.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     let shipped = crate::processes::preload::shipped().join("libgpuflame-preload.so");
@@ -212,7 +212,8 @@ fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     assert_all_written(&done, 1_000);
 }
 
-/// After gpuflame has written, the program checks the flags of its stderr; it fails if one of them was cleared.
+/// After gpuflame has written the ledger, the program checks the flags of its stderr. The program fails if gpuflame has
+/// cleared a flag.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     let done = run("nonblocking");

@@ -1,6 +1,6 @@
-//! Memory that gpuflame holds: it depends on the number of distinct stacks, not on the number of launches. The memory
-//! is measured in two ways: by the ledger, and by the kernel's figures for the process minus those of a run without
-//! gpuflame.
+//! Memory that gpuflame holds depends on the number of distinct stacks, not on the number of launches. The tests
+//! measure this memory in two ways: by the ledger, and by the Linux kernel's figures for the process, minus those of a
+//! run without gpuflame.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -15,9 +15,9 @@ const MOST_PER_CELL: f64 = 256.0;
 /// Maximum growth after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
-/// Nanoseconds that cudaLaunchKernel takes with a CUPTI client, from a published measurement on hardware.
+/// Duration of cudaLaunchKernel with a CUPTI client, in ns, from a published measurement on hardware.
 const TRACED_DRIVER: u32 = 4_000;
-/// Number of threads of `load`.
+/// Number of threads of the program `load`.
 const THREADS: u64 = 8;
 
 /// Memory held at the end of `main`, in bytes.
@@ -38,17 +38,18 @@ fn resident(stdout: &str) -> f64 {
     line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1024.0
 }
 
-/// Runs `load` with `args`. gpuflame keeps up with the launches: the program waits for it after every 4,096.
+/// Runs `load` with `args`. gpuflame keeps up with the launches, because the program waits for gpuflame after every
+/// 4,096 launches.
 fn held(args: &str) -> Held {
     held_at(&format!("{args} --flush 4096"), 0)
 }
 
-/// Turns the simulation's truth file off, because writing it would take memory too.
+/// Turns off the simulation's truth file, which would also use memory.
 fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
 
-/// Memory of the program without gpuflame.
+/// Anonymous memory of the program in bytes, in a run without gpuflame.
 fn without() -> f64 {
     static WITHOUT: OnceLock<f64> = OnceLock::new();
     *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
@@ -71,8 +72,8 @@ fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
 }
 
 /// Runs `load` twice and returns the smaller result. Results differ by up to 1 MiB between runs: if the collector has
-/// to wait for a processor, tables grow further before it empties them. Memory that grows with the number of launches
-/// shows in both results.
+/// to wait for a processor, its tables grow further before it empties them. Taking the smaller result is safe: memory
+/// that grows with the number of launches is visible in both.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -149,8 +150,8 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
 /// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.
-/// Checks memory, the sums, and that losses are reported. Returns the share of launches that were matched with their
-/// activities.
+/// Checks that memory is bounded, that the sums are right, and that losses are reported. Returns the share of launches
+/// that were matched with their activities.
 fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let most = |run: Run| {
         let args = format!("--watch 1 --launches {asked}");

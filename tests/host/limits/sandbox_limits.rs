@@ -1,5 +1,5 @@
-//! Limits that the application or its environment sets. gpuflame respects them, and does not make the application
-//! exceed them.
+//! Limits that the application or its environment sets. gpuflame respects these limits, and does not make the
+//! application exceed them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,8 +22,8 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
     }
 }
 
-/// The first call sets gpuflame up, so gpuflame's functions are on the stack of that thread. A cancellation must not
-/// unwind the stack before these functions have returned.
+/// The first CUDA call sets gpuflame up, so gpuflame's functions are on the calling thread's stack. If the thread is
+/// cancelled, its stack must not be unwound before these functions have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -42,8 +42,7 @@ fn a_cancel_pending_during_a_gpuflame_call_takes_effect_after_it() {
     assert_eq!(done.stdout, "20\n", "{}", done.stderr);
 }
 
-/// gpuflame must not change the `errno` that the host's last call set. The program uses 77, which is not an error number
-/// of this system.
+/// gpuflame must not change the `errno` that the host's last call set. The program sets `errno` to 77.
 #[test]
 fn errno_is_preserved_by_every_entry_point() {
     let program = compile("tests/programs/errno.c", &["-O2", "-DLINKED"]);
@@ -82,7 +81,7 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
-    // NVTX, which would find gpuflame through its own variable, must not load it either.
+    // NVTX finds gpuflame through the variable NVTX_INJECTION64_PATH. NVTX must not load gpuflame either.
     let program = compile("tests/programs/ranges.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_DISABLE", "1").done();
@@ -92,8 +91,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A set-user-id program has its owner's rights, whichever user starts it. Without this check, that user could make
-/// gpuflame write files where only the owner may write.
+/// A set-user-id program has its owner's rights, whichever user starts it. If gpuflame read its settings there, any
+/// user could make it write files where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;
@@ -184,7 +183,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // Without root's rights, a thread may not lower its nice value. So the thread keeps that of its creator.
+    // Only root may lower a thread's nice value. Otherwise gpuflame's thread keeps the nice value of the thread that
+    // created it.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -192,8 +192,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     assert!(ours.iter().all(is_right), "{}", done.stdout);
 }
 
-/// If gpuflame gets no more memory, it stops and the program continues. The checkpoint holds the recording up to that
-/// time.
+/// If gpuflame cannot get more memory, it stops recording and the program continues. The checkpoint holds the recording
+/// up to that time.
 #[test]
 fn an_address_space_limit_costs_the_recording_and_not_the_process() {
     let program = compile("tests/programs/starved.c", &["-O1"]);
@@ -215,7 +215,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         assert!(!is_out || !names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
-    // In these runs all threads share one heap, which cannot grow any more.
+    // In the following runs all threads share one heap, which cannot grow any more.
     for (kib, formats) in
         [(0, "folded,svg"), (64, "folded,activities"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
     {
@@ -308,8 +308,8 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
     // At the first launch on an alternate stack, gpuflame learns unwind rules. Two frames are on the alternate stack:
-    // the function that learns the rules, and its caller, which walks a thread's own stack. To avoid the caller's frame
-    // there would cost 40 instructions per launch.
+    // the function that learns the rules, and its caller, which walks a thread's own stack. Keeping the caller's frame
+    // off the alternate stack would cost 40 instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -331,7 +331,7 @@ fn without_available_threads_one_line_is_printed_and_the_program_exits_normally(
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
-/// Each launch is a runtime call with a driver call nested in it.
+/// Each launch is a CUDA runtime call with a driver call nested in it.
 #[test]
 fn launches_on_threads_without_state_are_counted_once() {
     for nested in ["shared", "distinct"] {
@@ -365,7 +365,7 @@ fn documented_calls(of_samples: bool) -> Vec<String> {
 
 const ALL_FORMATS: &str = "folded,svg,csv,idle,activities,gfr,chrome,wait,alloc";
 
-/// The sandbox kills the process if it makes a system call that is not listed.
+/// The sandbox kills the process if the process makes a system call that the documentation does not list.
 #[test]
 fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
@@ -398,14 +398,15 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // Checks the sandbox itself: with one documented call removed from its list, it kills the process.
+    // Checks the sandbox itself: if one documented call is missing from the sandbox's list, the process is killed.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
 }
 
-/// Traces a program with strace. The program installs a seccomp filter after its first launch, when the runtime has
-/// finished its own set-up. In some runs strace makes a system call fail. gpuflame then uses other calls instead.
+/// Traces a program with strace. The program installs a seccomp filter after its first launch, when the CUDA runtime
+/// has finished its own set-up. In some runs strace makes a system call fail, and gpuflame uses another system call
+/// instead.
 #[test]
 fn no_new_kind_of_system_call_is_made_after_set_up() {
     if Command::new("strace").arg("-V").output().is_err() {
@@ -429,14 +430,15 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that each kind of call made after set-up was made before as well, and that the `expected` kinds are made
-/// after it. Returns false if this machine does not allow tracing.
+/// Asserts that each system call made after set-up was also made before, and that the `expected` system calls are made
+/// after set-up. Returns false if this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
     // With this delay, threads that set-up creates start only after set-up, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // If strace makes calls fail, gpuflame makes calls that are not documented for a filter.
+    // If strace makes a system call fail, gpuflame makes calls that the documentation's list for seccomp filters does
+    // not have.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -463,7 +465,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
     let after: BTreeSet<_> = after.lines().filter_map(made).collect();
-    // Calls that the program itself makes: it sleeps, its threads end, and it exits.
+    // System calls of the program itself: it sleeps, its threads end, and it exits.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
     let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
     assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
@@ -478,8 +480,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
-/// The program makes launches, ranges, marks and queries. Meanwhile the limit on its address space is lowered in steps,
-/// down to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
+/// The program makes launches, NVTX ranges, marks and queries. While it runs, the limit on its address space is lowered
+/// in steps, down to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());

@@ -10,7 +10,7 @@ use crate::support::command::gpuflame as command;
 use crate::support::harmless::{assert_harmless, assert_harmless_tables};
 use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 
-/// GPU time of one turn of the program's two threads, in ns.
+/// GPU time of one iteration of the program's two threads, in ns.
 const NANOS: u64 = 2 * 10_600;
 /// The program's file name. File names may contain any character except slashes.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
@@ -34,7 +34,7 @@ fn run(program: &Path, how: &str, output: &str, formats: &str) -> Done {
     run.env("GPUFLAME_OUTPUT", output).env("GPUFLAME_CHECKPOINT", "0.2").done()
 }
 
-/// Runs the gpuflame command with the simulated stack, in `folder`.
+/// Runs the gpuflame command with the simulated CUDA stack, in `folder`.
 fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
     Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
         .in_folder(folder)
@@ -42,7 +42,7 @@ fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
         .done()
 }
 
-/// Texts that gpuflame showed, each with its source.
+/// Texts that gpuflame printed or wrote, each with the name of its source.
 #[derive(Default)]
 struct Shown(Vec<(String, String)>);
 
@@ -57,8 +57,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds a UTF-8 file, as a table or as a text, depending on its name. A file that is not UTF-8 must not contain the
-    /// harmful names.
+    /// Adds a UTF-8 file. The file's name decides whether it is checked as a table or as a text. A file that is not
+    /// UTF-8 must not contain the harmful names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();

@@ -1,5 +1,5 @@
-//! The folder of the outputs is removed or renamed during the run. Messages at the exit must be true. Content that open
-//! files still have is written to files again.
+//! The folder of the outputs is removed or renamed during the run. Messages at the exit must be true. gpuflame restores
+//! files whose content is still available through open descriptors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn prepare(formats: &str) -> Run {
     run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Waits until the recording has all launches, changes the folder, and waits for the exit.
+/// Waits until the recording has all launches, calls `change` on the output folder, and waits for the exit.
 fn changed(run: Run, change: impl FnOnce(&Path)) -> Done {
     let mut running = Running::of(run);
     let recording = running.folder.join("deep/out.gfr");
@@ -79,8 +79,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// If no descriptor above the host's range is free, gpuflame opens the file again for each write. So if the file's name
-/// is removed, its content is lost.
+/// If no descriptor above the host's range is free, gpuflame opens the file again for each write. So the content is
+/// lost if the file is deleted.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;

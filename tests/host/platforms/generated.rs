@@ -1,6 +1,6 @@
-//! Launches through functions that are generated at run time, have no unwind information and keep any value in rbp.
-//! Also launches on stacks whose pages are mapped and unmapped. The exit status must be the same as without gpuflame,
-//! and stacks must be complete.
+//! Launches through functions that are generated at run time, have no unwind information and keep arbitrary values in
+//! rbp. Other launches are on stacks whose pages are mapped and unmapped during the run. The exit status must be the
+//! same as without gpuflame, and stacks must be complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -29,7 +29,7 @@ fn runs(how: &str) -> Vec<Done> {
     (0..RUNS).map(run).collect()
 }
 
-/// Returns the GPU time of stacks that reach `main`, and the GPU time of all stacks.
+/// Returns the GPU time in ns of the stacks that reach `main`, and of all stacks.
 fn whole(done: &Done) -> (u64, u64) {
     let stacks = done.folded();
     let is_whole = |frames: &[String]| frames[0] == "main";

@@ -25,7 +25,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 differ from a walk of every frame, 0 differ from libgcc's walk";
-    // The call that waits for the GPU at the end has one more stack.
+    // The call that waits for the GPU at the end of the program adds one stack.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks captured again, {unlike}")]);
     let stacks = done.folded();
@@ -37,15 +37,15 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     done
 }
 
-/// Number of distinct stacks that the ledger lists as `what`.
+/// Number of distinct stacks that the ledger's line `lost:` counts under `what`.
 fn marked(done: &Done, what: &str) -> u64 {
     let line = done.ledger("lost: ")[0];
     let count = line.split(", ").find_map(|part| part.strip_prefix(what)?.strip_prefix(' '));
     count.unwrap_or_else(|| panic!("no {what} in {line}")).parse().unwrap()
 }
 
-/// Greenlets share the thread's own stack. When another greenlet runs, the first one's part of the stack is copied
-/// elsewhere. Below a greenlet's frames are the frames that switched to it. So stacks reach `main`.
+/// Greenlets share the thread's own stack. When a greenlet is switched out, its part of the stack is copied elsewhere.
+/// Below a greenlet's frames are the frames of the code that switched to it, so stacks reach `main`.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };

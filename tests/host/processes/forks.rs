@@ -1,11 +1,11 @@
-//! Forked children. No child may wait for a lock whose holder does not exist in the child. A child that was forked
-//! before a session exists, and uses CUDA, is recorded like any other process.
+//! Forked children. A child must not wait for a lock that is held by a thread of its parent. A child that was forked
+//! before gpuflame's session began, and that uses CUDA, is recorded like any other process.
 
 use std::fs;
 
 use crate::support::{Run, Way, compile, gpuflame};
 
-/// Calls that create a child: the first runs fork handlers, the second does not, and the third bypasses the C library.
+/// Calls that create a child: `fork` runs fork handlers, `_Fork` does not, and `clone` bypasses the C library.
 const WAYS: [&str; 3] = ["fork", "_Fork", "clone"];
 
 #[test]
@@ -20,8 +20,8 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
     }
 }
 
-/// However a child of a process with a session is created, it must write nothing, end as it would without gpuflame, and
-/// leave its parent's counts unchanged.
+/// A child of a recorded process must write nothing, end as it would without gpuflame, and leave its parent's counts
+/// unchanged. It does not matter how the child is created.
 #[test]
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);

@@ -1,4 +1,4 @@
-//! The preloaded library sets environment variables. The variables make the driver and NVTX load gpuflame. Setting the
+//! The preloaded library sets environment variables that make the CUDA driver and NVTX load gpuflame. Setting the
 //! variables must not harm threads that read the environment at the same time.
 
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // A value that an ancestor process has set is about the ancestor's descriptor 2, not this process's.
+    // If an ancestor process has set the variable, its value describes the ancestor's descriptor 2, not this process's.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -123,7 +123,8 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// In a shell with the preload library, the user would see all messages that its programs print while they start.
+/// If the preload library disturbed static and musl programs, its user would see messages from every program that a
+/// shell starts.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

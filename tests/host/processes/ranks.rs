@@ -12,8 +12,8 @@ use crate::support::{Run, Way, compile, scratch, skip};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight processes at once in one folder. The processes have 1 to 8 steps: step I has I launches of 20,000 ns.
-/// Returns the time until all processes had ended.
+/// Runs eight processes at once in one folder. The processes run 1 to 8 steps; in step I, a process launches I kernels
+/// of 20,000 ns. Returns the time until all processes had ended.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {
@@ -102,7 +102,7 @@ fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     assert_eq!(ranks, ["0", "1", "2", "3", "4", "5", "6", "7"]);
     assert_eq!(said.matches("gpuflame: launches 6 = matched 6 ").count(), 8, "{said}");
     let merged = merged(&folder);
-    // Step I has I launches of 20,000 ns.
+    // In step I, a process launches I kernels of 20,000 ns.
     for rank in 0..8 {
         let under = format!("rank {rank};");
         let of_rank = merged.iter().filter(|(stack, _)| stack.starts_with(&under));

@@ -1,6 +1,7 @@
 //! Servers write all files when they are stopped by SIGTERM or Ctrl+C.
 //!
-//! The program, `tests/programs/served.py`, does what uvicorn, gunicorn and `multiprocessing` do; its kernels take 1,000 ns.
+//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers; its kernels take
+//! 1,000 ns.
 
 use std::fs;
 use std::io;
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use crate::running::is_finished;
 use crate::support::{Done, Run, Way, root, skip};
 
-/// Number of launches of each process that launches.
+/// Number of launches that each launching process makes.
 const LAUNCHES: u64 = 200;
 
 /// Ids of the processes that have launched.
@@ -34,9 +35,9 @@ fn signal(to: i32, signal: i32) {
     assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs a server until it has launched, waits for `after`, and stops it. Either SIGTERM goes to the server alone, or
-/// SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must not depend on whether the first
-/// checkpoint is written during `after`.
+/// Runs a server until its processes have launched, waits for `after`, and stops the server. Either SIGTERM goes to the
+/// server alone, or SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must not depend on
+/// whether the first checkpoint is written during `after`.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

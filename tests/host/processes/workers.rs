@@ -1,4 +1,5 @@
-//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. The workers must write all files nevertheless.
+//! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. gpuflame must write the files of these workers
+//! nevertheless.
 //!
 //! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
 
@@ -92,7 +93,7 @@ fn launched(folder: &Path) -> Vec<u32> {
     names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
 }
 
-/// One worker is killed because it ran too long; some are replaced by new ones; the rest end with the server.
+/// The server kills one worker that ran too long and replaces some workers; the other workers end with the server.
 #[test]
 fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     if !has_python() {

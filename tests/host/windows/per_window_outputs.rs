@@ -1,5 +1,5 @@
-//! Output files per window. Each window has a set of files with the launches of that window. The set is written while
-//! the process runs. All sets together hold the launches of all windows.
+//! Output files per window. Each window has a set of files with the launches made in that window. gpuflame writes this
+//! set while the process still runs. All sets together hold the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -27,7 +27,7 @@ fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Running {
     Running::of(settings.iter().fold(run, |run, (name, value)| run.env(name, value)))
 }
 
-/// GPU time of all stacks in a window's folded file, or `None` if the file does not exist.
+/// GPU time in ns of all stacks in a window's folded file, or `None` if the file does not exist.
 fn nanos(folder: &Path, window: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(format!("out.{window}.folded"))).ok()?;
     Some(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum())
@@ -77,7 +77,7 @@ fn each_window_gets_its_own_files_while_the_process_runs() {
     assert_eq!(set["files"], serde_json::json!(["out.7.folded", "out.7.csv"]));
     let edges = set["windows"][0].as_array().unwrap();
     assert!(edges[0].as_u64() < edges[1].as_u64(), "{set}");
-    // One recording has the rows of all windows.
+    // There is one recording for all windows, not one per window.
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
@@ -140,8 +140,8 @@ fn cpu_time_of_a_thousand_windows_compared_with_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// Runs the program; writing the first window's files hangs in the file system. Tells the program to end after
-/// `seconds`.
+/// Runs the program with a file system that hangs when the first window's files are written. Tells the program to end
+/// after `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
     let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
@@ -163,8 +163,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // The outputs of a window reach the hanging thread at the next flush, some seconds after the window closed. The
-    // outputs may also reach it at the exit.
+    // The hanging thread gets the outputs of a window at the next flush, some seconds after the window closed, or at
+    // the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -219,7 +219,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     let truth = truth(&done);
     let mut expected = vec![0; 12];
     for (id, time) in launches {
-        // Each launch in a window began before that window's recorded end.
+        // A launch belongs to the first window whose recorded end is not before the launch's start.
         let window = windows.iter().position(|(_, closed)| time <= *closed).unwrap();
         expected[window] += truth[&id].nanos;
     }
@@ -228,7 +228,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     assert!(expected.iter().all(|nanos| *nanos > 0), "{expected:?}");
 }
 
-/// Whether the recording shows that launch callbacks were switched off this many times.
+/// Whether the recording shows that launch callbacks were switched off at least `times` times.
 fn is_quiet(folder: &Path, times: usize) -> bool {
     let Ok(file) = File::open(folder.join("out.all.gfr")) else { return false };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
@@ -239,8 +239,8 @@ fn is_quiet(folder: &Path, times: usize) -> bool {
     found >= times
 }
 
-/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, that changes only the
-/// cost of a launch.
+/// Waits until CUPTI's launch callbacks are off, two seconds after a window closes. In this test, switching the
+/// callbacks off only makes launches cheaper.
 fn wait_for_quiet(running: &mut Running, times: usize) {
     running
         .wait_for(|running| (is_quiet(&running.folder, times), "launch callbacks are still on".to_owned()));
@@ -277,6 +277,7 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     let line = done.ledger("closed: for")[0];
     let not_seen: u64 = line.rsplit("; ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
     assert!(not_seen > 0 && not_seen <= of["outside"], "{line}");
-    // All other activities belong to launches that were seen: one activity per launch, three for the graph.
+    // All other activities belong to launches that gpuflame saw: one activity per launch, and three for the graph
+    // launch.
     assert!(activities - not_seen <= launches + 2, "{}", done.stderr);
 }

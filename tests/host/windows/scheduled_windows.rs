@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// Maximum difference in ns between the actual and the recorded time at which a window opens or closes. A thread may
-/// lose its processor in between.
+/// Maximum difference in ns between the actual and the recorded time at which a window opens or closes. The thread may
+/// be preempted between the two.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -29,10 +29,10 @@ fn run(args: &[&str], settings: &[(&str, &str)]) -> Run {
     settings.iter().fold(run, |run, (name, value)| run.env(name, value))
 }
 
-/// A piece of work as it really ran.
+/// A kernel, copy or fill as it ran according to the truth file.
 pub(crate) struct Work {
     thread: u64,
-    /// Time of the launch, and duration of the work.
+    /// Time at which the launch call began, in ns.
     entered: u64,
     pub(crate) nanos: u64,
 }
@@ -112,14 +112,15 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     let (activities, of) = done.sum("activities");
     let (all, inside) = (truth.len() as u64, found.launches.len() as u64);
     assert_eq!((activities, of["matched"], of["outside"]), (all, inside, all - inside), "{}", done.stderr);
-    // If no window is open for a long time, gpuflame stops seeing launches.
+    // If no window is open for a long time, gpuflame turns off launch callbacks and does not see launches.
     let is_all_seen = !done.stderr.contains("gpuflame: closed: for ");
     assert!(launches == all || launches < all && !is_all_seen, "{launches} of {all}: {}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (inside, launches - inside), "{}", done.stderr);
     counts
 }
 
-/// Runs the program with `threads` threads until `until` returns. `until` waits for the windows to open and close.
+/// Runs the program with `threads` threads until the function `until` returns, which waits for the windows to open and
+/// close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -208,8 +209,8 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
-    // A call takes 2 ms, and the pause before the next one takes 0.3 ms. So nearly always every thread is in a call.
-    // Callbacks are off between windows, and are turned on during calls.
+    // A launch call takes 2 ms, and the pause before the next call takes 0.3 ms. So nearly always every thread is in a
+    // call. Callbacks are off between windows, and are turned on during calls.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -353,8 +354,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins in the window and ends three seconds after the window. If callbacks were turned off in between,
-/// gpuflame would not see the exit of this call.
+/// The call begins while the window is open and returns three seconds after it closed. If callbacks were turned off in
+/// between, gpuflame would not see the exit of this call.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

@@ -1,4 +1,4 @@
-//! The result that is expected for pieces of work, and the result that was reported.
+//! Sums and loss counts of a chaos program: the expected ones, and the ones that gpuflame reported.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::{Done, plain};
 
-/// A piece of work as listed in the truth file.
+/// A kernel, copy or fill, as listed in the simulated stack's truth file.
 pub(super) struct Piece {
     pub(super) site: String,
     pub(super) leaf: String,
@@ -50,7 +50,7 @@ pub(super) const NO_STACK: &str = "[no launch stack]";
 /// GPU time in nanoseconds, by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts of the ledger and sums of the flame graph; either the reported or the expected ones.
+/// Counts from the ledger and sums from the flame graph, either expected or reported.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
@@ -74,7 +74,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the result that is expected for this work, given which pieces were dropped and which were delivered.
+    /// Returns the account that is expected for this GPU work, given which pieces were dropped and which were
+    /// delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -97,14 +98,14 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            // This fault adds a copy of the record with a correlation id of no call.
+            // This fault delivers a copy of the record whose correlation id does not belong to any call.
             all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;
         all
     }
 
-    /// Returns the result that a run reported on stderr and in its folded file.
+    /// Returns the account that a run reported on stderr and in its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -140,7 +141,7 @@ impl Account {
         }
     }
 
-    /// Returns the result of reading the recording after the run.
+    /// Returns the account that is read from the recording after the run.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");
@@ -167,7 +168,7 @@ impl Account {
     }
 }
 
-/// GPU time by launching function, which is the name of the call site.
+/// GPU time by call site (the launching function) and leaf frame.
 fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {

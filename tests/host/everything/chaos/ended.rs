@@ -23,9 +23,9 @@ pub(super) struct Ended<'a> {
     pub(super) done: Done,
 }
 
-/// Upper bound on the difference between the truth's clock and ours, in ns.
+/// Upper bound on the difference between the truth file's clock and gpuflame's clock, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint. The limit is long, because several of these programs share two processors.
+/// Maximum delay of a checkpoint, in ms. The limit is long because several chaos programs share two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
@@ -37,13 +37,13 @@ impl Ended<'_> {
         lines.map(|line| Piece::of(&line)).collect()
     }
 
-    /// Every piece of work that was started.
+    /// All GPU work that was started, according to the truth file.
     fn started(&self) -> Vec<Piece> {
         self.lines("started")
     }
 
-    /// Returns three values that the program recorded: the time of its end (0 if it did not reach it), the number of
-    /// launches until then, and the number of records that the rival received.
+    /// Returns three values that the program recorded: the time at which it ended (0 if it was killed earlier), the
+    /// number of launches until then, and the number of records that the rival (another CUPTI client) received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
@@ -97,8 +97,8 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches made while the process ends may be missing; earlier ones must be present or counted as dropped.
-            // A thread that is interrupted in the middle of a launch may hold a lock for which CUPTI waits.
+            // Launches made while the process ends may be missing. Earlier launches must be present or counted as
+            // dropped. A thread that is interrupted in the middle of a launch may hold a lock for which CUPTI waits.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -107,8 +107,8 @@ impl Ended<'_> {
         }
     }
 
-    /// Checks exact sums of a process that returned from `main` with no work in flight. For such a process, the truth
-    /// file lists the outcome of each record.
+    /// Checks that the sums are exact for a process that returned from `main` with no GPU work in flight. For such a
+    /// process, the truth file lists whether each activity record was delivered.
     fn assert_exact(&self, found: Account, rivals: u64) {
         let work = self.lines("truth");
         assert_eq!(work.len(), self.started().len());
@@ -123,7 +123,7 @@ impl Ended<'_> {
             let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
             assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
         } else if self.plan.has_rival {
-            // Our records do not include the rival's. Either the rival or gpuflame has each record.
+            // Each record was delivered either to the rival or to gpuflame.
             assert_eq!(found.launches, expected.launches);
             let ours = found.activities_matched + found.no_stack;
             assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
@@ -151,7 +151,7 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run that may have lost any records. The run's outputs must contain only work that was started, and the
+    /// Checks a run that may have lost any of its records. The outputs must contain only GPU work that was started. The
     /// sums must be possible for the reported number of timed activities.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
@@ -159,7 +159,7 @@ impl Ended<'_> {
         assert!(found.activities <= most.activities, "{found:?}");
         assert!(found.activities_matched <= most.activities_matched, "{found:?}");
         assert!(found.repeated <= most.repeated && found.of_no_call <= most.of_no_call, "{found:?}");
-        // Each thread that was launching when the process ended may add one launch without a stack.
+        // Each thread that was in a launch call when the process ended may add one launch without a stack.
         assert!(found.no_stack <= most.no_stack + found.launches_dropped + self.threads + 1, "{found:?}");
         let nanos_of = |sums: &Sums, leaf: &str| -> u64 {
             sums.iter().filter(|((_, of), _)| of == leaf).map(|(_, nanos)| nanos).sum()
@@ -176,7 +176,8 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // An unnamed activity is either short (301 ns) or long (1,200 ns). So the sum gives the number of long ones.
+        // An unnamed activity is either short (301 ns) or long (1,200 ns). The total time of these activities therefore
+        // determines how many are long.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -188,7 +189,8 @@ impl Ended<'_> {
         }
     }
 
-    /// Reads the process's `NAME.gfr`. Returns its account, the checkpoint mark, and the remarks about the file.
+    /// Reads the process's `NAME.gfr`. Returns the account in the file, the last checkpoint mark, and the reader's
+    /// remarks about the file.
     fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
@@ -204,8 +206,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process that ended without exit handlers. The process's file holds all work except the latest, and
-    /// states how much may be missing.
+    /// Checks a process that ended without running its exit handlers. Its recording holds all GPU work except the
+    /// latest, and states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();
@@ -227,13 +229,14 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows after the mark may complete launches that were pending then, or may be new pending launches.
+                // Rows after the checkpoint mark may complete launches that were pending at the mark, or may add
+                // pending launches.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");
                 (mark.time.0, u64::from(mark.interval_ms))
             }
-            // Rows are written as they arrive, so there is no checkpoint mark.
+            // With rows, the recording is written as rows arrive, so it has no checkpoint mark.
             None => {
                 let missing =
                     "launches of the last second, and activities that CUPTI had not handed over, are missing";

@@ -1,17 +1,16 @@
 //! Programs that do many things at once. A number (the seed) selects what each program does:
 //! - threads that launch, fork and are interrupted;
 //! - a child that is forked before CUDA starts;
-//! - functions generated at run time that keep a number in rbp and replace each other;
+//! - functions generated at run time that keep an arbitrary number in rbp and overwrite each other's code;
 //! - records that arrive in any order, late, twice, damaged or not at all;
-//! - another client that takes the records;
+//! - another CUPTI client that takes over the activity records;
 //! - many kinds of exit.
 //!
 //! The program must behave as it does without gpuflame, including every signal and every inherited descriptor. The
-//! ledger must add up. The sums must equal the truth file minus the reported losses, to the nanosecond. This holds for
-//! files written at the exit, and for the checkpoint of a killed process.
+//! counts in the ledger must add up. The sums must equal those of the truth file minus the reported losses, to the
+//! nanosecond. This holds for files written at the exit, and for the checkpoint of a killed process.
 //!
-//! `GPUFLAME_CHAOS=500` runs 500 numbers, as `.ci/long` does; `GPUFLAME_CHAOS=17-17` runs the numbers from the first to
-//! the last one given.
+//! `GPUFLAME_CHAOS=500` runs 500 seeds, as `.ci/long` does; `GPUFLAME_CHAOS=17-20` runs the seeds 17 to 20.
 
 mod account;
 mod ended;
@@ -37,7 +36,7 @@ fn over(run: Run) -> (u32, Done) {
     (process, Done::from_output(child.wait_with_output().unwrap(), folder))
 }
 
-/// Ids of the processes that have files whose names begin with `prefix`.
+/// Ids of the processes that wrote files whose names begin with `prefix`.
 fn processes(folder: &Path, prefix: &str) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let number = |name: String| name.strip_prefix(prefix)?.split('.').next()?.parse().ok();
@@ -64,7 +63,7 @@ fn one(seed: u64) {
         for child in &expected {
             let mut done = Done::from_folder(&folder);
             done.stderr = done.file(&format!("stderr-{child}"));
-            // In a forked worker, `_exit` writes the files as an exit does.
+            // In a forked worker, gpuflame writes the files at `_exit`, as at an ordinary exit.
             let how = if plan.child == "_exit" { "exit" } else { plan.child };
             Ended { plan: &plan, how, process: *child, threads: 1, done }.assert_right();
         }
@@ -86,14 +85,14 @@ fn said(why: &(dyn Any + Send)) -> &str {
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
-/// First and last number to run.
+/// First and last seed to run.
 fn numbers() -> (u64, u64) {
     let asked = std::env::var("GPUFLAME_CHAOS").unwrap_or_else(|_| "35".to_owned());
     let (first, last) = asked.split_once('-').unwrap_or(("1", &asked));
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at once; a program waits most of the time.
+/// Number of programs that run at the same time. A program waits most of the time, so they need few processors.
 const AT_ONCE: usize = 4;
 
 #[test]

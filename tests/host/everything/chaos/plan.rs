@@ -1,10 +1,10 @@
-//! Turns a number into a plan: the program's arguments and the simulation's faults.
+//! Turns a seed into a plan: the chaos program's arguments and the simulation's faults.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Run, Way, compile};
 
-/// A pseudo-random sequence of choices. The number is the seed.
+/// A pseudo-random sequence of choices. The field is its state, which starts as the seed.
 struct Dice(u64);
 
 impl Dice {
@@ -19,7 +19,7 @@ impl Dice {
 }
 
 const ENDS: [&str; 9] = ["return", "term", "kill", "return", "exit", "_exit", "term", "abort", "return"];
-/// Faults in records and callbacks. For each piece of work, the truth file lists which of them it has.
+/// Faults in records and callbacks. For each piece of GPU work, the truth file lists which of these faults affected it.
 const FAULTS: [&str; 14] = [
     "zero_ts:every=11",
     "reversed:every=13",
@@ -48,7 +48,7 @@ const TROUBLES: [&str; 6] = [
 const FORMATS: [&str; 4] =
     ["folded", "folded,svg,csv,idle", "folded,activities,gfr", "folded,chrome,wait,alloc"];
 
-/// Plan for one number: the program's arguments and the simulation's settings.
+/// Plan for one seed: the program's arguments and the simulation's settings.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -56,9 +56,10 @@ pub(super) struct Plan {
     pub(super) when: &'static str,
     pub(super) linger: u64,
     pub(super) child: &'static str,
-    /// Whether another CUPTI client takes the records.
+    /// Whether another CUPTI client takes over the activity records.
     pub(super) has_rival: bool,
-    /// Whether that client is in a plugin. During the run, the plugin is repeatedly loaded, finishes and is unloaded.
+    /// Whether the other CUPTI client is in a plugin. During the run, the plugin is loaded, finishes its work and is
+    /// unloaded, repeatedly.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -70,8 +71,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Time in ms for which the process stays alive at its end. The time is too short for a checkpoint, or long
-        // enough for a few checkpoints, or long enough for the flush once per second.
+        // Time in ms for which the process waits before it ends. This time is too short for a checkpoint, or long
+        // enough for a few checkpoints, or long enough for the flush that runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -94,8 +95,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // With `GPUSIM_CORR=distinct`, work has the id of the nested call. Nested calls must then be on, so only one of
-        // these two settings is made.
+        // With `GPUSIM_CORR=distinct`, an activity has the correlation id of the nested driver call. Nested calls must
+        // then be on, so the plan has only one of these two settings.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -109,8 +110,8 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // Two faults also break the other client: it stops counting at a record of a kind that CUPTI itself does not
-        // know, and it frees every buffer that it gets.
+        // Two faults also break the other client. It stops counting at a record of a kind that CUPTI itself does not
+        // know, and it frees every buffer that it gets, even one that it gets twice.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
