@@ -13,7 +13,7 @@ use crate::real_traces::{document, traces};
 use crate::support::command::gpuflame;
 use crate::support::{scratch, skip};
 
-/// GPU time in ns by stack (root first), over all operations with a launch.
+/// GPU time in ns by stack (root first), over all GPU operations whose launch is known.
 type Stacks = BTreeMap<Vec<String>, i64>;
 
 /// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments (outermost first).
@@ -353,7 +353,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         ];
         assert_eq!(stack_at_launch(events), ("outer".to_owned(), String::new()), "{category:?} {name:?}");
     }
-    // An end event without a matching begin event is counted.
+    // An end event without a matching begin event is counted and reported.
     for (category, name) in
         [("mylib", "inner"), ("", "inner"), ("cpu_op", "gamma"), ("user_annotation", "outer")]
     {
@@ -362,7 +362,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // One of the two open slices ends first. The name of the end event decides which one. Without a name, the innermost
+    // Two slices are open. The name in the first end event decides which of the two ends. Without a name, the innermost
     // slice ends.
     let crosswise = |name: &str| {
         vec![
@@ -407,7 +407,7 @@ fn gpu_work_may_consist_of_separate_begin_and_end_events() {
         call(6, 3),
         kernel("B", "a", 10, json!({"correlation": 1, "device": 0, "stream": 7})),
         kernel("E", "a", 30, json!({})),
-        // The id may be in the end event.
+        // The correlation id may be in the end event.
         kernel("B", "b", 40, json!({"device": 0, "stream": 7})),
         kernel("E", "b", 45, json!({"correlation": 2})),
         kernel("B", "endless", 50, json!({"correlation": 3, "device": 0, "stream": 7})),

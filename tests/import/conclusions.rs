@@ -1,4 +1,4 @@
-//! Conclusions that would be wrong if a rule looked at too little: at one thread, at one process, or at one step.
+//! Conclusions that would be wrong if a rule looked at one thread, one process or one step only.
 
 use std::path::PathBuf;
 
@@ -8,7 +8,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// Writes a trace, and returns its folder.
+/// Writes a trace, and returns the folder that contains it.
 fn written(name: &str, trace: &Trace) -> PathBuf {
     let folder = scratch(name);
     trace.write(&folder.join("a.json"));
@@ -67,8 +67,8 @@ fn the_time_of_a_backward_pass_on_another_thread_does_not_make_the_next_launch_l
     assert_eq!(other, 9 * (378 + 100 + 90 + 95));
 }
 
-/// Twenty steps of 2 ms. In each, the host launches a kernel of 900 us, reads a value, which takes until the kernel ends, and
-/// computes for 1 ms. If `has_prefetch`, another thread launches a small copy meanwhile.
+/// Twenty steps of 2 ms. In each step, the host launches a kernel of 900 us, reads a value (which takes until the
+/// kernel ends), and computes for 1 ms. If `has_prefetch`, another thread launches a small copy during the step.
 fn reads_values(has_prefetch: bool) -> Trace {
     let mut trace = Trace::default();
     for step in 0..20_u32 {
@@ -100,7 +100,8 @@ fn a_copy_of_another_thread_hides_no_wait() {
     assert!(costs[0] > 15_000 && costs[0] == costs[1], "{costs:?}");
 }
 
-/// Three steps of a program that calls an operator. The function that calls it ends at 12 us of the step, or never.
+/// Three steps of a program that calls an operator. The Python function that calls the operator ends after 12 us if
+/// `is_closed`, otherwise at the end of the trace.
 fn calls_operator(is_closed: bool) -> Trace {
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000);
@@ -221,7 +222,7 @@ fn times_of_ranks_are_relative_to_the_base_of_their_file() {
             let at = 1000 * u64::from(step) + 1000 - 700 * rank;
             let id = 2 * step;
             trace.launch(id + 1, "gemm", 9, at, at + 10, at + 100 + 50 * rank);
-            // Both ranks leave the collective at the same time. Rank 1 enters it last.
+            // Both ranks leave the collective at the same time. Rank 1 enters the collective last.
             trace.launch(
                 id + 2,
                 "ncclDevKernel_AllReduce_Sum_f32",
@@ -248,7 +249,7 @@ fn times_of_ranks_are_relative_to_the_base_of_their_file() {
     assert_eq!(path["clocks"][1]["ahead_ns"], 0);
 }
 
-/// Kernels that follow each other without a gap, with times since 1970 as `f64` numbers of microseconds.
+/// Kernels that follow each other without a gap. Their times are microseconds since 1970, written as `f64`.
 #[test]
 fn times_that_were_rounded_to_a_quarter_of_a_microsecond_do_not_overlap() {
     let mut events = Vec::new();

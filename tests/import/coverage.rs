@@ -37,7 +37,7 @@ fn steps(with_work: u32) -> Trace {
     trace
 }
 
-/// Tables of a verb, as JSON.
+/// Tables that a subcommand prints for this trace, as JSON.
 fn tables(trace: &Trace, arguments: &[&str]) -> Value {
     let folder = scratch("coverage");
     trace.write(&folder.join("a.json"));
@@ -47,7 +47,7 @@ fn tables(trace: &Trace, arguments: &[&str]) -> Value {
     serde_json::from_str(&ran.ok().stdout).unwrap()
 }
 
-/// Value of a fact of `info`; null if `info` does not list the fact.
+/// Value that `info` prints for the row `what`; null if `info` does not list this row.
 fn fact(trace: &Trace, what: &str) -> Value {
     let facts = tables(trace, &["info"]);
     let rows = facts["facts"].as_array().unwrap();
@@ -98,7 +98,8 @@ fn steps_without_gpu_work_are_listed_and_have_no_idle_time() {
 
 #[test]
 fn graph_launches_of_one_call_need_activities_if_some_have_them() {
-    // The trace has one launch of a kernel and twenty launches of a graph; `recorded` of these twenty have a node.
+    // The trace has one kernel launch and twenty graph launches. `recorded` of the graph launches have a node's
+    // activity.
     let graphs = |recorded: u32| {
         let mut trace = Trace::default();
         trace.launch(100, "k", 1, 10, 20, 30);
@@ -115,7 +116,7 @@ fn graph_launches_of_one_call_need_activities_if_some_have_them() {
     };
     assert_eq!(fact(&graphs(20), "idle time"), Value::Null);
     assert_eq!(fact(&graphs(2), "idle time"), "unknown: 18 of 21 launches have no activity");
-    // A graph without any activity may contain no GPU work.
+    // If no launch of a graph has an activity, the graph may contain no GPU work.
     assert_eq!(fact(&graphs(0), "idle time"), Value::Null);
     let said = "20 launches of copies or graphs have no activity; 21 launches, 1 activity: ";
     let answers = &tables(&graphs(0), &["summary"])["answers"];

@@ -21,7 +21,7 @@ fn golden(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Runs the verb on an instance of the golden's annotation.
+/// Runs `critical-path --as-hta` on an instance of the annotation that the golden file names.
 fn path(folder: &Path, trace: &str, golden: &Value, more: &[&str]) -> Value {
     let annotation = golden["annotation"].as_str().unwrap();
     let args = ["critical-path", trace, "--as-hta", "--format", "json", "--annotation", annotation];
@@ -32,7 +32,7 @@ fn side(value: &Value) -> u64 {
     u64::from(value == "end")
 }
 
-/// Edges of gpuflame's output, by their nodes. The other values have the form that they have in HTA.
+/// Edges of gpuflame's output, keyed by their nodes. The values of each edge are converted to HTA's form.
 fn our_edges(path: &Value) -> BTreeMap<[u64; 4], Value> {
     let edges = path["edges"].as_array().unwrap().iter();
     let number = |value: &Value| value.as_u64().unwrap();
@@ -51,7 +51,7 @@ fn our_edges(path: &Value) -> BTreeMap<[u64; 4], Value> {
     edges.map(entry).collect()
 }
 
-/// Edges of HTA.
+/// Edges that HTA computed, with the nodes of each edge.
 fn their_edges(edges: &Value) -> impl Iterator<Item = ([u64; 4], Value)> {
     let entry = |edge: &Value| {
         let nodes = [0, 1, 2, 3].map(|at| edge[at].as_u64().unwrap());
@@ -84,8 +84,8 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
         })
         .collect();
     assert_eq!(json!(ours), golden["bound_by"], "{name}");
-    // With an additional edge per launch, weights and attributions stay the same. But if several paths have equal
-    // length, another one of them may be found.
+    // With an additional edge per launch, weights and attributions stay the same. But if several paths have the same
+    // length, gpuflame may find another path than HTA.
     let path_zero = path(folder, trace, &golden, &[instance[0], instance[1], "--zero-launch-edges"]);
     let further: Vec<_> = their_edges(&golden["zero_launch_edges"]).collect();
     let without_critical = |mut edge: Value| {
@@ -111,9 +111,9 @@ fn compare_real(file: &str, instance: &str) -> Option<Value> {
 fn every_edge_of_a_small_trace_equals_that_of_hta() {
     let folder = root().join("tests/golden/hta");
     let path = compare(&folder, "small.trace.json", "small", "0");
-    // These values are worked out by hand. `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` has the same
-    // correlation id as `node_b`, so HTA drops it. The two calls that wait for the device take 1,800 and 40 us; the
-    // call that waits for the event takes 265 us; the call that waits for the stream takes 5 us.
+    // The expected values below are worked out by hand. `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` has
+    // the same correlation id as `node_b`, so HTA drops it. The two calls that wait for the device take 1,800 and 40
+    // us; the call that waits for the event takes 265 us; the call that waits for the stream takes 5 us.
     let rule = |name: &str, key: &str| {
         let rules = path["rules"].as_array().unwrap().iter();
         rules.clone().find(|row| row["rule"] == name).unwrap()[key].as_u64().unwrap()
@@ -145,7 +145,7 @@ fn every_edge_of_waits_for_events_equals_that_of_hta() {
     compare_real("event_sync_multi_stream", "0");
 }
 
-/// Writes a trace with these events.
+/// Writes a trace with `events`, and returns its folder.
 fn written(name: &str, events: &[Value]) -> PathBuf {
     let folder = scratch(name);
     fs::write(folder.join("t.json"), json!({ "traceEvents": events }).to_string()).unwrap();
@@ -177,7 +177,7 @@ fn a_window_that_does_not_exist_is_named() {
     let reversed = run(&["--annotation", "step", "--instance", "2-1"]);
     assert!(reversed.code == 2 && reversed.stderr.contains("such as 2-4"), "{reversed:?}");
     run(&["--annotation", "step", "--instance", "0-5"]).ok();
-    // In the annotation's window of this trace, only the annotation itself begins.
+    // No other event begins during this trace's annotation.
     let alone = written("hta_alone", &events[..1]);
     gpuflame(&alone, ["critical-path", "t.json", "--as-hta", "--annotation", ""]).fails(1, &["no operators"]);
 }
@@ -218,7 +218,7 @@ fn changed_traces_have_a_path_or_an_error() {
         for _ in 0..=random.below(8) {
             let at = digits[random.below(digits.len())];
             match random.below(6) {
-                // Makes a time huge, or negative.
+                // These two insertions make a time huge, or negative.
                 0 => drop(changed.splice(at..=at, b"9000000000000000".iter().copied())),
                 1 => drop(changed.splice(at..at, b"-".iter().copied())),
                 _ => changed[at] = b'0' + random.below(10) as u8,

@@ -72,7 +72,7 @@ fn tables_of_nsys_may_have_a_version() {
     assert_eq!(ran.stdout, "step;cudaLaunchKernel;[GPU_Kernel]add 50\n");
 }
 
-/// Work of two processes at the same time, each on its device 0, context 1 and stream 7.
+/// GPU work of two processes at the same time. Each process uses a device 0, a context 1 and a stream 7.
 const TWO_PROCESSES: &str = "
     DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME;
     DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -162,7 +162,7 @@ fn missing_columns_of_nsys_are_named_and_cost_only_their_facts() {
         assert!(ran.stderr.contains(column), "{}", ran.stderr);
     }
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    // The kernel's name is in another column: as a text, not as an id of `StringIds`.
+    // The kernel's name is in another column, as a text instead of an id in `StringIds`.
     let short = "
         ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO shortName;
         UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 'gemm';
@@ -228,8 +228,8 @@ fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String 
     )
 }
 
-/// Returns the GPU, start and duration in ns of the waits of all streams 8. Starts count from the start of the window at
-/// 10,000 ns.
+/// Returns the GPU, start and duration in ns of the waits on every stream with id 8. Each start is relative to the
+/// start of the window at 10,000 ns.
 fn waiting_of_stream_8(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let flags = ["states", name, "--stream", "8", "--intervals", "-n", "0", "--format", "json"];
     let json: serde_json::Value = serde_json::from_str(&gpuflame(folder, flags).ok().stdout).unwrap();
@@ -245,14 +245,14 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
     database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
     assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // In older exports, event records have no numbers. A wait is for the last record of the event before the wait, not
-    // for a later one.
+    // In older exports, event records have no sequence numbers. A wait refers to the event's last record before the
+    // wait, not to a later record.
     let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
     let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
         (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
     database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
     assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // Without records, the wait for the event is known only from 10 us after the launch call on.
+    // Without event records, the stream is known to wait only from 10 us after the launch call.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
 }
@@ -266,14 +266,15 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // This format has the times of the wait, but not those of its call.
+        // This format has the times at which the stream waited, but not the times of the API call that made it wait.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
             assert_eq!(self::fact(&folder, to, fact), "2", "{to}: {fact}");
         }
     }
-    // The first file may differ, because it has the calls of the two processes in the order of the database.
+    // The first output file (`a.sbt`) may differ, because it has the calls of the two processes in the order of the
+    // database.
     assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
@@ -426,7 +427,7 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
         INSERT INTO rocpd_memory_allocate_0f VALUES (1, 2, 3), (2, 3, 4);";
     database(&folder, "packed.db", &format!("{}{more}", rocpd_3("_0f")));
     let ran = folded(&folder, "packed.db");
-    // The text of the range is compressed. So the range is shown under the name of its call.
+    // The text of the range is compressed, so gpuflame shows the name of the range's API call instead.
     let expected = "[no launch stack];[GPU0_Kernel]add.kd 3\n\
                     hipMemcpy;[GPU1_Memcpy HtoD] 30\n\
                     roctxRangePushA;hipLaunchKernel;[GPU1_Kernel]add.kd 7\n\

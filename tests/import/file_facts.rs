@@ -40,7 +40,8 @@ fn correlation_ids_and_memory_kinds_are_shown_as_the_file_has_them() {
     for (at, (id, name)) in ids.into_iter().zip(names).enumerate() {
         events.extend(copy(name, id, 1000 + 100 * at as u64, json!({})));
     }
-    // Work whose launch is not in the trace keeps its id. Work without an id is shown without one.
+    // GPU work whose launch is not in the trace keeps its correlation id. GPU work without a correlation id is shown
+    // without an id.
     events.push(
         json!({"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "pid": 0, "tid": 7, "ts": 2000,
         "dur": 5, "args": {"correlation": 77, "device": 0, "stream": 7}}),

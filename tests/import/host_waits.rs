@@ -1,5 +1,5 @@
-//! Times of the host that contradict the rows of a GPU: waits that returned before or long after the recorded work ended, and
-//! launches a day away from their work. Shares of such times are withheld.
+//! Host times that contradict a GPU's activities: waits that returned before, or long after, the recorded GPU work
+//! ended, and launches a day away from their kernels. gpuflame withholds percentages that are computed from such times.
 
 use serde_json::{Value, json};
 
@@ -46,7 +46,8 @@ fn summary(trace: &Trace) -> (String, bool) {
 
 #[test]
 fn a_kernel_that_outlasts_a_wait_for_it_is_impossible() {
-    // The wait of each period returns 10 us after a kernel of 700 us. On another stream, work of the third period lasts for 4 ms.
+    // In each period, the wait returns 10 us after a kernel of 700 us. On another stream, a kernel that is launched in
+    // the third period runs for 4 ms.
     let stretched = |extra: u64| {
         let mut trace = periods(20, |_| 700, |_| 720);
         trace.slice("cuda_runtime", "cudaLaunchKernel", 1, ORIGIN + 3 * PERIOD - 5, ORIGIN + 3 * PERIOD - 3);
@@ -74,7 +75,7 @@ fn a_kernel_that_outlasts_a_wait_for_it_is_impossible() {
         in_turn.slice("cuda_runtime", "cudaDeviceSynchronize", 1, start + 2, start + 3);
     }
     assert!(bad(&in_turn).is_empty());
-    // With two GPUs, the wait may be for the other one.
+    // With two GPUs, the host may have waited for the other GPU.
     let mut two = stretched(4000);
     two.work("kernel", 100, "other", 7, ORIGIN + 10, ORIGIN + 20);
     two.0.last_mut().unwrap()["args"]["device"] = json!(1);
@@ -111,15 +112,15 @@ fn a_kernel_of_more_than_a_day_is_impossible() {
 
 #[test]
 fn work_is_missing_if_most_waits_return_long_after_all_recorded_work() {
-    // 40 of 1000 us are recorded, but the host waits for 900 us.
+    // In each period of 1000 us, 40 us of GPU work are recorded, but the host waits for 900 us.
     let late = periods(40, |_| 40, |_| 950);
     let found = bad(&late);
     assert_eq!(found.len(), 1);
-    // 950 us less 10 us and 40 us, 40 times.
+    // 36 ms are 40 times 900 us: 950 us minus the 10 us until the kernel begins and the kernel's 40 us.
     assert!(found[0].0 == "launch_coverage" && found[0].1.contains("lasted 36.000 ms longer"), "{found:?}");
     let (answers, has_causes) = summary(&late);
     assert!(answers.contains("idle time is unknown: 40 of 40 waits for the GPU") && !has_causes, "{answers}");
-    // Waits that return after 100 us, or a single one that returns late, prove nothing.
+    // Waits that return after 100 us, or a single wait that returns late, do not prove that GPU work is missing.
     assert!(bad(&periods(40, |_| 40, |_| 150)).is_empty());
     assert!(bad(&periods(40, |_| 40, |at| if at == 7 { 990 } else { 60 })).is_empty());
     // A host function of a stream may run while the GPU is idle.
@@ -130,7 +131,7 @@ fn work_is_missing_if_most_waits_return_long_after_all_recorded_work() {
 
 #[test]
 fn launches_for_which_the_thread_waited_were_not_in_a_queue_at_the_end() {
-    // The last ten launches have no activity, while work of another stream still runs.
+    // The last ten launches have no activity, while a kernel on another stream still runs.
     let mut trace = periods(100, |_| 700, |_| 720);
     trace.0.retain(|event| event["cat"] != "kernel" || event["args"]["correlation"].as_u64().unwrap() <= 90);
     trace.launch(200, "long", 2, ORIGIN + 89 * PERIOD, ORIGIN + 89 * PERIOD + 5, ORIGIN + 100 * PERIOD);
@@ -145,7 +146,7 @@ fn launches_for_which_the_thread_waited_were_not_in_a_queue_at_the_end() {
 
 #[test]
 fn fewer_late_waits_suffice_if_launches_of_a_graph_have_different_numbers_of_activities() {
-    // Each launch of the graph has two kernels, and the wait returns 300 us after them, in periods of 1000 us.
+    // Each graph launch has two kernels, and the wait returns 300 us after the second kernel. A period lasts 1000 us.
     let graphs = |of_first: u64| {
         let mut trace = Trace::default();
         for at in 0..20 {
@@ -194,8 +195,8 @@ fn a_kernel_that_waited_for_its_stream_for_minutes_is_on_the_same_clock() {
 
 #[test]
 fn idle_time_that_few_launches_without_an_activity_may_explain_is_unknown() {
-    // Five launches in a row, 400 times. Each kernel takes 20 us; the third of every 20th row has no activity, and the fourth
-    // begins 3,000 us late.
+    // Five consecutive launches form a row, and there are 400 rows. Each kernel takes 20 us. In every 20th row, the
+    // third launch has no activity, and the fourth kernel begins 3,000 us late.
     let rows = |late: u64| {
         let mut trace = Trace::default();
         let (mut host, mut gpu, mut id) = (ORIGIN, ORIGIN, 0);
@@ -239,6 +240,6 @@ fn idle_time_is_unknown_if_many_activities_have_no_times() {
         answers.contains("idle time is unknown: 20 of 60 activities have no times") && !has_causes,
         "{answers}"
     );
-    // 3 of 60 are 5 %.
+    // Three launches of 60 are 5 %.
     assert!(summary(&untimed(20)).1);
 }

@@ -1,5 +1,5 @@
-//! The idle view names the culprit of idle time. Each of five traces has a planted culprit. The first line of the view
-//! must name it, with the time that it takes in the trace.
+//! The idle view names the culprit of idle time: the function or call that keeps the GPU waiting. Each of five traces
+//! has a planted culprit. The first line of the view must name that culprit, with the time that it takes in the trace.
 
 use serde_json::Value;
 
@@ -25,8 +25,8 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// Returns a trace with two kernels that `compute` launches. One runs from 20 to 100 us. The other kernel is launched
-/// at 1010 us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
+/// Returns a trace with two kernels that `compute` launches. The first kernel runs from 20 to 100 us. The second is
+/// launched at 1010 us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -152,11 +152,13 @@ fn one_call_under_many_stacks_is_one_row() {
         (row[key].as_str().unwrap().to_owned(), row["total_ns"].as_u64().unwrap())
     };
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
-    // The idle time under `b` is 50 us before `cudaFree`, 800 us in the call, and 50 us after it. `a` has 100 us less.
+    // The idle time under `b` is 50 us before `cudaFree`, 800 us in the call, and 50 us after it. The idle time under
+    // `a` is 100 us shorter.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
-    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each gap, the 10 us of the launch have another cause.
+    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each gap, the 10 us between launch and start
+    // have another cause.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
 
@@ -178,7 +180,7 @@ fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
         |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
     assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
     assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
-    // The culprits are those of the steps, although longer pauses are before and after the steps.
+    // gpuflame names the culprits inside the steps, although there are longer pauses before and after the steps.
     let tables = idle_tables(&trace);
     for name in ["idle_calls", "idle_functions", "idle_lines", "idle_modules"] {
         let rows = tables[name].as_array().unwrap();

@@ -37,7 +37,7 @@ fn kernel(process: impl Into<Value>, ts: u64, args: Value) -> Value {
     event("kernel", "k", (process.into(), json!(7)), ts, 10, args)
 }
 
-/// Start or end of a flow.
+/// An event that starts or ends a flow (an arrow between two slices).
 fn flow(phase: &str, id: impl Into<Value>, process: impl Into<Value>, thread: u64, ts: u64) -> Value {
     json!({"ph": phase, "cat": "ac2g", "name": "ac2g", "id": id.into(), "pid": process.into(), "tid": thread,
         "ts": ts, "bp": "e"})
@@ -141,7 +141,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
             "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\nB;cudaLaunchKernel;[GPU1_Kernel]k 10000\n"
         );
     }
-    // A kernel that began before the launch of B must be A's.
+    // A kernel that began before process B launched must belong to process A.
     events[4]["ts"] = json!(5);
     let stdout = folded("causal", &events).stdout;
     assert_eq!(stdout, "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\n[no launch stack];[GPU1_Kernel]k 10000\n");
@@ -200,13 +200,14 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             launch(1, 12, json!({})),
             kernel(0, 20, place.clone()),
         ],
-        // The events themselves name their flow by `bind_id`.
+        // The launch and the kernel name their common flow in `bind_id`.
         vec![
             operator("aten::mm", 1, 0, 8),
             bound(json!("0x1"), "flow_out", launch(1, 2, json!({}))),
             bound(json!("0x1"), "flow_in", kernel(0, 20, place.clone())),
         ],
-        // The id of the flow equals the correlation id of one end; the other end has no correlation id.
+        // The flow's id equals the correlation id of the launch or of the kernel; the other of the two has no
+        // correlation id.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"correlation": 9})),
@@ -233,7 +234,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these links, the launch of the work is unknown. Such a launch must not count as a launch before
+    // Without any of these links, the launch of a kernel is unknown. gpuflame must not count it as a launch made before
     // the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
@@ -280,7 +281,7 @@ fn ranks_merged_with_numbers_added_to_processes_keep_their_own_launches_and_gpus
         assert_eq!(ran.stdout, expected.concat());
         assert!(ran.stderr.contains("GPU 1 is GPU 0 of `100000`"), "{}", ran.stderr);
     }
-    // Two processes that share a GPU are not parts of a merged trace.
+    // Two processes that share a GPU are not ranks of a merged trace.
     let mut events = Vec::new();
     for process in [83, 84] {
         events.push(launch(process, 2, json!({"correlation": process})));
@@ -403,7 +404,7 @@ fn slices_that_are_nested_by_the_thousand_make_truncated_stacks() {
     events.push(launch(1, 3 * count, json!({"correlation": 1})));
     events.push(kernel(0, 1_000_000, json!({"correlation": 1, "device": 0, "stream": 7})));
     let stdout = folded("nested", &events).stdout;
-    // gpuflame keeps 2,048 frames; one of them is the call.
+    // gpuflame keeps 2,048 frames per stack; one of these frames is the API call.
     let first = format!("[stack truncated];f{};", count - 2047);
     assert!(stdout.starts_with(&first), "{}", &stdout[..80]);
     assert!(stdout.ends_with(";f3999;cudaLaunchKernel;[GPU_Kernel]k 10000\n"));

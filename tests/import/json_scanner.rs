@@ -1,4 +1,4 @@
-//! The JSON scanner is compared with `serde_json`, and gets unusual input and buffers of any size.
+//! Compares the JSON scanner with `serde_json`, on unusual input and with read buffers of any size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const READING: JsonOptions = JsonOptions { buffer: 1 << 16, accept_cut: false };
 
-/// A sink that stores every event as a line of text.
+/// A sink for the scanner that stores every trace event as a line of text.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Lines(Vec<String>);
 
@@ -56,7 +56,7 @@ fn scanned(text: &[u8]) -> Result<(ReadCounts, Vec<String>), String> {
     Ok((seen, lines.0))
 }
 
-/// Scans a trace with one event. Returns its line.
+/// Scans a trace with one event. Returns the line that the sink stores for this event.
 fn one(event: &str) -> String {
     let (seen, mut lines) = scanned(format!("{{\"traceEvents\": [{event}]}}").as_bytes()).unwrap();
     assert_eq!((seen.events, lines.len()), (1, 1), "{event}: {lines:?}");
@@ -197,7 +197,7 @@ fn kernel(from: &str, to: &str) -> String {
     event.replace(from, to)
 }
 
-/// Number of events and of operations in `text`.
+/// Number of trace events and of GPU operations in `text`.
 fn counted(text: &str) -> (u64, usize) {
     let (seen, lines) = scanned(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text:.200}"));
     (seen.events, lines.iter().filter(|line| line.starts_with("op ")).count())
@@ -335,7 +335,7 @@ fn a_truncated_file_is_read_up_to_its_last_complete_event_on_request() {
     assert_eq!(seen.truncated_at, Some((text.len() - 20) as u64));
 }
 
-/// An operation as `serde_json` reads it, in the format of [`Lines`].
+/// A GPU operation as `serde_json` reads it, in the format of [`Lines`].
 fn expected(event: &Value) -> Option<String> {
     let kind = match event["cat"].as_str()? {
         "kernel" => "Kernel",
@@ -366,7 +366,7 @@ fn expected(event: &Value) -> Option<String> {
     ))
 }
 
-/// A generator of numbers below a bound.
+/// A generator of pseudo-random numbers below a bound.
 struct Random(u64);
 
 impl Random {

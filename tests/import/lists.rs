@@ -1,6 +1,6 @@
-//! Findings about ten real traces, compared with a list. The list was written by hand, from independent sums, before
-//! the code that makes the findings. A `must` entry is a finding that must be reported; a `must_not` entry must not be
-//! reported.
+//! Findings about ten real traces, compared with a list of expected findings. The list was written by hand, from
+//! independent sums, before the code that computes findings. A `must` entry is a finding that must be reported; a
+//! `must_not` entry must not be reported.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::real_traces::traces;
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Entries of the list that are allowed not to hold, with the reason for each.
+/// Entries of the list that gpuflame need not fulfil, each with the reason.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     (
         "kineto-2021/worker0.1623143566756.pt.trace.json.gz",
@@ -29,7 +29,7 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
 /// An entry whose cost is divided between two findings: gaps before tiny kernels are also gaps before launches.
 const DIVIDED: (&str, &str, &str) = ("b200/eager_trace.json.gz", "launch_bound", "tiny_kernels");
 
-/// Returns the ids of the findings that correspond to an entry of the list.
+/// Returns the ids of gpuflame's findings that count as a match for an entry of the list.
 fn ids(entry: &str) -> Vec<&str> {
     match entry {
         "launches_without_activity" => vec!["launch_coverage"],
@@ -39,7 +39,8 @@ fn ids(entry: &str) -> Vec<&str> {
     }
 }
 
-/// Returns the mistake in an entry: a finding is missing, has another cost, or must not be reported.
+/// Returns how the findings violate an entry of the list: a finding is missing, has another cost, or must not be
+/// reported.
 fn mistake(path: &str, entry: &str, expected: &Value, found: &[Value]) -> Option<String> {
     let is_it = |row: &&Value| ids(entry).contains(&row["id"].as_str().unwrap());
     let row = found.iter().find(is_it);

@@ -13,7 +13,7 @@ fn folded(folder: &Path, name: &str) -> String {
     gpuflame(folder, ["flamegraph", name, "--format", "folded"]).ok().stdout
 }
 
-/// Writes an export with the columns that all versions have, and with the additional columns `more`.
+/// Writes an Nsight Systems export with the columns that all versions have, and with the additional columns `more`.
 fn nsys(path: &Path, more: &str) {
     let _ = fs::remove_file(path);
     let base = Connection::open(path).unwrap();
@@ -170,8 +170,8 @@ fn rocprof_dispatches_and_copies_are_under_the_calls_that_launched_them() {
     assert_eq!(folded(&folder, "out.json"), expected);
 }
 
-/// In rocprofv3's records, the names of ranges are in a table by correlation id. A range of the whole process is in no
-/// stack.
+/// In rocprofv3's records, the names of ranges are in a table by correlation id. A range of the whole process is not in
+/// any stack.
 #[test]
 fn rocprof_ranges_of_a_thread_are_in_the_stacks_of_its_launches() {
     let folder = scratch("rocprof");
@@ -275,10 +275,11 @@ fn streams_wait_for_the_events_in_cupti_text() {
     };
     let numbered = "CUDA_EVENT contextId 1, streamId 7, correlationId 2, eventId 5, cudaEventSyncId 11\n";
     assert_eq!(waiting_and_pending(cupti_text_with_wait(numbered)), [35_000, 2_000]);
-    // Before CUPTI 12.8, records and waits have no numbers, so the event alone identifies the record.
+    // Before CUPTI 12.8, event records and waits have no sequence numbers, so the CUDA event alone identifies the
+    // record.
     let by_event = cupti_text_with_wait(numbered).replace(", cudaEventSyncId 11", "");
     assert_eq!(waiting_and_pending(by_event), [35_000, 2_000]);
-    // Without the record, the wait is known only from 10 us after the launch on.
+    // Without the event record, the stream is known to wait only from 10 us after the launch.
     assert_eq!(waiting_and_pending(cupti_text_with_wait("")), [25_000, 12_000]);
 }
 
@@ -305,7 +306,7 @@ fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let Ran { stdout, stderr, .. } = gpuflame(&folder, ["extract", "hand.gfr", "-", &window]).ok();
     assert_eq!(stdout, expected.concat());
     assert!(stderr.contains("skipped 1 events without usable times"), "{stderr}");
-    // The window is open from 5 to 100 us; `early` began before that.
+    // The window is open from 5 to 100 us; the range `early` began before the window.
     let expected = "operation_name,avg_start_time_us,avg_end_time_us,avg_duration_us,bubble_time_us\n\
                     gemm<float>,15.0,25.0,10.0,15.0\n\
                     Memcpy HtoD,15.0,27.0,12.0,0.0\n\

@@ -1,5 +1,5 @@
-//! Damages a trace at random. The JSON scanner must then still have the properties that `fuzz/property.rs` checks for
-//! any bytes.
+//! Damages a trace at random. The JSON scanner must still have the properties that `fuzz/property.rs` checks for
+//! arbitrary bytes.
 //!
 //! `GPUFLAME_FUZZ=N` makes the test N times longer, with other seeds. With a nightly compiler, `cargo fuzz run scan`
 //! in `tests/fuzz` searches further.

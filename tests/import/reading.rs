@@ -1,5 +1,5 @@
-//! The rows and the tables of a trace do not depend on how its file is read: size of the read buffer, number of threads,
-//! compression.
+//! The rows and tables of a trace do not depend on how the trace file is read (size of the read buffer, number of
+//! threads, compression).
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,9 +11,9 @@ use gpuflame_traces::import::{self, Options};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// Number of steps. The file must have more than 8 MiB, so that two threads read it, and so that no buffer holds all of it.
+/// Number of steps in the trace. The file must exceed 8 MiB, so that two threads read it and no buffer holds all of it.
 const STEPS: u64 = 200;
-/// Number of launches of a step.
+/// Number of launches per step.
 const LAUNCHES: u64 = 60;
 
 /// Returns a trace: in each step, operators on two threads launch kernels on two streams. Every tenth launch has no kernel.
@@ -57,7 +57,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns a zstd frame whose blocks are not compressed.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
-    // The window has 1 MiB, and the frame neither a size nor a checksum.
+    // The zstd window is 1 MiB, and the frame has neither a content size nor a checksum.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 10 << 3];
     let blocks: Vec<&[u8]> = bytes.chunks(100_000).collect();
     for (at, block) in blocks.iter().enumerate() {

@@ -23,13 +23,13 @@ use gpuflame_traces::import::{self, Kind, LinkReport, Options};
 use gpuflame_traces::steps::Ops;
 use serde_json::Value;
 
-/// Name of a trace, and its numbers:
+/// Name of a trace, and counts of:
 /// - events;
 /// - GPU operations;
 /// - linked operations;
-/// - operations launched before the trace;
+/// - operations launched before the trace began;
 /// - launches with several operations;
-/// - the most operations of one launch;
+/// - the maximum number of operations of one launch;
 /// - nanoseconds of GPU work.
 type Counted = (&'static str, u64, u64, u64, u64, u64, u64, u64);
 
@@ -174,7 +174,7 @@ fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
 #[test]
 fn waits_have_their_calls_and_the_records_of_their_events() {
     let Some(traces) = traces() else { return };
-    // Numbers of event records, of event records with a call, of calls that make a stream wait, and of calls that make
+    // Counts of event records, of event records with a call, of calls that make a stream wait, and of calls that make
     // the host wait.
     let counted = [
         ("hta-critical/alexnet.json.gz", [20, 20, 20, 21]),
@@ -271,12 +271,12 @@ fn a_launch_is_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// The work that HolisticTraceAnalysis analyses: its launch is in the trace, and before the last profiler step. If the
-/// trace has only one step, this is all work.
+/// The GPU work that HolisticTraceAnalysis analyses: work whose launch is in the trace and before the last profiler
+/// step. If the trace has only one step, all GPU work is analysed.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// For each bit mask of kinds of work: the times at which work of any of these kinds ran.
+    /// Times at which GPU work ran, indexed by a bit mask of kinds: work of any kind in the mask counts.
     kinds: [Timeline; 8],
     /// Communication kernels.
     communicate: HashSet<NameId>,
@@ -319,15 +319,15 @@ impl LookedAt {
         }
     }
 
-    /// Time during which any of `kinds` ran.
+    /// Total time during which work of any of `kinds` ran.
     fn any_of(&self, kinds: usize) -> u64 {
         let mut profile = Profile::default();
         self.kinds[kinds].fill(&mut profile);
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// Time during which all of `kinds` ran and no other kind did. Computed by inclusion and exclusion: the times of
-    /// unions with subsets of `kinds` are added and subtracted in turn.
+    /// Total time during which work of all `kinds` ran, and work of no other kind. Computed by inclusion and exclusion:
+    /// the times of unions with subsets of `kinds` are added and subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -374,8 +374,8 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
 }
 
 /// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have digits below
-/// the microsecond. If they have, the other tool rounds all starts and ends to whole microseconds before it subtracts
-/// them. Each of its figures is then wrong by up to 2 us.
+/// the microsecond. If times have such digits, HolisticTraceAnalysis rounds all starts and ends to whole microseconds
+/// before it subtracts them. Each of its figures is then wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =
@@ -504,7 +504,7 @@ fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
 #[test]
 fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Nanoseconds per combination of kinds, over all ranks of a job; and the number of operations in it.
+    // For each job: nanoseconds per combination of kinds over all ranks, and the number of operations.
     let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let (found, _) = all_looked_at(&trace);

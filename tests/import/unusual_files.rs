@@ -1,5 +1,5 @@
-//! Unusual input. The error about a file that is not a trace must contain the next step for the user. Truncated traces
-//! are read on request. Folded stacks that gpuflame writes must be readable again.
+//! Unusual input. The error about a file that is not a trace must tell the user what to do next. `--accept-cut` reads
+//! truncated traces. Folded stacks that gpuflame writes must be readable again.
 
 use std::fs;
 use std::io::Write as _;
@@ -143,7 +143,7 @@ fn members_of_gzip_are_joined_and_other_data_is_rejected_with_its_byte() {
     let ran = gpuflame(&folder, ["flamegraph", "behind.gz", "--accept-cut"]).ok();
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains(&at), "{}", ran.stderr);
-    // Two programs write to one file in turns, 4 KiB at a time.
+    // Two programs write alternately to one file, 4 KiB at a time.
     let other = pack(&whole[1..]);
     let turns: Vec<u8> =
         packed.chunks(4096).zip(other.chunks(4096)).flat_map(|(a, b)| [a, b].concat()).collect();
@@ -242,7 +242,7 @@ fn weights_that_cannot_be_summed_are_rejected_with_their_line() {
         fs::write(folder.join(name), text).unwrap();
         gpuflame(&folder, ["flamegraph", name]).fails(1, &[name, words]);
     }
-    // A frame may end in a number.
+    // The name of a folded frame may end in a number.
     fs::write(folder.join("number.folded"), "main;read block 5 7\nmain;write 9\n").unwrap();
     let drawn = gpuflame(&folder, ["flamegraph", "number.folded"]).ok().stdout;
     assert!(drawn.contains("main;read block_5 7"), "{drawn}");
@@ -342,7 +342,7 @@ fn a_front_end_without_a_rank_and_without_gpu_work_is_left_out_of_the_ranks() {
     let table: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let ranks: Vec<_> = table["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].clone()).collect();
     assert_eq!(ranks, [0, 1], "{table}");
-    // A file with GPU work is a rank. So its number must be known.
+    // A file with GPU work is a rank, so its rank number must be known.
     trace().write(&front_end);
     gpuflame(&folder, ["merge-ranks", "."]).fails(2, &["async_llm", "--assume-order"]);
 }

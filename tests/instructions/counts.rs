@@ -1,4 +1,5 @@
-//! The numbers of instructions equal those of `gpuflame info`, on recordings from hardware and on real traces.
+//! The instruction counts that `gpuflame instructions` prints equal the counts of `gpuflame info`, on recordings from
+//! hardware and on real traces.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use serde_json::Value;
 
 use super::{dependencies, run, skip};
 
-/// Files below a folder whose names end in one of these ways, sorted.
+/// Sorted paths of the files below a folder whose names have one of these endings.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -26,7 +27,7 @@ fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Counts of `info`; `None` if it refuses the file.
+/// Counts that `gpuflame info` prints for a file; `None` if the command rejects the file.
 fn facts(file: &Path) -> Option<BTreeMap<String, u64>> {
     let mut info = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     let output = info.args(["-q", "info", "--format", "json"]).arg(file).output().unwrap();
@@ -35,7 +36,7 @@ fn facts(file: &Path) -> Option<BTreeMap<String, u64>> {
     Some(rows.filter_map(|row| Some((row["what"].as_str()?.to_owned(), row["value"].as_u64()?))).collect())
 }
 
-/// Compares the counts of a file. Returns whether it has instructions.
+/// Compares the counts of both commands for a file. Returns whether the file has instructions.
 fn check(file: &Path) -> bool {
     let name = file.display();
     let output = run(&[file.to_str().unwrap(), "--format", "jsonl"]);
@@ -82,7 +83,7 @@ fn recordings_of_hardware_have_the_instructions_that_info_counts() {
     if files.is_empty() {
         return skip::skip("there is no recording from hardware in tests/golden/hw");
     }
-    // Recordings of sums have no instructions.
+    // Recordings that hold only sums have no instructions.
     let read = files.iter().filter(|file| check(file)).count();
     assert!(read >= 10, "{read} of {} recordings", files.len());
 }

@@ -26,14 +26,14 @@ fn key(row: &Value) -> Key {
     (number(row, "device"), number(row, "context"), number(row, "stream"))
 }
 
-/// An instruction of the simulator's log.
+/// An instruction (launch, event record, wait or the like) in the simulator's log.
 struct Expected<'a> {
     kind: &'static str,
-    /// The row of the log; for a graph launch, the row of its call.
+    /// Row of the instruction in the log. For a graph launch, the row of the launch call.
     row: &'a Value,
-    /// Streams on which it is in order.
+    /// Streams on which the instruction is ordered.
     streams: BTreeSet<Key>,
-    /// Nodes that are in the trace.
+    /// Nodes of a graph launch that are in the trace.
     nodes: Vec<&'a Value>,
 }
 
@@ -123,7 +123,7 @@ impl<'a> Program<'a> {
         self.all[..before].iter().rposition(is_it)
     }
 
-    /// Dependencies of an instruction, as pairs of number and reason.
+    /// Dependencies of an expected instruction, as pairs (index of an earlier instruction, reason).
     fn after(&self, at: usize) -> BTreeSet<(u64, &'static str)> {
         let one = &self.all[at];
         let corr = number(one.row, "corr");
@@ -199,7 +199,7 @@ fn printed(trace: &str, name: &str, args: &[&str]) -> (Value, Vec<Value>) {
     (lines.next().unwrap(), lines.collect())
 }
 
-/// Dependencies of a printed instruction, as pairs of number and reason.
+/// Dependencies of a printed instruction, as pairs (index of an earlier instruction, reason).
 fn dependencies(line: &Value) -> BTreeSet<(u64, &str)> {
     let all = line["after"].as_array().into_iter().flatten();
     all.map(|after| (number(after, "number"), after["reason"].as_str().unwrap())).collect()
@@ -261,7 +261,7 @@ fn check(program: &Program<'_>, at: usize, line: &Value, zero: u64, with_work: &
     assert_eq!(dependencies(line), program.after(at), "{line}\n{row}");
 }
 
-/// Every instruction that an instruction waits for, directly or not.
+/// For each instruction, all instructions that it waits for, directly or indirectly.
 fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
     let mut all: Vec<BTreeSet<u64>> = Vec::new();
     for line in lines {
@@ -275,9 +275,9 @@ fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
     all
 }
 
-/// Checks that all work for which other work waited, according to the simulator, is its ancestor. Implicit waits of
-/// default streams are not in the trace. An event on a stream that waits for a default stream
-/// happens after the default stream's work.
+/// Checks every wait in the simulator's log: the instruction waited for must be an ancestor of the waiting instruction.
+/// Implicit waits of default streams are not in the trace. An event on a stream that waits for a default stream happens
+/// after the default stream's work.
 fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BTreeMap<String, u32> {
     let ancestors = ancestors(lines);
     let ops = (0..).zip(&program.all).filter(|(_, one)| one.row["what"] == "op");
@@ -305,7 +305,7 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
             if why == "event" && !is_own(key(op), number(wait, "op"), own) {
                 continue;
             }
-            // A node of a graph stands for its graph launch, except in its own graph.
+            // A wait for a graph node counts as a wait for its graph launch, except between nodes of the same graph.
             let launch = lines[awaited]["launch"].as_u64().filter(|_| why != "edge");
             let awaited = launch.unwrap_or(awaited as u64);
             assert!(ancestors[at].contains(&awaited), "{wait} of {op}\n{}", lines[at]);
@@ -315,8 +315,8 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
     met
 }
 
-/// Counts the waits of streams whose context is right, not named, and wrong. The trace has the context of the event alone; the
-/// log has that of the stream.
+/// Counts the waits of streams whose context is right, not named, and wrong. The trace has only the CUDA context of the
+/// event; the log has the CUDA context of the stream.
 fn count_contexts(schedule: &[Value], contexts: &BTreeMap<u64, Option<u64>>, named: &mut [u32; 3]) {
     for wait in schedule.iter().filter(|row| row["kind"] == "stream_wait") {
         let right = number(wait, "stream_context");
@@ -354,7 +354,7 @@ fn check_programs(seeds: std::ops::Range<u32>) {
             *met.entry(why).or_insert(0) += count;
         }
     }
-    // Wrong is only a thread that changed its device for a wait and then back, in 1 of 2,163 waits.
+    // The context is wrong only if a thread changed its device for a wait and then back (1 of 2,163 waits).
     let [right, unnamed, wrong] = named;
     assert!(right > 20 * unnamed && right > 500 * wrong, "{named:?}");
     let all = ["copy", "fill", "graph", "host_function", "kernel", "record", "synchronize", "wait"];
