@@ -1,5 +1,5 @@
-// Chromium (by Playwright) and Firefox (by WebDriver BiDi) with one interface. A test fails if a page that it opened
-// logs an error, throws, or asks the network for anything.
+// Chromium (by Playwright) and Firefox (by WebDriver BiDi) behind one interface. A test fails if a page that it opened
+// logs an error, throws, or makes a network request.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { chromium } from 'playwright-core';
@@ -80,7 +80,8 @@ function watched(page) {
   };
 }
 
-/** Waits until the viewer in a page or frame is drawn. The page's policy forbids waiting by a string of code. */
+/** Waits until the viewer in a page or frame is drawn. The page's content security policy forbids waiting with code in
+ * a string. */
 export async function isReady(frame) {
   for (let tries = 0; tries < 1000; tries++) {
     if (await frame.evaluate(() => window.readyAt > 0)) return;
@@ -89,7 +90,7 @@ export async function isReady(frame) {
   throw new Error('the viewer was not drawn within 10 s');
 }
 
-/** Waits for two frames after the last input; then the picture is drawn. */
+/** Waits for two animation frames after the last input, when the flame graph has been redrawn. */
 export async function settled(tab) {
   await tab.run(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0)))));
 }

@@ -1,7 +1,7 @@
 // Measures three viewers in Chromium, without a GPU and without a limit of frames per second: node compare.mjs FOLDER
-// STACKS... Each viewer has its own browser. Times are medians. A picture counts when the frame after it was presented.
-// "Any change" is the time in which the browser presents another background colour of the same page: no viewer can be
-// faster for long.
+// STACKS... Each viewer has its own browser. Times are medians. A picture counts as shown when the animation frame
+// after it was presented. "Any change" is the time that the browser needs to show another background colour on the same
+// page. No viewer can be faster on average.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -11,7 +11,7 @@ import { modelOf, writePage } from './model.mjs';
 
 const LOADS = 3;
 const ZOOMS = 24;
-/** A viewer that needs longer for its first picture is not measured further. */
+/** A viewer that needs longer to show its first picture is not measured further. */
 const MAX_LOAD_MS = 60_000;
 const here = dirname(fileURLToPath(import.meta.url));
 const [folder, ...words] = process.argv.slice(2);
@@ -90,7 +90,8 @@ function speedscopePage(rows) {
   return { url: 'index.html#profileURL=/stacks.folded&title=stacks', code: bytes, page: bytes + text.length };
 }
 
-/** Runs in the page: zooms once, and returns the time in ms until the frame after the change was presented. */
+/** Runs in the page: zooms once, and returns the time in ms until the browser presented the animation frame after the
+ * change. */
 const zoom = {
   own: (step) => {
     const canvas = document.querySelector('canvas');

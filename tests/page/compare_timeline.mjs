@@ -1,6 +1,7 @@
 // Measures 200 moves in the timeline of a page and in speedscope: node compare_timeline.mjs COMMAND FOLDER SLICES...
-// Each of the two has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. A
-// move's time ends when the frame after it was presented. The time of the first picture begins with the navigation.
+// Each viewer has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. A move
+// lasts until the animation frame after it was presented. The time to the first picture starts at the navigation to the
+// page.
 import { execFileSync } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +15,7 @@ const [command, folder, ...words] = process.argv.slice(2);
 const counts = words.flatMap((word) => word.split(' ')).map(Number);
 const release = join(folder, 'node_modules/speedscope/dist/release');
 
-/** Calls of 2 us and kernels of 1 to 40 us, in turn; each are half of the slices. Times are in us. */
+/** Calls of 2 us and kernels of 1 to 40 us alternate, so half of the slices are calls. Times are in us. */
 function* slices(count) {
   let [seed, time] = [1, 0];
   const random = (below) => {
@@ -29,7 +30,7 @@ function* slices(count) {
   }
 }
 
-/** Writes a file in pieces: it may be longer than a string can be. */
+/** Writes a file in pieces, because its text may exceed the maximum length of a string. */
 function writeFile(path, pieces) {
   const file = openSync(path, 'w');
   let text = '';
@@ -77,7 +78,7 @@ function speedscopePage(count) {
   return { url: 'index.html#profileURL=/timeline.speedscope.json&title=timeline', bytes };
 }
 
-/** Runs in the page, before its scripts: notes when it is drawn, and measures moves. */
+/** Runs in the page, before its scripts: notes when the timeline is drawn, and measures moves. */
 function installTimer() {
   const isDrawn = () => (location.hash ? document.title.includes('timeline') : document.documentElement?.dataset.ready === 'true');
   const presented = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));

@@ -42,7 +42,7 @@ const crumbs = (tab) => tab.run(() => [...document.querySelectorAll('.fg-crumbs 
 const found = (tab) => tab.run(() => document.querySelector('.fg-found').textContent);
 const focusCanvas = (tab) => tab.run(() => document.querySelector('canvas').focus());
 
-/** Returns the position in a row of the picture at this share of the width. */
+/** Returns the position in a row of the flame graph at `share` of its width. */
 async function at(tab, row, share) {
   const box = await tab.run(() => {
     const { left, top, width } = document.querySelector('canvas').getBoundingClientRect();
@@ -73,7 +73,7 @@ async function search(tab, text) {
   }, text);
 }
 
-/** Presses keys on the picture, and returns the name of the selected frame. */
+/** Presses keys in the flame graph, and returns the name of the selected frame. */
 async function keys(tab, ...names) {
   await focusCanvas(tab);
   for (const name of names) await tab.press(name);

@@ -1,4 +1,4 @@
-//! Tests the code of the report's page: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
+//! Tests of the HTML report's code: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
 //! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages; if they are
 //! missing, these tests are skipped.
 use std::path::Path;
@@ -53,7 +53,7 @@ fn the_viewer_works_in_firefox() {
     run_browser_tests("firefox", "/usr/bin/firefox-esr");
 }
 
-/// Runs the tests of pages that the command writes, in a browser.
+/// Runs the tests of pages that `gpuflame report` writes, in a browser.
 fn run_page_tests(browser: &str, program: &str) {
     if is_installed(&[program, "tests/page/node_modules/playwright-core"]) {
         let mut command = Command::new("node");

@@ -8,7 +8,7 @@ import { deflateSync } from 'node:zlib';
 
 const here = dirname(fileURLToPath(import.meta.url));
 
-/** `rows` are [stack, value, count, track]; `kinds` and `places` are by name. */
+/** `rows` are [stack, value, count, track]. */
 export function viewOf(names, rows, { id = 'gpu', label = 'GPU time', unit = 'ns', tracks = new Map() } = {}) {
   const view = { id, label, unit, parent: [-1], name: [-1], node: [], track: [], value: [], count: [] };
   const children = new Map();
@@ -34,7 +34,7 @@ export function viewOf(names, rows, { id = 'gpu', label = 'GPU time', unit = 'ns
 }
 
 /** `views` is a list of [rows, options of `viewOf`]. A track is `rank/gpu/stream/thread`; each of the four may be
- * empty. */
+ * empty. `kinds` and `places` are keyed by name. */
 export function modelOf(views, { kinds = {}, places = {} } = {}) {
   const names = new Map();
   const tracks = new Map();
@@ -62,7 +62,7 @@ function kindOf(name) {
 
 let bundle;
 
-/** Writes `folder/name` with the viewer and `model`, and with the policy of the real page. */
+/** Writes `folder/name` with the viewer and `model`, and with the real page's content security policy. */
 export function writePage(folder, name, model, against) {
   mkdirSync(folder, { recursive: true });
   if (!bundle) {

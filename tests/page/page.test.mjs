@@ -65,7 +65,7 @@ async function open(browser, file, size) {
 
 const texts = (tab, selector) =>
   tab.run((selector) => [...document.querySelectorAll(selector)].map((found) => found.textContent), selector);
-/** Waits for a text: the timeline is drawn only with the browser's next frame. */
+/** Waits until a text matches, because the timeline is drawn only at the browser's next animation frame. */
 async function eventually(text, pattern) {
   for (let tries = 0; tries < 500 && !pattern.test(await text()); tries++) await new Promise((done) => setTimeout(done, 10));
   assert.match(await text(), pattern);
@@ -84,7 +84,8 @@ async function withBrowser(options, body) {
 test('the first screen says how busy the GPU was, why not, and what to do', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, single);
-    // The headline is the most expensive finding: the GPU waits for the host between 130 us of work in each step.
+    // The headline is the most expensive finding: in each step, the GPU works for 130 us and otherwise waits for the
+    // host.
     const [first] = await texts(tab, '.first-line');
     assert.match(first, /^[A-Z].*: \d+\.\d % of the steady part \(/);
     const [busy, idle] = await texts(tab, '.second-line');
@@ -205,7 +206,7 @@ test('idle time in the timeline has a colour by cause, a legend and a tooltip', 
       return { left, top, width };
     });
     const y = box.top + 18 + 20 * rows.indexOf('GPU 0, idle') + 10;
-    // In the middle of the run, as in nearly all of it, the host is late.
+    // In the middle of the run, as during most of the run, the cause of idle time is the host.
     await tab.move(box.left + box.width * 0.52, y);
     const [tooltip] = await texts(tab, '.timeline-tooltip');
     assert.match(tooltip, /^GPU 0, idle: host late, /);
@@ -225,7 +226,7 @@ test('a part of the critical path is marked in the timeline, and the longest is 
     const tab = await open(browser, single);
     const parts = await texts(tab, '.path-parts li');
     assert.equal(parts.length, 5);
-    // Between two functions the host does nothing for most of the time.
+    // For most of the time between two functions, the host makes no call.
     assert.match(parts[0], /host between two calls: from cudaLaunchKernel to cudaLaunchKernel/);
     const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
     const click = (text) => tab.run((text) => [...document.querySelectorAll('.path-parts li:first-child button')].find((one) => one.textContent === text).click(), text);
@@ -285,7 +286,7 @@ test('a printed page begins with the headline, the findings and the flame graph'
 test('a comparison shows what changed', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, compared);
-    // GPU work takes 20 x 160 us now, and took 20 x 130 us before.
+    // The total GPU time is 20 x 160 us in the new trace and 20 x 130 us in the old one.
     assert.match((await texts(tab, '.change'))[0], /GPU work 3\.200 ms, before 2\.600 ms \(\+23\.1 %\)/);
     const [row] = await texts(tab, '#changes tbody tr');
     assert.match(row, /softmax_kernel.*\+600 us.*\+100\.0 %.*yes/);
