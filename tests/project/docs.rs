@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use crate::support::command::gpuflame_with;
 use crate::support::{compile, cuda, gpuflame, preload, root, scratch, skip};
 
-/// A fenced block of a page: the words after the fence, and its text.
+/// A fenced block of a page: the words after the opening fence, and the block's text.
 struct Block {
     page: PathBuf,
     kind: String,
@@ -49,7 +49,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// The anchors of a page's headings, as GitHub makes them.
+/// Anchors of a page's headings, in the form that GitHub generates.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(page).unwrap();
     let headings =
@@ -275,7 +275,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A block without includes is only a part of a program. So the block is put into a function.
+        // A C block without includes is only a part of a program, so the test puts the block into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(

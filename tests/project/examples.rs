@@ -36,8 +36,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     }
 }
 
-/// Asserts that only the launches in the program's window are recorded. If gpuflame is linked, it does not see the
-/// launches before the window. If it is injected, it sees them and leaves them out.
+/// Asserts that only the launches in the program's window are recorded. A linked gpuflame does not see the launches
+/// before the window. An injected gpuflame sees these launches and leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
@@ -171,7 +171,7 @@ fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
     // The program runs 40 layers of 8 kernels for 1,000 tokens.
     let (nodes, parts) = done.sum("graph activities");
     assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
-    // Each token takes 10 us per node; the graph was captured again for the second half.
+    // Each node takes 10 us per token. For the second half of the tokens, the graph was captured again.
     let each = 500 * 40 * 10_000;
     let mut expected = Vec::new();
     for caller in ["prepare", "grow_cache"] {

@@ -1,4 +1,5 @@
-//! Windows that a flag file opens in workers (`chakra_trace.manager`), without PyTorch. The programs' work is counted by hand.
+//! Windows that a flag file opens in workers (`chakra_trace.manager`), without PyTorch. The GPU work of the programs
+//! was counted by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -24,7 +25,7 @@ fn files(folder: &Path, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Number of calls and fills in each timeline in `folder`.
+/// Number of API calls and number of fills in each timeline in `folder`.
 fn timelines(folder: &Path) -> Vec<(usize, usize)> {
     let counts = files(folder, "kineto_").into_iter().map(|path| {
         let events = events(&path);
@@ -190,8 +191,8 @@ fn without_cuda_the_timeline_has_operators_alone_and_one_line_reports_it() {
     assert_eq!(files(&done.folder, "pytorch_et_pid").len(), 1);
 }
 
-/// The defaults are those of the chakra_trace library, except for the default folder, which is in its author's home
-/// folder there.
+/// The defaults are those of the chakra_trace library, except for the default folder: that library uses its author's
+/// home folder.
 #[test]
 fn variables_that_are_not_set_have_the_defaults_of_the_library() {
     let Some(python) = shared() else { return };

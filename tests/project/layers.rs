@@ -1,5 +1,5 @@
-//! Checks of the source layout that Cargo does not make. The checks are about forbidden dependencies between packages,
-//! import cycles between modules and between files, and places where unsafe code is allowed.
+//! Checks of the source layout that Cargo does not make: forbidden dependencies between packages, import cycles between
+//! modules and between files, and places where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -28,7 +28,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     for package in COMMAND_ONLY.iter().chain(&heavy) {
         assert!(!tree.contains(*package), "the package of the demo depends on {package}");
     }
-    // `cargo run --example demo` builds the features that any package of the workspace asks for, its tests included.
+    // `cargo run --example demo` builds each feature that any package of the workspace, or its tests, enables.
     for package in metadata()["packages"].as_array().unwrap() {
         for other in package["dependencies"].as_array().unwrap() {
             let is_bare = other["name"] != "gpuflame" || other["features"].as_array().unwrap().is_empty();
@@ -75,7 +75,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// Imports in the tests inside the source files count too.
+/// Imports in `#[cfg(test)]` modules of the source files count too.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -95,8 +95,8 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// Checks the files and folders in every folder of a package. Imports in the tests inside the source files do not
-/// count.
+/// Checks the files and folders in every folder of a package. Imports in `#[cfg(test)]` modules of the source files do
+/// not count.
 #[test]
 fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
     // Imports between the files and folders of a module, by the path of the module.
@@ -147,7 +147,7 @@ fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
         code.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
     for root in ["crate::", "super::"] {
         for (at, _) in code.match_indices(root) {
-            // The second half of `super::super::` is not a separate path.
+            // The second `super::` of `super::super::` is not the start of a separate path.
             if code[..at].ends_with("::") {
                 continue;
             }
@@ -188,11 +188,11 @@ fn add_paths(paths: &mut BTreeSet<Vec<String>>, mut from: Vec<String>, mut rest:
     }
 }
 
-/// Returns the names that import each other in a cycle, and the names whose imports lead to a cycle. `left` maps each
-/// name to its imports.
+/// Returns the names that are in an import cycle, and the names whose imports lead to a cycle. `left` maps each name to
+/// its imports.
 fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     loop {
-        // A name whose imports have all been removed is in no cycle.
+        // A name whose imports have all been removed is not in a cycle.
         let names: BTreeSet<_> = left.keys().cloned().collect();
         left.retain(|name, imported| imported.iter().any(|other| other != name && names.contains(other)));
         if left.len() == names.len() {

@@ -257,8 +257,8 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// The library must not contain these crates, even if it is built together with the command. This test does that, and
-/// so does `cargo build --release`.
+/// The library must not contain these crates, even if it is built together with the command, as in this test and in
+/// `cargo build --release`.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -294,7 +294,8 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// These functions may block. If the library called one, a hanging disk would block the calling thread.
+/// The functions listed in this test may block. If the library called one of them, a hanging disk would block the
+/// calling thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -307,7 +308,7 @@ fn the_library_never_calls_fsync_or_similar_functions() {
 #[test]
 fn the_library_loads_without_space_in_the_static_tls_block() {
     // A variable at an offset from the thread pointer would need space in the static TLS block. A TLS descriptor uses
-    // that space only if there is some.
+    // that block only if it has space left.
     let relocations = readelf("-r");
     assert!(relocations.contains("R_X86_64_TLSDESC"), "{relocations}");
     assert!(!relocations.contains("TPOFF"), "{relocations}");
@@ -366,7 +367,7 @@ fn the_library_runs_on_glibc_2_17() {
     }
 }
 
-/// In a shell with the preload, every program loads this library, with whatever C library the program uses.
+/// In a shell with the preload, every program loads this library, whichever C library the program uses.
 #[test]
 fn the_preload_library_is_small_and_links_no_library() {
     let library = preload();
@@ -389,8 +390,8 @@ fn the_preload_library_is_small_and_links_no_library() {
     output(strict.arg(root().join("capi/preload.c")));
 }
 
-/// The library has 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If either figure grows, find
-/// out why.
+/// The library has 3.49 MiB today, plus 0.1 MiB of tables for unwinding its own panics. If the library or these tables
+/// grow, find out why.
 #[test]
 fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
     let release = gpuflame().ancestors().nth(3).unwrap().join("release/libgpuflame.so");

@@ -1,5 +1,5 @@
-//! The packages that `dist/pack` makes for users, and the demo of an installation. Here the packages contain small
-//! programs instead of the real binaries. `.ci/long` builds and tries the real packages.
+//! The packages that `dist/pack` makes for users, and the demo of an installation. In these tests the packages contain
+//! small programs instead of the real binaries. `.ci/long` builds and tries the real packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,7 +55,8 @@ fn stand_ins() -> PathBuf {
     built
 }
 
-/// Packs `built` into a new folder, with this umask and these variables. `python` has the builder of the wheel.
+/// Packs `built` into a new folder, with this umask and these environment variables. The environment of `python` has
+/// the package that builds wheels.
 fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
     let out = scratch("packages");
     let mut command = Command::new("sh");
@@ -218,7 +219,7 @@ fn the_sources_for_pip_name_cargo_if_it_is_missing() {
     assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
 }
 
-/// Both manifests have the address of the project, because hatchling reads only the version from Cargo's manifest.
+/// Both manifests state the address of the project, because hatchling reads only the version from Cargo's manifest.
 #[test]
 fn the_python_package_names_the_repository_of_the_workspace() {
     let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();

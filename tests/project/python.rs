@@ -1,5 +1,5 @@
 //! The Python package. The package's wheel is installed into empty environments, for the oldest supported and the
-//! newest Python of this machine. There it is used on the simulated stack.
+//! newest Python of this machine. In these environments, the tests use the package on the simulated CUDA stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -45,7 +45,7 @@ fn installed(python: &Path, wheel: &Path) -> PathBuf {
     inside
 }
 
-/// The wheel of this machine, which the tests share.
+/// The wheel for this machine's Python, which the tests share.
 fn shared_wheel() -> Option<&'static Path> {
     static WHEEL: OnceLock<Option<PathBuf>> = OnceLock::new();
     WHEEL.get_or_init(|| wheel("wheel")).as_deref()
@@ -98,7 +98,7 @@ fn environments_work_for_pythons_with_pip_and_for_those_that_a_script_starts() {
     for (_, python) in [ours].into_iter().chain(debian_pythons().into_iter().next()) {
         let folder = scratch("environment").join("venv");
         run(Command::new(root().join("tests/python/environment")).arg(&python).arg(&folder));
-        // The program runs in the environment, with the requested Python.
+        // Checks that the program runs in the environment, with the requested Python.
         let code = "import sys; print(sys.prefix != sys.base_prefix, sys.prefix, sys.version)";
         let version = run(Command::new(&python).args(["-c", "import sys; print(sys.version)"]));
         let said = run(Command::new(folder.join("bin/python")).args(["-c", code]));
@@ -135,7 +135,8 @@ fn the_python_module_runs_and_records_a_script() {
     let Some(python) = shared() else { return };
     let run = Run::new(python, Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // Injected gpuflame records from the start. So its first window has the launches before the program's own window.
+    // An injected gpuflame records from the start, so its first window has the launches made before the program's own
+    // window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);
     assert!(done.stderr.contains("300 launches"), "{}", done.stderr);

@@ -1,6 +1,6 @@
 //! Checks that pages match the code. The table of settings must equal the one from which the code parses settings; the
-//! table of costs must be written by the benchmark. Also checks assumptions that one part of the code makes about
-//! another one.
+//! table of costs must be written by the benchmark. Other tests check assumptions that one part of the code makes about
+//! another part.
 
 use std::fs;
 
@@ -66,7 +66,7 @@ fn the_cost_table_agrees_with_the_performance_page() {
 }
 
 /// If CUPTI does not answer, gpuflame's waits must time out before the watchdog of the simulation aborts the program. A
-/// wait at an exit may have to wait for the end of another wait, and each may last as long as the limit.
+/// wait at the exit may begin only after another wait has ended, and each of the two may last as long as the limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();
@@ -77,7 +77,7 @@ fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     assert!(watchdog_ms > 2 * limit * 1000, "{watchdog_ms} ms, and {limit} s");
 }
 
-/// Rows of the settings with these names.
+/// Rows of the table of settings for these names.
 fn rows<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let row = |name: &str| {
         let setting = SETTINGS.iter().find(|setting| setting.name == name).unwrap();

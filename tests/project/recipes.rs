@@ -1,5 +1,6 @@
-//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check their syntax, and
-//! that their files and commands exist. `dist/try` runs the steps of the container.
+//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check the syntax of the
+//! recipes and the workflow, and that the files and commands in them exist. `dist/try` runs the steps of the container
+//! recipe.
 
 use std::fs;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ fn the_conda_recipe_has_the_version_and_licences_of_the_workspace() {
 fn recipes_get_the_digest_of_the_sources() {
     let folder = scratch("recipes");
     fs::write(folder.join(format!("gpuflame-{VERSION}.tar.gz")), "abc").unwrap();
-    // The path of the folder is relative to the current folder.
+    // This test passes the folder's path relative to the current folder.
     let mut recipes = Command::new(dist("recipes"));
     let written = recipes.arg(".").current_dir(&folder).output().unwrap();
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));

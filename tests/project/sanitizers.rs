@@ -59,8 +59,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// If libraries were not built for the thread sanitizer, it sees some of their memory accesses but not the
-/// synchronization that orders them.
+/// The thread sanitizer sees some memory accesses of libraries that were not built for it, but not the synchronization
+/// that orders these accesses.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {

@@ -42,7 +42,7 @@ fn cargo_commands_in_pages_scripts_and_comments_name_existing_tests() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// `host chaos` means the tests of the program `host` whose path contains `chaos`.
+/// In prose, `host chaos` means the tests of the test program `host` whose path contains `chaos`.
 #[test]
 fn words_after_a_program_on_the_page_of_the_tests_select_tests() {
     let page = fs::read_to_string(root().join("tests/README.md")).unwrap();
@@ -116,18 +116,18 @@ struct Target {
     /// `lib`, `cdylib`, `bin`, `test`, `bench` or `example`.
     kind: String,
     name: String,
-    /// Names of its modules, which end in `::`, and of its functions.
+    /// Names of the target's modules (these names end in `::`) and functions.
     names: Vec<String>,
 }
 
 impl Target {
-    /// Whether `cargo test WORD` runs a test of this program.
+    /// Whether `cargo test WORD` runs a test of this target.
     fn has_test(&self, word: &str) -> bool {
         self.names.iter().any(|name| name.contains(word))
     }
 }
 
-/// Targets in the workspace.
+/// Cargo targets in the workspace.
 fn targets() -> &'static [Target] {
     static TARGETS: OnceLock<Vec<Target>> = OnceLock::new();
     TARGETS.get_or_init(|| {
@@ -189,7 +189,7 @@ fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Describes the names in a command that do not exist; `cargo_commands` has split the command.
+/// Describes the names in a command that do not exist. `command` has the arguments from `cargo_commands`.
 fn problems(command: &[&str]) -> Vec<String> {
     let (mut packages, mut kinds, mut named, mut filters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut words = command[1..].iter().copied();
