@@ -26,8 +26,8 @@ fn nanos(micros: &Value) -> u64 {
 
 type Work = (String, String, u64, u64, u64);
 
-/// Kind, name, start, end and launching thread of each piece of work, by its id. In the trace, flows connect launches
-/// with their work.
+/// Kind, name, start, end and launching thread of each kernel, copy and fill, keyed by correlation id. In the trace,
+/// flows connect launches with their GPU work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {
@@ -59,7 +59,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     told.collect()
 }
 
-/// The same table from the simulation's truth file.
+/// The table that `told` returns, computed from the simulation's truth file.
 fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -50,7 +50,7 @@ fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI that does not know an API function yet does not report the copy that this function made.
+                // A CUPTI version older than an API function does not report the copies that this function makes.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
@@ -69,7 +69,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // All calls except the synchronous ones use one stream, on which work runs in order.
+        // All calls except the synchronous ones use the same stream, on which copies and fills run in order.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =

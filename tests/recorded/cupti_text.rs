@@ -16,14 +16,14 @@ fn load(args: &[&str]) -> Run {
     run.env("GPUSIM_TRUTH", "detail.json,summary:truth.json").env("GPUFLAME_FORMATS", "folded")
 }
 
-/// The number after `word` in a line, up to a blank, a comma or the end.
+/// The number after `word` in a line, up to a blank, a comma or the end of the line.
 fn number(line: &str, word: &str) -> u64 {
     let (_, rest) = line.split_once(&format!("{word} ")).unwrap_or_else(|| panic!("{word} in {line}"));
     rest.split([' ', ',']).next().unwrap().parse().unwrap()
 }
 
-/// (kind, name, start, end, thread) of each piece of work by its id, from the text. The thread is the one that made the
-/// call with the same id.
+/// (kind, name, start, end, thread) of each kernel, copy and fill in the text, keyed by correlation id. The thread is
+/// the one that made the call with the same id.
 fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let mut threads = BTreeMap::new();
     let mut all = BTreeMap::new();
@@ -54,7 +54,7 @@ fn told(text: &str) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     all
 }
 
-/// The same table from the simulation's truth file.
+/// The table that `told` returns, computed from the simulation's truth file.
 fn true_work(done: &Done) -> BTreeMap<u64, (String, String, u64, u64, u64)> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -1,6 +1,6 @@
 //! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events
-//! that were recorded on streams and the waits for them. The recording has each of them as a call and as an activity
-//! record.
+//! that were recorded on streams and the waits for them. Each event record and each wait is in the recording twice: as
+//! an API call and as an activity record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -76,7 +76,8 @@ fn number(line: &Value, field: &str) -> Option<u64> {
     line[field].as_u64()
 }
 
-/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI numbers the records of events.
+/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI version gives event records sequence
+/// numbers.
 fn assert_exact(done: &Done, has_ids: bool) {
     let found = Recorded::of(done);
     let truth = truth(done);

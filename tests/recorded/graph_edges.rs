@@ -41,7 +41,7 @@ fn number(row: &Value, key: &str) -> u64 {
 }
 
 /// Returns the nodes for which each node waits according to the schedule. Host functions have no records, so nodes that
-/// wait for one are left out.
+/// wait for a host function are left out.
 fn true_edges(schedule: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     let ops = || schedule.iter().filter(|row| row["what"] == "op");
     let node = |op: &Value| (number(op, "corr"), number(op, "node"));
@@ -77,7 +77,7 @@ fn launches_with_attributes_are_recorded_as_programmatic_or_not() {
     let (mut count, mut programmatic) = (0, 0);
     for seed in 0..6 {
         let (schedule, instructions) = record(seed, LEGACY | THREADS | HOST_NODES);
-        // A launch that a graph captured has no work of its own.
+        // A kernel launch that was captured into a graph runs no GPU work at that time.
         let has_work: BTreeSet<u64> =
             schedule.iter().filter(|row| row["what"] == "op").map(|row| number(row, "corr")).collect();
         let calls = schedule.iter().filter(|row| row["what"] == "call");

@@ -1,6 +1,6 @@
-//! CUDA graphs: the time of every node is under two stacks, the one that launched it and the one that created it, to
-//! the nanosecond. The reference is the simulated stack's truth file. A stack that cannot be known is replaced by a
-//! label.
+//! CUDA graphs: the time of every node is under two stacks, to the nanosecond: the stack that launched the graph and
+//! the stack that created the node. The reference is the simulated stack's truth file. A stack that cannot be known is
+//! replaced by a label.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -66,7 +66,7 @@ fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     sums
 }
 
-/// Returns the same sums from the folded file. Frames of API calls are removed.
+/// Returns the sums from the folded file, in the form that `truth` returns. Frames of API calls are removed.
 fn found(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, weight) in done.folded() {
@@ -94,7 +94,8 @@ fn ledger(done: &Done) -> (u64, BTreeMap<String, u64>) {
     done.sum("graph activities")
 }
 
-/// Asserts that every piece of work is under both stacks, and that every count is right.
+/// Asserts that every kernel, copy and fill is under its launching and its creating stack, and that every count is
+/// right.
 fn assert_exact(done: &Done) {
     assert_eq!(found(done), truth(done, |_| true), "{}", done.stderr);
     let work = total(done, "count");
@@ -314,7 +315,7 @@ fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
         let delivered = truth(&done, |row| row["delivered"] != 0);
         assert_eq!(found(&done), delivered, "{}", done.stderr);
         let graphs: u64 = delivered.iter().filter(|(key, _)| key.2 == "[GPU_Graph]").map(|(_, ns)| ns).sum();
-        // A run of the graph is two kernels, a copy and a fill, one after the other; it runs ten times.
+        // The graph has two kernels, a copy and a fill, which run one after the other. It is launched ten times.
         let copy = 2_000 + 4096 / 25;
         assert_eq!(graphs, 10 * (3_000 + 500 + copy + 1_008));
         assert_eq!(ledger(&done).0, 0, "{}", done.stderr);
@@ -378,8 +379,8 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Returns memory in MiB at the end of a program that creates, launches and destroys `graphs` graphs. First gpuflame's
-/// memory by its own count, then that of the whole process including the simulated stack.
+/// Returns memory in MiB at the end of a program that creates, launches and destroys `graphs` graphs. The first value
+/// is gpuflame's memory by its own count, the second is the memory of the whole process, including the simulated stack.
 fn held(graphs: &str) -> (f64, f64) {
     // A checkpoint copies the sums once a second. The allocator keeps memory for that, which grows with time and not
     // with the number of graphs.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time by GPU and by the function that launched the work after the gap. The time before the first work does not
-/// count as a gap.
+/// Idle time, keyed by GPU and by the function that launched the first work after the gap. The time before a GPU's
+/// first work does not count as a gap.
 type Gaps = BTreeMap<(u64, String), u64>;
 
 fn stall(args: &[&str]) -> Run {
@@ -38,8 +38,8 @@ fn true_gaps(done: &Done) -> Gaps {
     gaps
 }
 
-/// Returns the same gaps from the idle profile, with all causes combined, and the part of each gap that is charged to a
-/// single call. That call is usually the last one before the call that ended the gap.
+/// Returns two tables from the idle profile: the gaps with all causes combined, and the part of each gap that is
+/// charged to a single call. That call is usually the last one before the call that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -253,8 +253,8 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all work that ran there: {line}");
-    // The work begins 5 us or more after its launch. So the work seems to begin before its launch by nearly the whole
-    // error of the clock.
+    // The GPU work begins 5 us or more after its launch. With the wrong clock, it seems to begin before its launch, by
+    // nearly the whole error of the clock.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

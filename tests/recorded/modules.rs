@@ -50,8 +50,8 @@ fn code_without_symbols_appears_as_module_and_offset() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are byte strings. gpuflame opens a non-UTF-8 path unchanged, at the exit and when the recording is read. In
-/// outputs the path is shown as well as possible.
+/// Paths are byte strings. gpuflame opens a non-UTF-8 path unchanged, at the exit and when the recording is read.
+/// Outputs show the closest UTF-8 form of the path.
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
@@ -141,7 +141,7 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // The loader chooses the files' addresses; they may change if the test maps memory.
+    // The loader chooses the addresses of the files. These addresses may change if the test maps memory.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();

@@ -39,7 +39,7 @@ pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// For each kernel, the Python frames that the program printed at its launch.
+/// Python frames that the program printed at the launch of each kernel.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -510,7 +510,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
                 "{context}"
             );
             assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
-            // Frames that were recorded before the invalid ones are kept.
+            // Frames that gpuflame read before the first invalid frame are kept.
             let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
             assert!(
                 first.is_some_and(|(frames, _)| python_frames(&frames)[1].starts_with("main ")),
@@ -530,7 +530,7 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // Frames that form a ring make the stack count as too deep; nothing else is wrong.
+        // If frames form a ring, gpuflame counts the stack as too deep. There is no other effect.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);

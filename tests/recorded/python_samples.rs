@@ -15,7 +15,7 @@ use crate::support::{Done, Run, Way, compile, root, skip};
 
 const NOT_READ: &str = "[Python frames not read]";
 
-/// The programs, each with its functions that use most time.
+/// The test programs, each with the functions that use most of its time.
 const PROGRAMS: [(&str, &[&str]); 5] = [
     ("loader", &["decode"]),
     ("comprehensions", &["<genexpr>", "<dictcomp>", "<listcomp>", "table", "squares"]),
@@ -84,7 +84,7 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let all = done.folded_file("out.cpu.folded");
             let (functions, not_read) = by_function(&all);
             let read: u64 = functions.values().sum();
-            // It is not determined which thread gets the GIL more often.
+            // Either thread may get the GIL more often.
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");

@@ -18,8 +18,8 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// Returns the time of the work that ran, by the site that the program named. For a graph node, the launch site comes
-/// first, then the creation site.
+/// Returns the GPU time of the work that ran, keyed by the call site that the program named. For a graph node, the
+/// launch site comes first, then the creation site.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
