@@ -1,4 +1,5 @@
-//! A capture allocates nothing: not the first one, which compiles every rule, and not the thousandth.
+//! A stack capture never allocates memory. This holds for the first capture, which compiles every unwind rule, and for
+//! the thousandth.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]

@@ -12,7 +12,7 @@ struct Copy {
     stack: Vec<u8>,
 }
 
-/// DWARF's order of registers: `rsp` is number 7.
+/// Registers in DWARF's order, in which `rsp` has the number 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,

@@ -24,7 +24,7 @@ use skip::skip;
 use switch::{foreign, on_stack};
 
 const FIBERS: usize = 2000;
-/// A stack and the unreadable page below it: two mappings each.
+/// Size of a fiber's stack in bytes.
 const STACK: usize = 32 << 10;
 const PAGE: usize = 4096;
 
@@ -186,7 +186,7 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // On the stack, no return address follows the outermost frames. So no walk reaches its end.
+        // No return address follows the outermost frames on this stack, so walks do not reach a root.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
         // The first capture does more: it learns unwind rules, and maps the buffer for the copy.

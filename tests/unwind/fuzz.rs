@@ -22,7 +22,7 @@ use gpuflame_model::record::Frame;
 use gpuflame_unwind::{CachedCapture, Skip, Unwinder};
 use oracle::{Addresses, capture_both};
 
-/// Dives and climbs at random in a call tree, with a capture at the end of every dive.
+/// Calls (dives) and returns (climbs) at random in a call tree, with a capture at the end of every dive.
 ///
 /// Only a few functions may be at a given depth, and frames grow by only a few sizes. So many dives put the same return
 /// addresses in the same places as earlier dives, with other frames in between. A cache that checks too little then

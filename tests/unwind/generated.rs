@@ -120,7 +120,7 @@ impl Truth<'_> {
     }
 }
 
-/// Number of stacks that were captured in one way, and number of right ones among them.
+/// Number of stacks that were captured in one way, and number of right stacks among them.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -138,7 +138,7 @@ impl Score {
     }
 }
 
-/// The ways to capture a stack.
+/// The unwinders for the ways to capture a stack, and what they need.
 struct Ways {
     cached: Unwinder,
     numbered: Unwinder,
@@ -205,7 +205,7 @@ impl Ways {
     }
 }
 
-/// DWARF's order of registers: `rsp` is number 7.
+/// Registers in DWARF's order, in which `rsp` has the number 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -254,7 +254,7 @@ fn top_of_stack() -> usize {
     lowest as usize + size
 }
 
-/// Seeds of test number `which`, different in every repetition.
+/// Seeds for the test with index `which`. They differ in every repetition.
 fn seeds(which: u64) -> impl Iterator<Item = u64> {
     let times = std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let first = which << 32;

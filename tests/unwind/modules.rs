@@ -1,6 +1,7 @@
 //! The module map: which file was loaded at which address. Libraries may be loaded and unloaded between two updates.
 //!
-//! Only one test runs at a time: all of them load and unload libraries, and the loader's counters are process-wide.
+//! Only one test runs at a time, because every test loads and unloads libraries and the loader's counters are
+//! process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

@@ -1,4 +1,5 @@
-//! Captures as on glibc before 2.35, which lacks `_dl_find_object`: a sorted copy of the loader's list replaces it.
+//! Captures as on glibc before 2.35. That glibc lacks `_dl_find_object`, so a sorted copy of the loader's list replaces
+//! it.
 //!
 //! The tests run one at a time, because they load and unload libraries. The tests have their own process, because the
 //! switch to the sorted copy cannot be undone.
