@@ -56,8 +56,8 @@ fn figures_equal_those_of_key_averages() {
         .ok();
     let averages = averages(&table);
     let kernels = sums(&folder, &[], ["kernels", "name", "total_ns"]);
-    // Copies and fills have different names in the two tables. Annotations are spans of GPU time without work of their
-    // own.
+    // Copies and fills have different names in the two tables. Annotations are spans of GPU time that contain no GPU
+    // work of their own.
     let is_kernel = |row: &&Average| row.on_gpu && !row.is_annotation && !row.name.starts_with("Mem");
     let theirs: BTreeMap<_, _> =
         averages.iter().filter(is_kernel).map(|row| (row.name.clone(), row.self_ns)).collect();
@@ -70,7 +70,8 @@ fn figures_equal_those_of_key_averages() {
     let innermost = sums(&folder, &["--self"], ["function", "function", "gpu_ns"]);
     let all = sums(&folder, &[], ["function", "function", "gpu_ns"]);
     let mut compared = 0;
-    // PyTorch also has rows for calls; their time does not include the work that they launch.
+    // PyTorch also has rows for CUDA calls. The time of such a row does not include the GPU work that the call
+    // launches.
     for row in averages.iter().filter(|row| !row.on_gpu && !row.name.starts_with("cuda")) {
         let of = |sums: &BTreeMap<String, u64>| sums.get(&row.name).copied().unwrap_or(0);
         assert_eq!(of(&innermost), row.self_ns, "{}", row.name);

@@ -1,5 +1,5 @@
-//! A graph must run the same work as the eager program. A step of the decode loop, with a batch of two, has the same
-//! work under the same functions and operators, whether it runs eagerly or in its graph.
+//! A graph must run the same GPU work as the eager program. A step of the decode loop, with a batch of two, has the
+//! same kernels under the same functions and operators, whether it runs eagerly or in its graph.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ const STEPS: u64 = 8;
 /// Start of the frame of the function that makes a step.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// Number of runs of each piece of work. Key: its frames from the step's frame to the leaf, and its name.
+/// Number of runs of each kernel, copy and fill. The key is its frames (from the step's frame to the leaf) and its
+/// name.
 type Works = BTreeMap<(String, String), u64>;
 
 /// Returns the work of the eager steps; the work of captured steps, by the number of the graph; and the names of graph

@@ -1,7 +1,7 @@
 //! Windows that a flag file opens in workers (`chakra_trace.manager`). Each process and window has one set of files. In
-//! it, every GPU operation is linked to the operator that started it, and this operator is linked to the execution
-//! trace. The manager also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`); the linked traces must
-//! contain the same links.
+//! these files, every GPU operation is linked to the operator that started it, and this operator is linked to the
+//! execution trace. The manager also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`); the linked
+//! traces must contain the same links.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -30,7 +30,7 @@ fn package() -> PathBuf {
     packages
 }
 
-/// Runs two workers of these kinds.
+/// Runs two workers, one of each kind in `kinds`.
 fn record(python: &Path, kinds: [&str; 2]) -> Done {
     let run = run(python, "flag_window.py", Way::None).arg(".").args(kinds).env("GPUSIM_NDEV", "2");
     let run = run.env("PYTHONPATH", package()).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -201,7 +201,7 @@ fn all_gpu_work_of_a_flag_window_of_two_ranks_leads_to_an_operator() {
     check(["ddp", "ddp"]);
 }
 
-/// The files of the other worker are complete. The killed worker leaves only its recording.
+/// If one worker is killed, it leaves only its recording; the files of the other worker are complete.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_worker_killed_in_a_window_leaves_its_recording_and_no_timeline() {

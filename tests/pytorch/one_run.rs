@@ -1,10 +1,10 @@
 //! Kineto and gpuflame in one run.
 //!
-//! CUPTI gives its records to only one of two clients. The exception: both use the functions that take a subscriber
-//! (`_v2`, shared from 13.3 on). CUPTI refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler
-//! calls only the older functions. So the profiler takes the records, and gpuflame keeps the callbacks. Both therefore
-//! see the calls of the run. These tests compare Kineto's GPU work with the truth file of the run. gpuflame's GPU work
-//! is compared in separate runs (`witness.rs`).
+//! CUPTI gives its records to only one of two clients, unless both use the functions that take a subscriber (`_v2`,
+//! shared since CUPTI 13.3). CUPTI refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler
+//! calls only the older functions. So the profiler takes the records, and gpuflame keeps the callbacks. Kineto and
+//! gpuflame therefore both see the calls of the run. These tests compare Kineto's GPU work with the truth file of the
+//! run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -51,10 +51,10 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// Kineto requests the processor's clock. So CUPTI converts nanoseconds to ticks, and Kineto converts the ticks back.
-// Durations are therefore wrong by two roundings, and by the errors of the two rates. Each rate is at first measured to
-// a ten-thousandth. All start times are wrong by the same amount: the time between the readings of the two clocks. This
-// amount is about 0.1 us, plus any time in between for which the thread had no processor.
+// Kineto requests the processor's clock. CUPTI therefore converts nanoseconds to ticks, and Kineto converts the ticks
+// back. Durations are therefore wrong by two roundings, and by the errors of the two rates. Each rate is at first
+// measured to a ten-thousandth. All start times are wrong by the same amount: the time between the readings of the two
+// clocks. This amount is about 0.1 us, plus any time in between for which the thread had no processor.
 
 /// Reciprocal of the maximum error of a rate: a ten-thousandth.
 const RATE: u64 = 10_000;

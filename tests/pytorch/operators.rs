@@ -30,7 +30,7 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
 /// operator.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
-/// A piece of work: its start, and its operator.
+/// A kernel, copy or fill: its start, and its innermost operator.
 type Work<T> = (T, Option<String>);
 
 fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<Work<T>>>) -> Operators {
@@ -80,8 +80,8 @@ fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     in_order(streams)
 }
 
-/// Asserts that gpuflame's innermost operator of each kernel is Kineto's. Returns the number of kernels that belong to
-/// an operator.
+/// Asserts that gpuflame and Kineto report the same innermost operator for each kernel. Returns the number of kernels
+/// that belong to an operator.
 pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done: &Done) -> usize {
     let (kineto, gpuflame) = (of_kineto(kineto), of_gpuflame(done, names(folder)));
     let mut known = 0;

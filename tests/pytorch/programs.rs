@@ -7,10 +7,10 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// Number of runs and total duration of GPU work. Key: its kind, and its symbol or direction.
+/// Number of runs and total duration in ns of GPU work, keyed by its kind and its symbol or direction.
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
-/// Work that ran according to a summary of the simulation.
+/// GPU work that ran, according to the simulation's summary.
 pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     let mut sums = Works::new();
     for line in done.file(truth).lines() {
@@ -30,7 +30,7 @@ pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     sums
 }
 
-/// Work that ran according to a table of gpuflame.
+/// GPU work that ran, according to gpuflame's table.
 pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     let table = done.file(table);
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -73,7 +73,7 @@ fn check(done: &Done, alone: &Done) {
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     let mut ran = ran_by(done, "truth.json");
-    // Refused work has a separate row.
+    // Refused launches have a separate row.
     let failed = truth.count("failed_launches");
     (failed > 0).then(|| ran.insert(("lost".to_owned(), String::new()), (failed, 0)));
     assert_eq!(told_by(done, "out.csv"), ran);
@@ -98,7 +98,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
-/// All combinations of a way and a version.
+/// All combinations of a way of loading gpuflame and a CUPTI version.
 fn every_way() -> Vec<(Way, &'static str)> {
     [ONE, OTHER].concat()
 }
@@ -154,7 +154,7 @@ fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
-/// Checks the combinations of way and version that the other tests leave out.
+/// Checks the combinations of loading way and CUPTI version that the other tests leave out.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
@@ -368,7 +368,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert_eq!(share(range), ran(range), "{range}");
         }
         // The ranges of the operators also occur 4 times each, and the operators' functions are in the stack as well.
-        // Work outside all ranges is under none of these ranges.
+        // GPU work launched outside all ranges is not under any of these ranges.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in

@@ -44,7 +44,7 @@ fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]
     };
     // The collectives move:
     // - a million floats;
-    // - half of that, because each rank needs one half;
+    // - half a million floats, because each rank needs one half;
     // - 1,000 floats in each direction at once.
     assert_eq!(last("Broadcast"), Some(5_000 + 4_000_000 / 200));
     assert_eq!(last("ReduceScatter"), Some(5_000 + 1_000_000 / 200));

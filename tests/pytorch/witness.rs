@@ -1,5 +1,5 @@
 //! PyTorch's own profiler as a witness. Kineto's trace of a program on the simulated stack is compared with gpuflame's
-//! output of another run. Both are clients of CUPTI, and neither reads the truth file.
+//! output of another run. Kineto and gpuflame are both clients of CUPTI, and neither reads the truth file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -22,7 +22,7 @@ struct Work {
     nanos: f64,
 }
 
-/// Work by device and stream, in the order of time.
+/// GPU work of each device and stream, in the order of time.
 type Streams = BTreeMap<(u64, u64), Vec<Work>>;
 
 fn in_order(mut streams: Streams) -> Streams {
@@ -86,7 +86,8 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // Each name of Kineto's corresponds to exactly one of gpuflame's. Kineto's names include types and parameters.
+    // Each kernel name that Kineto reports must correspond to exactly one name that gpuflame reports. Kineto's names
+    // include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -98,7 +99,7 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
             // measures itself. So a duration is wrong by two roundings and by the errors of two rates. The largest
             // observed difference is one nanosecond.
             let rounding = 2.0 + theirs.nanos / 1e4;
-            // Between two runs, the time for which a rank waits for another one differs.
+            // The time for which a rank waits for another rank differs from run to run.
             let waits = theirs.name.contains("ncclDevKernel");
             let alike = alike && (waits || (theirs.nanos - ours.nanos).abs() <= rounding);
             assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
@@ -133,7 +134,7 @@ pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
     events.iter().filter(|event| event["cat"] == "cuda_runtime" || event["cat"] == "cuda_driver")
 }
 
-/// Copies from one GPU to another have their own kind of record (22). Kineto does not request it.
+/// Copies from one GPU to another have their own kind of record (22). Kineto does not request this record kind.
 const UNASKED: &str = "PtoP";
 
 /// Calls that wait for the GPU; both profilers report them. gpuflame does not report the thread of memory calls, so
@@ -239,7 +240,7 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
     Some((events(&traced.folder.join("trace.json")), done))
 }
 
-/// A piece of GPU work: the id of its call, device, stream, beginning and end.
+/// A piece of GPU work: id of its call, device, stream, start and end in ns.
 type Exactly = [u64; 5];
 
 /// Returns the work of a run under gpuflame, from its table of activities.
