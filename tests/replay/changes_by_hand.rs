@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::by_hand::{Trace, gpuflame, tables};
 
-/// Total time before and after the changes.
+/// Total time of a program before and after the changes.
 fn change(trace: Trace, name: &str, options: &[&str]) -> (u64, u64) {
     let file = trace.write(name);
     let said = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
@@ -20,7 +20,7 @@ fn copy(trace: Trace, id: u32, stream: u32, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// Adds the calls by which `stream` waits for an event of another stream, recorded now.
+/// Adds the calls that record an event on stream `from` and make `stream` wait for it.
 fn wait(trace: Trace, id: u32, at: u32, from: u32, stream: u32) -> Trace {
     let trace = trace.call("cudaEventRecord", id, 5, (at, at + 1));
     let trace = trace.call("cudaStreamWaitEvent", id + 1, 5, (at + 2, at + 3));
@@ -33,7 +33,7 @@ fn wait(trace: Trace, id: u32, at: u32, from: u32, stream: u32) -> Trace {
     }))
 }
 
-/// Waits for all streams.
+/// Adds a call that waits for all streams.
 fn wait_for_all(trace: Trace, id: u32, (from, to): (u32, u32)) -> Trace {
     let trace = trace.call("cudaDeviceSynchronize", id, 5, (from, to));
     trace.add(json!({
@@ -78,7 +78,7 @@ fn lags_of_launches_are_counted_from_the_end_of_their_calls_if_these_vary() {
     assert_eq!(late, 80_000, "{causes:?}");
 }
 
-/// Ten kernels of 100 us, 5 us apart. After each one an event is recorded, for which another stream waits.
+/// Ten kernels of 100 us, 5 us apart. After each kernel an event is recorded, for which another stream waits.
 #[test]
 fn events_do_not_count_as_gaps_between_kernels() {
     let with_kernel = |trace: Trace, at: u32| {
@@ -103,7 +103,7 @@ fn the_second_half_is_predicted_from_the_lags_of_the_first() {
 fn kernels_that_begin_after_their_calls_begin_earlier_if_these_are_shorter() {
     let file = late_kernels("what-if-end-of-call");
     let said = tables(&["what-if", &file, "--launch-ns", "2000"]);
-    // Seven calls take 4 us, seven 6, and six 8.
+    // Seven calls take 4 us, seven take 6 us, and six take 8 us.
     assert_eq!(said["total"][0]["change_ns"], -1_000 * (7 * 2 + 7 * 4 + 6 * 6), "{said:#}");
 }
 

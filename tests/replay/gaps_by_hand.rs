@@ -1,10 +1,10 @@
-//! The gap between kernels of a stream, if the run does not show it. Times are in us.
+//! The minimum gap between two kernels of a stream, if the recorded run does not show this gap. Times are in us.
 
 use serde_json::Value;
 
 use super::by_hand::{Trace, tables};
 
-/// Kernels of 2 us, each 15 us after its launch. Launches follow each other every 10 us.
+/// Kernels of 2 us, each of which begins 15 us after its launch. There is a launch every 10 us.
 fn launches(count: u32) -> Trace {
     let mut trace = Trace::default();
     for id in 0..count {
@@ -15,7 +15,7 @@ fn launches(count: u32) -> Trace {
     trace
 }
 
-/// Number of gaps that are not known, and the time after all launches became one.
+/// Number of unknown gaps, and the total time in us after all launches were replaced by one graph launch.
 fn as_graph(trace: Trace, name: &str) -> (Option<u64>, u64) {
     let said = tables(&["what-if", trace.write(name).to_str().unwrap(), "--graphs"]);
     let rules = said["assumptions"].as_array().unwrap();

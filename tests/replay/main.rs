@@ -103,7 +103,7 @@ fn gpuflame(args: &[&str]) -> (Option<i32>, Value, String) {
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), errors)
 }
 
-/// Time at which the first thread waits for the others for the first time.
+/// Time at which the first thread first waits for the other threads.
 fn first_meeting(schedule: &[Value]) -> u64 {
     let waits = schedule.iter().filter(|row| row["what"] == "thread_wait");
     waits.map(|row| number(row, "begin")).min().unwrap()
@@ -124,7 +124,7 @@ fn check(program: Program, counts: &mut Counts) {
     let end = end_of(&outcome.schedule);
     for edit in &EDITS {
         let (code, said, errors) = gpuflame(&[&["what-if", input], edit.options].concat());
-        // A program without the kernel, or without a wait.
+        // This error means that the program has no such kernel, or no wait.
         if code == Some(1) && errors.contains("no work has a name") || errors.contains("no call is recorded")
         {
             continue;

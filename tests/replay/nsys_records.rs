@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::records_by_hand::predict_file;
 
-/// Tables that every export of CUDA calls has. Columns of names may have numbers of strings, or the strings.
+/// Tables that every export of CUDA calls has. Columns of names hold either string ids or the strings themselves.
 const TABLES: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
@@ -87,7 +87,7 @@ fn predict(export: &Export, name: &str, options: &[&str]) -> (u64, Vec<String>) 
     predict_file(&export.write(name), options)
 }
 
-/// A thread waits for `first`, and then meets another one, which launches `last`.
+/// A thread waits for `first`, and then meets another thread at a barrier. The other thread launches `last`.
 fn two_threads() -> Export {
     Export::new()
         .call("cudaLaunchKernel", 1, 5, (0, 10))

@@ -21,7 +21,7 @@ fn thread_wait(trace: Trace, name: &str, thread: u32, (from, to): (u32, u32)) ->
     }))
 }
 
-/// Length after a change in ns, and the rules that replace missing records.
+/// Total time after a change in ns, and the names of the rules that replace missing records.
 fn predict(trace: Trace, name: &str, options: &[&str]) -> (u64, Vec<String>) {
     predict_file(trace.write(&format!("records-{name}")).as_ref(), options)
 }
@@ -35,7 +35,7 @@ pub(super) fn predict_file(file: &Path, options: &[&str]) -> (u64, Vec<String>) 
     (tables["total"][0]["after_ns"].as_u64().unwrap(), missing.collect())
 }
 
-/// `first` runs on the default stream, and `second` later on another one.
+/// `first` runs on the default stream, and `second` runs later on another stream.
 fn two_streams() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -99,11 +99,11 @@ fn a_barrier_opens_when_the_last_thread_arrives() {
     let trace = || thread_wait(Trace::clone(&trace), "pthread_barrier_wait", 5, (85, 85));
     // `first` ends at 45, its wait returns at 55, and the other thread launches `last` at 60.
     assert_eq!(predict(trace(), "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
-    // It arrives at 25.6 at the earliest, which is after the other thread.
+    // The waiting thread arrives at the barrier at 25.6 us at the earliest, after the other thread.
     assert_eq!(predict(trace(), "barrier-short", &["--scale", "first=0.01"]), (55_600, vec![]));
 }
 
-/// `early` lets the next kernel begin after 20 us. `next` needs 40 us alone, and 10 us after the end of `early`.
+/// `early` lets the next kernel begin after 20 us. `next` takes 40 us alone, and ends at least 10 us after `early`.
 fn programmatic() -> Trace {
     let call: Value = json!({
         "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 1, "tid": 5, "ts": 50, "dur": 10,
@@ -126,7 +126,7 @@ fn a_programmatic_launch_keeps_the_times_that_its_kernels_show() {
         let option = format!("early={factor}");
         predict(programmatic(), &format!("programmatic-{factor}"), &["--scale", &option])
     };
-    // It begins at 75 as before, and needs 40 us.
+    // `next` begins at 75 us as before, and takes 40 us.
     assert_eq!(predict("0.5"), (115_000, vec![]));
     // `early` ends at 70, before its trigger.
     assert_eq!(predict("0.25"), (110_000, vec![]));

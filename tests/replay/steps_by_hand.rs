@@ -30,7 +30,7 @@ fn slow_loader(name: &str) -> String {
     trace.write(name).to_str().unwrap().to_owned()
 }
 
-/// Durations of the steps before and after the changes.
+/// Durations in us of the steps before and after the changes.
 fn steps(file: &str, options: &[&str]) -> (Vec<u64>, Vec<u64>) {
     let said = tables(&[&["what-if", file], options].concat());
     let us = |row: &Value, key: &str| {
@@ -49,7 +49,7 @@ fn a_step_lasts_from_its_begin_to_its_end() {
     assert_eq!(steps(&file, &["--scale", ".=1"]), (recorded.clone(), recorded.clone()));
     // Each wait lasts 65 us.
     assert_eq!(steps(&file, &["--no-sync"]), (recorded.clone(), vec![50, 340, 55]));
-    // `gemm` is 30 us faster. No step waits for `tail`.
+    // `gemm` takes 30 us less. No step waits for `tail`.
     assert_eq!(steps(&file, &["--gpu-speed", "2"]), (recorded, vec![85, 375, 90]));
 }
 
