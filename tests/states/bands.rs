@@ -68,7 +68,7 @@ fn idle_time_is_charged_to_the_function_in_which_the_thread_was_late() {
         rows.iter().map(row).collect::<Vec<_>>(),
         [
             (20, 20, 1, format!("{main};train.py(9): load")),
-            // From 15 to 30 us the GPU was not idle, so the launch itself is charged.
+            // From 15 to 30 us the GPU is busy but stream 20 is idle, so the launch itself is charged.
             (20, 15, 1, format!("{main};cudaLaunchKernel")),
             // From 100 to 105 and from 125 to 130 us.
             (20, 10, 0, main.to_owned()),

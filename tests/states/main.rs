@@ -1,7 +1,7 @@
 //! `gpuflame states` on random simulated programs, whose states follow from the simulator's schedule.
 //!
-//! The expected states are computed here, from the schedule alone. It says when each event happened; the command has to
-//! find that out from the event's record and the work before it.
+//! The expected states are computed here, from the schedule alone. The schedule says when each CUDA event happened. The
+//! command must derive that time from the event's record and the GPU work before the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -38,8 +38,8 @@ fn add(to: &mut Intervals, window: (u64, u64), (start, end): (u64, u64), state: 
     }
 }
 
-/// States of one stream. `ops` are by begin. `waits` are the times of calls that made the stream wait for an event, and
-/// when the event happened.
+/// States of one stream. `ops` are sorted by start. `waits` are the times of calls that made the stream wait for an
+/// event, and when the event happened.
 fn stream_states(ops: &[&Value], mut waits: BTreeMap<u64, u64>, window: (u64, u64)) -> Intervals {
     let (mut states, mut at, mut previous, mut happened) = (Intervals::new(), window.0, None, 0);
     for op in ops {
@@ -109,7 +109,7 @@ fn names_records(trace: &str) -> bool {
     trace["traceEvents"].as_array().unwrap().iter().any(|row| records(row).is_some_and(|record| record > 0))
 }
 
-/// The same intervals with one word for a stream that waits for an event or for something else.
+/// Returns the intervals with `waiting` replaced by `pending`.
 fn without_waiting(intervals: &Intervals) -> Intervals {
     let mut merged = Intervals::new();
     for (start, end, state) in intervals {

@@ -16,7 +16,7 @@ fn rows<'a>(tables: &'a Value, table: &str) -> &'a [Value] {
     tables[table].as_array().unwrap_or_else(|| panic!("no table {table}"))
 }
 
-/// Intervals by stream, which must have no gaps and not overlap.
+/// Intervals of each stream. The intervals of a stream must not overlap or have gaps.
 fn intervals(name: &str, tables: &Value) -> BTreeMap<Key, Intervals> {
     let mut streams: BTreeMap<Key, Intervals> = BTreeMap::new();
     for row in rows(tables, "intervals") {
@@ -29,7 +29,7 @@ fn intervals(name: &str, tables: &Value) -> BTreeMap<Key, Intervals> {
     streams
 }
 
-/// Time by GPU in which at least one stream ran.
+/// Total time per GPU during which at least one stream was running work.
 fn busy(streams: &BTreeMap<Key, Intervals>) -> BTreeMap<u64, u64> {
     let mut running: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (key, intervals) in streams {

@@ -128,7 +128,8 @@ fn files_without_a_pipeline_get_one_line_with_the_reason() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A single worker, and a job without a slowdown, get those figures that are known, and reasons for the others.
+/// For a single worker, and for a job without a slowdown, the command prints the known figures, and the reason for each
+/// unknown figure.
 #[test]
 fn answers_that_the_data_does_not_support_are_withheld_with_the_reason() {
     let folder = scratch("withheld");

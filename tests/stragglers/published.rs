@@ -71,7 +71,7 @@ fn the_shares_of_the_last_stage_and_of_the_worst_workers_are_the_published_ones(
     }
 }
 
-/// The slowdown if only one part keeps its measured durations.
+/// Slowdown of the job if only one part (a stage, a data-parallel rank or a kind) keeps its measured durations.
 #[test]
 fn the_slowdowns_by_stage_rank_and_kind_are_the_published_ones() {
     let Some(folder) = real("stragglers") else { return };

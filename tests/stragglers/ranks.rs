@@ -102,7 +102,8 @@ fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// All ranks of the job are on one machine and have one clock. So the shift that the test adds is the true difference.
+/// All ranks of the job are on one machine and have one clock. So the shift that the test adds to a rank is the true
+/// difference between the clocks.
 #[test]
 fn the_stated_error_of_the_clocks_is_not_smaller_than_the_true_one() {
     let Some(folder) = dlrm("dlrm-clocks") else { return };

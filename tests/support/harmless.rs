@@ -10,7 +10,7 @@ pub fn assert_harmless(text: &str, by: &str) {
     assert!(!text.contains(does_something), "{by}: {text:?}");
 }
 
-/// Asserts the same for tables, and that spreadsheets take no cell for a formula.
+/// Asserts that a table contains no such characters, and that spreadsheets do not treat any cell as a formula.
 pub fn assert_harmless_tables(text: &str, by: &str) {
     assert_harmless(text, by);
     let mut tables = csv::ReaderBuilder::new();
