@@ -19,4 +19,5 @@ mod other_formats;
 mod random_damage;
 mod reading;
 mod real_traces;
+mod unsupported_verdicts;
 mod unusual_files;

@@ -132,7 +132,10 @@ impl Job {
             part = runs.part();
             let compared = compare_ranks(&all.iter().collect::<Vec<_>>());
             times = all.into_iter().zip(compared).collect();
-            findings = runs.into_findings();
+            let present = ranks.iter().map(|rank: &RankFacts| rank.rank).collect();
+            let world_size = ranks.iter().find_map(|rank| rank.world_size);
+            let are_ranks_missing = describe_missing(&present, world_size, flags.assume_order).is_some();
+            findings = runs.into_findings(are_ranks_missing);
         }
         let path =
             path.map_or_else(|| job_path(sources, flags, &ranks, path_rows_of_job, console), PagePath::Run);

@@ -108,7 +108,8 @@ impl Screen<'_> {
         let lost = self.findings.iter().filter(is_late).filter_map(|finding| finding.cost).max().unwrap_or(0);
         let is_lost = percent(lost, MeasuredPart::of(self.profile()).nanos) >= LOST_PERCENT;
         if busy >= BUSY_PERCENT {
-            return (!is_lost && !self.is_account_partial()).then(|| self.busy_line(busy));
+            return (!is_lost && !self.is_account_partial())
+                .then(|| self.long_work_line().unwrap_or_else(|| self.busy_line(busy)));
         }
         let idle = self.idle_samples();
         let all = saturating_sum(idle.iter().map(|sample| sample.amount()));
@@ -155,6 +156,17 @@ impl Screen<'_> {
         let steady = self.profile().steady().map_or(0, |steady| steady.end.0.saturating_sub(steady.begin.0));
         let whole = MeasuredPart::of(self.profile()).nanos.max(steady).max(any);
         (times.len() > 1).then(|| percent(any, whole))
+    }
+
+    /// Returns the sentence that replaces [`busy_line`](Self::busy_line) if an activity lasts for more than a minute.
+    /// Such a duration may be wrong. Returns `None` if there is no such activity.
+    fn long_work_line(&self) -> Option<String> {
+        let work = match self.profile().row_facts()?.too_long {
+            0 => return None,
+            1 => "1 activity lasts for more than a minute".to_owned(),
+            count => format!("{} activities last for more than a minute", group_digits(count)),
+        };
+        Some(format!("{work}: a clock may have jumped, or a kernel waits for another rank"))
     }
 
     /// Returns the sentence for a run that is bound by GPU work, with the shares of communication and copies.

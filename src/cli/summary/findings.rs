@@ -16,7 +16,7 @@ use gpuflame_offline::analysis::{Finding, Severity};
 pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
 /// Ids of findings that make all shares of time wrong. Each id has the sentence that replaces the sentences about busy
 /// and idle time.
-const WITHHOLDING: [(&str, &str); 2] = [
+const WITHHOLDING: [(&str, &str); 3] = [
     (
         IMPOSSIBLE_DURATION,
         "busy and idle time are withheld: some GPU work has impossible durations; `gpuflame info` names it, and has \
@@ -26,7 +26,13 @@ const WITHHOLDING: [(&str, &str); 2] = [
         "times_backwards",
         "busy and idle time are withheld: some GPU work ends before it begins; `gpuflame check` counts it",
     ),
+    (
+        "no_length",
+        "busy and idle time are withheld: all GPU work has a duration of 0; its times may be in another unit, such as \
+         seconds",
+    ),
 ];
+
 /// Returns the sentence that replaces busy and idle time, if GPU work has durations that cannot be correct.
 pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static str> {
     let is_found = |id| findings.iter().any(|finding| finding.id == id && finding.severity == Severity::Bad);

@@ -48,14 +48,15 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     refuse_different_jobs(&members, &names, SameJob::from_sources(sources), console)?;
     rows.sort_by_key(|row| row.rank);
     let (all, part) = (rows.len(), ranks.part());
-    let findings = ranks.into_findings();
+    let present = numbers.iter().copied().collect();
+    let missing = describe_missing(&present, world_size, flags.ranks.assume_order);
+    let findings = ranks.into_findings(missing.is_some());
     let mut answers: Vec<String> = rows.iter().map(|row| row.sentence.clone()).collect();
     if all > MAX_RANKS {
         answers.truncate(MAX_RANKS);
         answers.push(format!("and {} more ranks", all - MAX_RANKS));
     }
-    let present = numbers.iter().copied().collect();
-    answers.extend(describe_missing(&present, world_size, flags.ranks.assume_order));
+    answers.extend(missing);
     let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));
     let next = next.and_then(|finding| {

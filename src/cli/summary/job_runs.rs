@@ -37,9 +37,12 @@ impl JobRuns {
     }
 
     /// Returns the findings about the job, in descending order of severity. Ranks are compared if there are at least
-    /// two ranks.
-    pub(crate) fn into_findings(self) -> Vec<Finding> {
-        let compared = if self.runs.len() > 1 { job_findings(self.runs) } else { Vec::new() };
+    /// two ranks. Set `are_ranks_missing` if other ranks of the job have no file.
+    pub(crate) fn into_findings(self, are_ranks_missing: bool) -> Vec<Finding> {
+        let compared = match self.runs.len() {
+            0 | 1 => Vec::new(),
+            _ => job_findings(self.runs, are_ranks_missing),
+        };
         self.impossible.into_iter().chain(compared).collect()
     }
 }

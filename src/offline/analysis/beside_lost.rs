@@ -1,6 +1,9 @@
 //! Finds idle time that launches without a recorded activity may explain. A stream runs its operations in order. If an
 //! operation begins late although all recorded operations before it had ended, unrecorded work may have run between the
 //! two. A few launches without an activity can account for most of the idle time.
+//!
+//! In a trace, a graph launch without an activity may have run until the start of the next work that its thread launched, even
+//! if that work was launched late: if a tool records no kernels of graphs, the host looks late while a graph runs.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -18,14 +21,23 @@ type Stretch = (DeviceId, u64, u64);
 /// Stores in `profile` the idle time that launches without an activity may explain, if it is more than half of the idle
 /// time.
 pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
-    let lost = work.pending.iter().filter(|launched| profile.requires_activity(launched.context));
-    let thread = |launched: &Launched| Some(profile.context(launched.context)?.thread);
-    let lost: Vec<(ThreadId, u64)> = lost.filter_map(|one| Some((thread(one)?, one.time.0))).collect();
+    let is_trace = profile.coverage().is_trace;
+    let is_graph = |launched: &Launched| is_trace && profile.launches_graph(launched.context);
+    let lost = |launched: &&Launched| is_graph(launched) || profile.requires_activity(launched.context);
+    let place = |launched: &Launched| {
+        let thread = profile.context(launched.context)?.thread;
+        Some((thread, launched.time.0, is_graph(launched)))
+    };
+    let lost: Vec<(ThreadId, u64, bool)> = work.pending.iter().filter(lost).filter_map(place).collect();
     if lost.is_empty() || work.skipped() > 0 || profile.idle_doubt().is_some() {
         return;
     }
     let streams = launched_by_stream(profile, work);
-    let mut waits: Vec<Stretch> = lost.iter().filter_map(|lost| longest_wait(&streams, *lost)).collect();
+    let stretch = |&(thread, time, is_graph): &(ThreadId, u64, bool)| match is_graph {
+        true => until_next_work(&streams, thread, time),
+        false => longest_wait(&streams, (thread, time)),
+    };
+    let mut waits: Vec<Stretch> = lost.iter().filter_map(stretch).collect();
     let launches = waits.len() as u64;
     waits.sort_unstable();
     waits.dedup_by(|next, last| {
@@ -91,6 +103,17 @@ fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Op
         (from < start).then_some((stream.device, from, start))
     });
     waits.max_by_key(|(_, from, start)| start - from)
+}
+
+/// Returns the time from a launch of `thread` to the start of the first work that the thread launched later.
+fn until_next_work(streams: &[LaunchedWork], thread: ThreadId, time: u64) -> Option<Stretch> {
+    let from = time.saturating_add(MAX_DELIVERY_NS);
+    let starts = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
+        let next = stream.works.partition_point(|(launch, ..)| *launch <= time);
+        let &(_, start, _) = stream.works.get(next)?;
+        Some((stream.device, from, start))
+    });
+    starts.min_by_key(|(.., start)| *start).filter(|(_, from, start)| from < start)
 }
 
 /// Returns the busy time of the devices of `waits` within `waits`, which must be sorted and must not overlap.

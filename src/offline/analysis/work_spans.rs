@@ -250,6 +250,8 @@ pub struct PlausibleSpans {
     spans: Vec<WorkSpan>,
     streams: Streams,
     skipped: u64,
+    /// Number of activities that were shortened or removed.
+    implausible: u64,
 }
 
 impl PlausibleSpans {
@@ -259,7 +261,8 @@ impl PlausibleSpans {
         let WorkSpans { mut spans, mut streams, skipped, .. } = all;
         let is_plausible = |span: &WorkSpan| span.nanos() <= MAX_PLAUSIBLE_NS;
         streams.sort(&mut spans);
-        if !spans.iter().all(is_plausible) {
+        let implausible = spans.iter().filter(|span| !is_plausible(span)).count() as u64;
+        if implausible > 0 {
             spans.sort_unstable_by_key(|span| (span.stream(), span.start));
             for at in 0..spans.len() {
                 let next = spans.get(at + 1).filter(|next| next.stream() == spans[at].stream());
@@ -271,7 +274,7 @@ impl PlausibleSpans {
             spans.retain(is_plausible);
         }
         spans.sort_unstable_by_key(|span| (span.start, span.end, span.stream(), span.launch.time));
-        Self { spans, streams, skipped }
+        Self { spans, streams, skipped, implausible }
     }
 
     pub(super) fn as_slice(&self) -> &[WorkSpan] {
@@ -289,13 +292,13 @@ impl PlausibleSpans {
     }
 
     /// Returns the time in ns in which at least one GPU was busy in the steady part of a run. Returns `None` if some
-    /// activities were not stored.
+    /// activities were not stored, or if the duration of an activity is implausible.
     pub fn work_time(&self, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|_| true)
     }
 
-    /// Returns the time in ns in which a GPU ran at least one kernel in the steady part of a run. Returns `None` if
-    /// some activities were not stored.
+    /// Returns the time in ns in which a GPU ran at least one kernel in the steady part of a run. Returns `None` if some
+    /// activities were not stored, or if the duration of an activity is implausible.
     pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|span| {
             self.device_of(span) == device && matches!(span.work, Work::Kernel(_) | Work::Graph)
@@ -311,7 +314,8 @@ impl PlausibleSpans {
             nanos = nanos.saturating_add(last.saturating_sub(span.start.max(until)));
             until = until.max(last);
         }
-        (self.skipped == 0 && !self.spans.is_empty()).then_some(nanos)
+        let is_known = self.skipped == 0 && self.implausible == 0 && !self.spans.is_empty();
+        is_known.then_some(nanos)
     }
 }
 

@@ -11,7 +11,7 @@ use super::thresholds::{
 };
 use super::{Cost, Lost};
 use gpuflame_export::{grouped, percent};
-use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos};
+use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, IdMap};
 
 /// Reason for lost time that can be derived from a single place.
@@ -49,6 +49,8 @@ struct Group {
     longest: (u64, Option<SampleSite>),
     /// Lost time in ns for each function, if the group has several functions.
     functions: BTreeMap<String, u64>,
+    /// Time by innermost function or range within the user's function.
+    inner: BTreeMap<String, u64>,
 }
 
 impl Group {
@@ -60,11 +62,27 @@ impl Group {
         }
     }
 
+    /// Returns the innermost functions and ranges that have a large share of the time, largest first, each with its share in
+    /// percent. Returns nothing if one of them has nearly all of the time.
+    fn shares(&self) -> Vec<(&str, f64)> {
+        let all = saturating_sum(self.inner.values().copied());
+        let shares = self.inner.iter().map(|(name, nanos)| (name.as_str(), percent(*nanos, all)));
+        let mut large: Vec<_> = shares.filter(|(_, share)| *share >= MIN_INNER_PERCENT).collect();
+        large.sort_by(|a, b| b.1.total_cmp(&a.1));
+        large.truncate(MAX_INNER);
+        if large.len() < 2 || large.iter().any(|(name, _)| name.is_empty()) { Vec::new() } else { large }
+    }
+
     /// Whether the number of gaps is known for most of the time.
     fn is_counted(&self) -> bool {
         self.uncounted <= self.nanos / 2
     }
 }
+
+/// Minimum share of a finding's time, in percent, for which an innermost function or range is named next to another.
+const MIN_INNER_PERCENT: f64 = 10.0;
+/// Maximum number of innermost functions and ranges to name.
+const MAX_INNER: usize = 3;
 
 /// Maximum number of functions that the finding about a launch-bound run lists.
 const MAX_LAUNCHING_FUNCTIONS: usize = 4;
@@ -83,6 +101,8 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
         if piece.nanos > group.longest.0 {
             group.longest = (piece.nanos, Some(site));
         }
+        let inner = lost.places.of(site).inner().to_owned();
+        add_to(group.inner.entry(inner).or_default(), piece.nanos);
     }
     add_gpu_time(lost, &mut groups);
     let launches = join_launches(&mut groups, lost.wall);
@@ -396,7 +416,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
         Reason::Other => ("host_work", format!("the host was busy elsewhere, or waited, for {time}")),
         Reason::Launches => return None,
     };
-    Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::at(&place) })
+    Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::within(&place, &group.shares()) })
 }
 
 /// Returns the clause that states how time was lost. Copies count as busy time in a recording, but not in a trace.

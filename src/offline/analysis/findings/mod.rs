@@ -143,13 +143,24 @@ struct Cost {
 
 impl Cost {
     fn at(place: &Place) -> Self {
+        Self::within(place, &[])
+    }
+
+    /// Returns a cost at `place`, of which these innermost functions or ranges have these shares, in percent. Without shares, the
+    /// innermost function and range of `place` are named.
+    fn within(place: &Place, shares: &[(&str, f64)]) -> Self {
         let Place { words, function, line, within, caller, range, .. } = place;
         let mut words = words.clone();
-        if !range.is_empty() && !words.contains(&**range) {
-            words += &format!(", in the range {range}");
-        }
-        if !function.is_empty() && !within.is_empty() && !words.contains(&**within) {
-            words += &format!(", in {within}");
+        if !shares.is_empty() {
+            let named = shares.iter().map(|(name, share)| format!("{name} ({share:.0} %)"));
+            words += &format!(", in {}", named.collect::<Vec<_>>().join(" and "));
+        } else {
+            if !range.is_empty() && !words.contains(&**range) {
+                words += &format!(", in the range {range}");
+            }
+            if !function.is_empty() && !within.is_empty() && !words.contains(&**within) {
+                words += &format!(", in {within}");
+            }
         }
         if !caller.is_empty() && caller != "main" && !words.contains(&**caller) {
             words += &format!(", called by {caller}");

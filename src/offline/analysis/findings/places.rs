@@ -250,6 +250,12 @@ impl FrameNames {
 }
 
 impl Place {
+    /// Returns the innermost function of any code, or the innermost range of the user, within the user's function; empty if there is
+    /// neither.
+    pub(super) fn inner(&self) -> &str {
+        if self.within.is_empty() { &self.range } else { &self.within }
+    }
+
     /// Returns the class of the host's activity in this place. `nanos` is the duration of the activity since the last
     /// launch, in ns.
     pub(super) fn class(&self, nanos: u64) -> Class {

@@ -115,8 +115,9 @@ impl RankRun {
     }
 }
 
-/// Runs all checks for lost time on the ranks of a job.
-pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
+/// Runs all checks for lost time on the ranks of a job. If ranks are missing, it is unknown for how long the others waited for
+/// them.
+pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Finding> {
     ranks.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = ranks.iter().map(|rank| rank.clock_base).collect();
     ranks.iter_mut().zip(base_shifts(&bases)).for_each(|(rank, shift)| rank.shift_times(shift));
@@ -127,7 +128,8 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
     let wall = ranks.iter().map(|rank| rank.costs.wall).max().unwrap_or(0);
     let communication: Vec<_> = ranks.iter().map(|rank| (&rank.collectives, &*rank.exposed)).collect();
     let waits = exposed_waits(&communication);
-    let mut found = common_costs(&ranks, straggler, waits.as_deref());
+    let known_waits = waits.as_deref().filter(|_| !are_ranks_missing);
+    let mut found = common_costs(&ranks, straggler, known_waits, are_ranks_missing);
     match straggler {
         Some(at) => found.push(straggler_cost(&ranks, at, verdicts[at].verdict)),
         None => found.extend(late_in_turn(&ranks, waits.as_deref())),
@@ -151,7 +153,12 @@ pub fn job_findings(mut ranks: Vec<RankRun>) -> Vec<Finding> {
 /// Returns those findings of single ranks that matter to the job: findings that most ranks have, and findings of the
 /// straggler. Ranks other than the straggler have time to spare. A rank that waits for another rank communicates for
 /// longer. So the job's communication time is that of the rank with the least communication.
-fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64]>) -> Vec<Cost> {
+fn common_costs(
+    ranks: &[RankRun],
+    straggler: Option<usize>,
+    waits: Option<&[u64]>,
+    are_ranks_missing: bool,
+) -> Vec<Cost> {
     let keys: BTreeSet<(&'static str, String)> = ranks
         .iter()
         .flat_map(|rank| &rank.costs.found)
@@ -183,6 +190,9 @@ fn common_costs(ranks: &[RankRun], straggler: Option<usize>, waits: Option<&[u64
                         Some(0) => String::new(),
                         Some(waited) => {
                             format!(", {} of which were waiting for the last rank", format_nanos(waited))
+                        }
+                        None if are_ranks_missing => {
+                            ", which may include waiting for the missing ranks".to_owned()
                         }
                         None => ", which includes waiting for late ranks".to_owned(),
                     };

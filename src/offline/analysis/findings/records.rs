@@ -89,6 +89,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let incomplete = IncompleteStacks::find(profile, evidence.stacks);
     let coverage = evidence.profile.coverage();
     let missing = MissingWork::find(coverage, without_id);
+    let has_no_duration = known.zero_length > 0 && known.zero_length == all;
     use Severity::{Bad, Note};
     let mut findings = vec![
         counted_finding(
@@ -250,10 +251,13 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "no_length",
             "activities of no length",
-            Note,
+            if has_no_duration { Bad } else { Note },
             known.zero_length,
             all,
-            "times were truncated to microseconds: short kernels have no duration",
+            match has_no_duration {
+                true => "no activity has a duration: times may be in another unit, such as seconds",
+                false => "times were truncated to microseconds: short kernels have no duration",
+            },
         ),
         counted_finding(
             "endless",
@@ -406,9 +410,7 @@ impl MissingWork {
         }
         if let Some(BesideLost { launches: count, nanos, idle }) = coverage.beside_lost {
             let (nanos, idle) = (format_nanos(nanos), format_nanos(idle));
-            let why = format!(
-                "launched work waited for {nanos} of {idle} of idle time, and their work may have run then"
-            );
+            let why = format!("their work may have run in {nanos} of {idle} of idle time");
             return Self { what: LAUNCHES, count, of: launches, why: why.into() };
         }
         Self { what: LAUNCHES, count: 0, of: launches, why: "".into() }
