@@ -182,8 +182,8 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     );
 }
 
-/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU
-/// 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of the waiting
+/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on
+/// GPU 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of the waiting
 /// default stream is unknown. The second kernel may have waited because the default stream of GPU 1 waited. So this
 /// wait is the cause of the time after the end of the kernel's launch call.
 #[test]
