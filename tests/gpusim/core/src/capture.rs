@@ -2,9 +2,10 @@
 //! capture has a frontier: the nodes that the stream's next node waits for.
 
 use crate::error::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE};
-use crate::graph::{Graph, What, lock};
+use crate::graph::{Graph, What};
 use crate::graph_edges::Edge;
 use crate::stream::Stream;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 

@@ -5,6 +5,7 @@
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;
 use crate::stream::Stream;
+use crate::sync::lock;
 use std::sync::Mutex;
 
 /// Whether simulated device memory has contents.
@@ -16,7 +17,7 @@ pub fn is_held() -> bool {
 /// first written.
 pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     static BACKED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
-    let mut backed = BACKED.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut backed = lock(&BACKED);
     if !is_held() || backed.contains(&start) {
         return Ok(());
     }

@@ -7,11 +7,12 @@ use crate::host_fn;
 use crate::schedule::{self, Mark};
 use crate::settings;
 use crate::stream::Stream;
+use crate::sync::lock;
 use crate::table::{resource, with_hooks};
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// Object to which a CUcontext handle points. Never freed.
 #[derive(Debug)]
@@ -55,12 +56,12 @@ impl Context {
     /// therefore filled only with the stepped clock, which needs it.
     pub fn add_stream(&self, stream: &'static Stream) {
         if settings::get().stepped || cfg!(test) {
-            self.streams.lock().unwrap_or_else(PoisonError::into_inner).push(stream);
+            lock(&self.streams).push(stream);
         }
     }
 
     fn streams(&self) -> Vec<&'static Stream> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.streams).clone()
     }
 
     /// Returns the streams that wait for the legacy default stream, and for which the legacy default stream waits.
@@ -130,7 +131,7 @@ impl Context {
 /// All contexts, sorted by id. The first id is 1.
 fn all() -> MutexGuard<'static, Vec<&'static Context>> {
     static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
-    ALL.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ALL)
 }
 
 /// Returns the streams of all contexts, which are stored only with the stepped clock.
@@ -158,7 +159,7 @@ struct Primary {
 
 fn primaries() -> std::sync::MutexGuard<'static, Vec<Primary>> {
     static PRIMARIES: Mutex<Vec<Primary>> = Mutex::new(Vec::new());
-    let mut all = PRIMARIES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut all = lock(&PRIMARIES);
     all.resize(settings::get().devices as usize, Primary::default());
     all
 }

@@ -15,6 +15,7 @@ use crate::schedule::{self, Mark, Wait, Why};
 use crate::settings;
 use crate::site::Site;
 use crate::stream::Stream;
+use crate::sync::lock;
 use crate::table::{SWITCHES, resource, with_hooks};
 use crate::thread;
 use crate::user_object::UserObject;
@@ -22,8 +23,8 @@ use crate::version::kind;
 use crate::work::NodeRun;
 use std::ffi::c_void;
 use std::ptr::null_mut;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Object to which a CUgraph handle points.
 #[derive(Debug, Default)]
@@ -97,10 +98,6 @@ const EXEC: u64 = u64::from_le_bytes(*b"exec\0\0\0\x01");
 static GRAPHS: Mutex<Vec<&'static Graph>> = Mutex::new(Vec::new());
 static NODES: Mutex<Vec<&'static Node>> = Mutex::new(Vec::new());
 static EXECS: Mutex<Vec<&'static Exec>> = Mutex::new(Vec::new());
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Returns a reusable object, or a new one.
 fn take<T: Default>(spare: &Mutex<Vec<&'static T>>) -> &'static T {

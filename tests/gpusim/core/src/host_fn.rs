@@ -36,7 +36,7 @@ static UNFINISHED: AtomicU64 = AtomicU64::new(0);
 static CHANGED: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::sync::lock(&QUEUE)
 }
 
 /// Runs `function(argument)` once the stream's earlier work is done.

@@ -43,7 +43,7 @@ static INIT: Mutex<Init> = Mutex::new(Init { owner: 0, injected: false, handlers
 static LEFT: Condvar = Condvar::new();
 
 fn lock() -> MutexGuard<'static, Init> {
-    INIT.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::sync::lock(&INIT)
 }
 
 /// Initializes the driver, as cuInit does.

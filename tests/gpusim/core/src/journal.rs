@@ -10,12 +10,13 @@ use crate::kineto;
 use crate::schedule::{Mark, Placed, Wait};
 use crate::settings;
 use crate::stream::Stream;
+use crate::sync::lock;
 use crate::thread::Thread;
 use crate::truth::quoted;
 use crate::work::{NodeRun, Work};
 use std::ffi::CStr;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// A row for GPU work: a kernel, copy or fill, or work that has no [`Work`].
 #[allow(missing_docs)]
@@ -99,7 +100,7 @@ static JOURNAL: Mutex<Journal> =
 fn journal() -> Option<MutexGuard<'static, Journal>> {
     let settings = settings::get();
     let is_kept = settings.stepped && (settings.kineto.is_some() || settings.truth_schedule.is_some());
-    is_kept.then(|| JOURNAL.lock().unwrap_or_else(PoisonError::into_inner))
+    is_kept.then(|| lock(&JOURNAL))
 }
 
 /// Returns the thread id that the files contain for a thread: derived from the thread's index, or the real id if the

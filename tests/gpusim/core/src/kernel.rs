@@ -2,9 +2,10 @@
 //! kernel name, and equal names give the same kernel. Which names a CUDA module contains is decided by that module.
 
 use crate::settings;
+use crate::sync::lock;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_void};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// Duration in ns if neither GPUSIM_KERNELS nor the kernel's name specifies a duration.
 const DEFAULT_DURATION: u64 = 10_000;
@@ -33,7 +34,7 @@ impl Kernel {
     /// Returns the kernel with this mangled name.
     pub fn of_name(name: &CStr) -> &'static Kernel {
         static KERNELS: OnceLock<Mutex<HashMap<&'static CStr, &'static Kernel>>> = OnceLock::new();
-        let mut kernels = KERNELS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kernels = lock(KERNELS.get_or_init(Mutex::default));
         if let Some(kernel) = kernels.get(name) {
             return kernel;
         }

@@ -30,6 +30,7 @@ pub mod settings;
 pub mod share;
 pub mod site;
 pub mod stream;
+pub mod sync;
 pub mod table;
 pub mod thread;
 pub mod truth;

@@ -5,11 +5,12 @@
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
 use crate::settings;
+use crate::sync::lock;
 use crate::unified;
 use crate::work::{Copy, Memory};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard};
 
 /// Start of a virtual address range that Linux assigns only on request. Device n owns the n-th TiB after this address.
 const BASE: u64 = 0x2000_0000_0000;
@@ -36,7 +37,7 @@ struct Space {
 
 fn space() -> MutexGuard<'static, Space> {
     static SPACE: LazyLock<Mutex<Space>> = LazyLock::new(Mutex::default);
-    SPACE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&SPACE)
 }
 
 /// Allocates memory on a device.

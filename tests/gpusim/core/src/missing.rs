@@ -2,9 +2,10 @@
 //! program sees which functions the simulation lacks.
 
 use crate::settings;
+use crate::sync::lock;
 use std::collections::HashSet;
 use std::io::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Notes that a program looked up or called a missing function.
 pub fn note(name: &str) {
@@ -12,7 +13,7 @@ pub fn note(name: &str) {
     if !settings::get().log_missing {
         return;
     }
-    let mut named = NAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut named = lock(&NAMED);
     if named.get_or_insert_default().insert(name.to_owned()) {
         // One write per line, because several processes may share stderr. `eprintln!` writes a line in pieces.
         let line = format!("gpusim: {name} is not simulated\n");

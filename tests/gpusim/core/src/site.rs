@@ -2,9 +2,10 @@
 //! profiler captured with these call sites. Call sites must be an independent reference, so this module never reads a
 //! stack.
 
+use crate::sync::lock;
 use std::collections::HashSet;
 use std::ffi::CStr;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// A call site as the program specified it: frames from the root, separated by semicolons. Never freed.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -20,7 +21,7 @@ impl Site {
     pub fn intern(text: &CStr) -> Option<&'static Site> {
         let text = text.to_string_lossy();
         static SITES: OnceLock<Mutex<HashSet<&'static Site>>> = OnceLock::new();
-        let mut sites = SITES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sites = lock(SITES.get_or_init(Mutex::default));
         let site = Site(text.into_owned());
         if site.0.is_empty() {
             return None;

@@ -11,10 +11,11 @@ use crate::host_fn;
 use crate::journal::Target;
 use crate::schedule::{self, Line, Mark};
 use crate::settings;
+use crate::sync::lock;
 use crate::thread;
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Object to which a CUstream handle points. Never freed, so that a stale handle is refused and does not crash the
 /// process.
@@ -81,7 +82,7 @@ impl Stream {
 
     /// Returns the state of the end of the stream's queue, for the schedule.
     pub fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.line)
     }
 
     /// Creates the default stream of a new context.
@@ -149,13 +150,13 @@ impl Stream {
         if !self.is_capturing.load(Relaxed) {
             return None;
         }
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.capture).clone()
     }
 
     /// Makes the stream join a capture or, with `None`, leave its capture.
     pub fn set_capture(&self, capture: Option<Arc<Capture>>) {
         self.is_capturing.store(capture.is_some(), Relaxed);
-        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+        *lock(&self.capture) = capture;
     }
 
     /// Reserves `duration` ns on the stream, starting at `earliest` or later. Returns the start and end of the reserved
@@ -236,7 +237,7 @@ static SPARE_EVENTS: Mutex<Vec<&'static Event>> = Mutex::new(Vec::new());
 impl Event {
     /// Creates an event.
     pub fn create() -> &'static Event {
-        let spare = SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = lock(&SPARE_EVENTS).pop();
         let event = spare.unwrap_or_else(|| {
             let capture = Mutex::new(None);
             let long = || AtomicU64::new(0);
@@ -248,7 +249,7 @@ impl Event {
         event.context.store(thread::current().context().map_or(0, |context| context.uid), Relaxed);
         event.sync_id.store(deps::NONE.into(), Relaxed);
         event.time.store(0, Relaxed);
-        *event.target.lock().unwrap_or_else(PoisonError::into_inner) = Target::default();
+        *lock(&event.target) = Target::default();
         event.magic.store(EVENT_MAGIC, Relaxed);
         event
     }
@@ -272,7 +273,7 @@ impl Event {
     /// Destroys the event, which makes its handle invalid.
     pub fn destroy(&'static self) {
         self.magic.store(0, Relaxed);
-        SPARE_EVENTS.lock().unwrap_or_else(PoisonError::into_inner).push(self);
+        lock(&SPARE_EVENTS).push(self);
     }
 
     /// Id of the event in the records.
@@ -305,7 +306,7 @@ impl Event {
             let edges = capture.frontier(stream);
             (capture, edges)
         });
-        *self.capture.lock().unwrap_or_else(PoisonError::into_inner) = capture;
+        *lock(&self.capture) = capture;
     }
 
     /// Makes the event happen at the time of `mark`, and notes the calling thread's API call as the call that recorded
@@ -313,17 +314,17 @@ impl Event {
     pub fn happen(&self, stream: &'static Stream, mark: Mark) {
         self.time.store(mark.time, Relaxed);
         let record = Some((thread::current().correlation.get(), stream.id));
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner) = Target { mark, record };
+        *lock(&self.target) = Target { mark, record };
     }
 
     /// Work after which the event happens, with the stepped clock.
     pub fn target(&self) -> Target {
-        *self.target.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.target)
     }
 
     /// Capture in which the event was last recorded, and the nodes that the event represents.
     pub fn capture(&self) -> Option<(Arc<Capture>, Vec<Edge>)> {
-        self.capture.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.capture).clone()
     }
 
     /// Time at which the event happens; 0 if never recorded.

@@ -4,12 +4,13 @@
 use crate::context::Context;
 use crate::site::Site;
 use crate::stream::Stream;
+use crate::sync::lock;
 use crate::truth::ThreadTally;
 use crate::turn;
 use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr::null;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// Kind of CUPTI client function that runs on a thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +97,7 @@ pub fn current() -> &'static Thread {
 
 #[cold]
 fn begin() -> *const Thread {
-    let spare = SPARE.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let spare = lock(&SPARE).pop();
     // SAFETY: gettid has no precondition.
     let tid = unsafe { libc::gettid() } as u32;
     let thread = Box::into_raw(Box::new(Thread {
@@ -148,7 +149,7 @@ unsafe extern "C" fn end(thread: *mut c_void) {
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {
         stream.retire();
     }
-    SPARE.lock().unwrap_or_else(PoisonError::into_inner).push(thread.tally);
+    lock(&SPARE).push(thread.tally);
 }
 
 impl Thread {

@@ -6,6 +6,7 @@ use crate::faults::Fault;
 use crate::kernel::Kernel;
 use crate::settings;
 use crate::site::Site;
+use crate::sync::lock;
 use crate::work::{Copy, Fate, Work, WorkKind};
 use std::collections::HashMap;
 use std::ffi::CStr;
@@ -13,7 +14,7 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// Key of a summary row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -77,10 +78,6 @@ struct Truth {
 }
 
 static TRUTH: OnceLock<Option<Truth>> = OnceLock::new();
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// The truth file, if one was requested and this is not a forked child.
 fn truth() -> Option<&'static Truth> {

@@ -157,7 +157,7 @@ static CHANGED: Condvar = Condvar::new();
 static LATEST: AtomicU64 = AtomicU64::new(BEGINNING);
 
 fn turns() -> MutexGuard<'static, Turns> {
-    TURNS.lock().unwrap_or_else(PoisonError::into_inner)
+    crate::sync::lock(&TURNS)
 }
 
 /// Returns the time on the thread's own clock, in ns.

@@ -6,11 +6,12 @@ use crate::clock;
 use crate::deps;
 use crate::gpu;
 use crate::stream::Stream;
+use crate::sync::lock;
 use crate::table::{SWITCHES, with_hooks};
 use crate::version::kind;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::sync::{LazyLock, Mutex};
 
 /// Size of a page, and maximum size of a single move, in bytes.
 const PAGE: u64 = 4096;
@@ -46,7 +47,7 @@ static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default)
 
 /// Notes that the pages of freed memory are no longer on a device.
 pub fn forget(start: u64, bytes: u64) {
-    let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pages = lock(&PAGES);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
         pages.remove(&page);
     }
@@ -55,7 +56,7 @@ pub fn forget(start: u64, bytes: u64) {
 /// Moves all pages of an address range to the device `target`, or to the host if `target` is `None`. Pages that are
 /// already there do not move. The move runs in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
-    let mut pages = PAGES.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pages = lock(&PAGES);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));
     while at < end {
         let from = pages.get(&at).copied();

@@ -2,10 +2,11 @@
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};
+use gpusim_core::sync::lock;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Image of each linking in progress, by its number, which is its handle.
 #[derive(Default)]
@@ -18,13 +19,13 @@ static LINKINGS: Mutex<Linkings> = Mutex::new(Linkings { made: 0, images: BTreeM
 
 /// Applies a function to an image.
 fn with<T>(state: Handle, act: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, CuError> {
-    let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut linkings = lock(&LINKINGS);
     linkings.images.get_mut(&(state as usize)).map(act).ok_or(INVALID_HANDLE)
 }
 
 driver_api! {
     cuLinkCreate_v2 @ 381 |_own| (_count: u32, _options: In<u32>, _values: In<Handle>, state: Out<Handle>) {
-        let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut linkings = lock(&LINKINGS);
         linkings.made += 1;
         let number = linkings.made;
         linkings.images.insert(number, Vec::new());
@@ -59,7 +60,7 @@ driver_api! {
     }
 
     cuLinkDestroy @ 366 |_own| (state: Handle) {
-        let mut linkings = LINKINGS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut linkings = lock(&LINKINGS);
         linkings.images.remove(&(state as usize)).map(drop).ok_or(INVALID_HANDLE)
     }
 }

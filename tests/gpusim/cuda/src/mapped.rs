@@ -3,9 +3,10 @@
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
+use gpusim_core::sync::lock;
 use gpusim_core::{memory, share, thread};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 const GRANULARITY: usize = 2 << 20;
 
@@ -26,7 +27,7 @@ struct Handles {
 
 fn handles() -> MutexGuard<'static, Handles> {
     static HANDLES: Mutex<Handles> = Mutex::new(Handles { made: 0, all: BTreeMap::new() });
-    HANDLES.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&HANDLES)
 }
 
 fn new_handle(properties: Properties) -> u64 {

@@ -8,13 +8,14 @@ use gpusim_core::error::{
     CuError, FILE_NOT_FOUND, INVALID_CONTEXT, INVALID_HANDLE, INVALID_VALUE, NOT_FOUND,
 };
 use gpusim_core::kernel::Kernel;
+use gpusim_core::sync::lock;
 use gpusim_core::table::{resource, with_hooks};
 use gpusim_core::{memory, thread};
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, c_void};
 use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Target of a resource callback's descriptor.
 #[repr(C)]
@@ -41,7 +42,7 @@ struct Modules {
 
 fn modules() -> MutexGuard<'static, Modules> {
     static MODULES: Mutex<Modules> = Mutex::new(Modules { made: 0, loaded: BTreeMap::new() });
-    MODULES.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&MODULES)
 }
 
 fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {

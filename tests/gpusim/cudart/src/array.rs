@@ -7,8 +7,9 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE};
 use gpusim_core::memory::{Cube, End, Rectangle};
 use gpusim_core::stream::Default;
+use gpusim_core::sync::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// cudaChannelFormatDesc: bits of each number in an element, and the type of the numbers.
 #[repr(C)]
@@ -30,7 +31,7 @@ extern "C" fn cudaCreateChannelDesc(x: i32, y: i32, z: i32, w: i32, kind: u32) -
 /// Element formats of all arrays, by address.
 fn arrays() -> MutexGuard<'static, BTreeMap<u64, Channels>> {
     static ARRAYS: Mutex<BTreeMap<u64, Channels>> = Mutex::new(BTreeMap::new());
-    ARRAYS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&ARRAYS)
 }
 
 /// Bytes per element; `None` if the array does not exist.

@@ -7,8 +7,9 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE};
 use gpusim_core::memory::{Corner, Cuboid, End, Location, Rectangle};
 use gpusim_core::stream::Default;
+use gpusim_core::sync::lock;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// cudaMemcpyKind
 const HOST_TO_DEVICE: u32 = 1;
@@ -153,7 +154,7 @@ fn pointer(driver: &Driver, address: u64) -> Pointer {
 fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
     const ROOM: usize = 64 << 10;
     static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
-    let mut symbols = SYMBOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut symbols = lock(&SYMBOLS);
     if let Some(found) = symbols.get(&host) {
         return Ok(*found);
     }

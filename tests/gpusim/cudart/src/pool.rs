@@ -6,8 +6,9 @@ use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_DEVICE, INVALID_VALUE, NOT_SUPPORTED};
 use gpusim_core::settings;
 use gpusim_core::share::{self, Shared};
+use gpusim_core::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// Target of a cudaMemPool_t.
 struct Pool {
@@ -23,7 +24,7 @@ static POOLS: [Pool; MOST_DEVICES] =
 static MADE: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
 
 fn made() -> MutexGuard<'static, Vec<&'static Pool>> {
-    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&MADE)
 }
 
 impl Pool {

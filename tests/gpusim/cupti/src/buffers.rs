@@ -1,18 +1,18 @@
 //! Activity buffers, which are memory of the client. The application's thread requests a buffer while it holds CUPTI's
 //! lock, and fills the buffer. The worker completes the records and returns the buffer.
 
-use crate::lanes::lock;
 use crate::link::{core, version};
 use crate::sim_lock;
 use crate::subscriber::Subscriber;
 use gpusim_core::faults::Fault;
 use gpusim_core::settings;
+use gpusim_core::sync::lock;
 use gpusim_core::thread::Client;
 use gpusim_core::work::Work;
 use std::ffi::c_void;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 
 /// CUpti_BuffersCallbackRequestFunc
 pub(crate) type Requested = extern "C" fn(&mut *mut u8, &mut usize, &mut usize);
@@ -63,12 +63,12 @@ impl Registration {
 
     /// Registers the client's functions, as cuptiActivityRegisterCallbacks does.
     pub(crate) fn register(&self, functions: Functions) {
-        *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = Some(functions);
+        *lock(&self.functions) = Some(functions);
     }
 
     /// Removes the functions, so that no further buffer is requested or delivered.
     pub(crate) fn forget(&self) {
-        *self.functions.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.functions) = None;
     }
 
     pub(crate) fn is_registered(&self) -> bool {
@@ -76,7 +76,7 @@ impl Registration {
     }
 
     fn client(&self) -> Option<Functions> {
-        *self.functions.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.functions)
     }
 
     /// Counts a record that found no buffer.
@@ -162,7 +162,7 @@ impl Buffer {
             gpusim_core::abort!("bufferRequested gave {base:?}, which does not lie on 8 bytes");
         }
         owner.buffers.out.fetch_add(1, Relaxed);
-        let spare = SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let spare = lock(&SPARE_PROGRESS).pop();
         let progress = spare.unwrap_or_else(|| Box::leak(Box::default()));
         progress.0.store(0, Relaxed);
         let limit = if limit == 0 { u32::MAX } else { limit as u32 };
@@ -218,7 +218,7 @@ impl Buffer {
     /// file.
     pub(crate) fn hand_back(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
-        SPARE_PROGRESS.lock().unwrap_or_else(PoisonError::into_inner).push(self.progress);
+        lock(&SPARE_PROGRESS).push(self.progress);
         let _lending = lending();
         self.owner.buffers.complete(self.base, self.size, self.used);
         if let Some(core) = core().filter(|_| settings::get().faults.comes_twice()) {

@@ -2,9 +2,9 @@
 //! pairs of readings of both clocks, as CUPTI does. The clock's unit is arbitrary: Kineto's clock counts processor
 //! ticks.
 
-use crate::lanes::lock;
 use crate::link;
 use gpusim_core::clock;
+use gpusim_core::sync::lock;
 use gpusim_core::table::ClientClock;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,8 +1,8 @@
 //! Record kinds enabled or disabled for a single context. Such a choice overrides the global choice, and only the old
 //! interface offers it.
 
-use crate::lanes::lock;
 use crate::subscriber::{GLOBAL, Subscriber};
+use gpusim_core::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -12,6 +12,7 @@ use gpusim_core::callback_ids::DRIVER;
 use gpusim_core::deps::Dependency;
 use gpusim_core::layout::{self, ApiCall};
 use gpusim_core::settings;
+use gpusim_core::sync::lock;
 use gpusim_core::unified::Move;
 use gpusim_core::version::kind;
 use gpusim_core::work::{Fate, Work};
@@ -19,7 +20,7 @@ use std::cell::Cell;
 use std::ffi::c_void;
 use std::ptr::null;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 /// Maximum number of incomplete records of a lane before its thread has to wait.
@@ -61,29 +62,6 @@ pub(crate) struct Content {
 pub(crate) static LANES: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 /// Lanes of threads that have ended.
 static SPARE: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    let _errno = Errno::kept();
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Restores errno after a wait for another thread, because waiting may change it. Any other change of errno is then
-/// caused by a client.
-pub(crate) struct Errno(i32);
-
-impl Errno {
-    pub(crate) fn kept() -> Self {
-        // SAFETY: errno's location is valid for as long as the thread runs.
-        Self(unsafe { *libc::__errno_location() })
-    }
-}
-
-impl Drop for Errno {
-    fn drop(&mut self) {
-        // SAFETY: errno's location is valid for as long as the thread runs.
-        unsafe { *libc::__errno_location() = self.0 }
-    }
-}
 
 thread_local! {
     static MINE: [Cell<*const Lane>; MOST_SUBSCRIBERS] = const { [const { Cell::new(null()) }; MOST_SUBSCRIBERS] };

@@ -8,15 +8,16 @@ use crate::link::core;
 use crate::subscriber::GLOBAL;
 use gpusim_core::api::Call;
 use gpusim_core::callback_ids::{DRIVER, RUNTIME};
+use gpusim_core::sync::lock;
 use gpusim_core::table::resource;
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr::{null, null_mut};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 
 /// Plays the recording at `path`. Returns 0, or 1 after printing a message to stderr.
 #[unsafe(no_mangle)]
@@ -151,7 +152,7 @@ impl GraphData {
         let original = handle(number(row, "original"));
         let of_graph = id == resource::GRAPH_CLONED;
         if id == resource::GRAPHEXEC_CREATED {
-            let mut instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut instances = lock(&INSTANCES);
             instances.push((instance(row) as u64, number(row, "exec")));
         }
         GraphData {
@@ -189,7 +190,7 @@ pub(crate) fn recorded_id(handle: *mut c_void) -> Option<u64> {
     if handle & TAG != RECORDED {
         return None;
     }
-    let instances = INSTANCES.lock().unwrap_or_else(PoisonError::into_inner);
+    let instances = lock(&INSTANCES);
     let known = instances.iter().rev().find(|(address, _)| *address == handle).map(|(_, id)| *id);
     Some(known.unwrap_or(handle & !TAG))
 }

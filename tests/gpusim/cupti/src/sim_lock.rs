@@ -3,6 +3,7 @@
 //! for CUPTI's lock than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;
+use gpusim_core::sync::lock;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,7 @@ pub(crate) fn hold(doing: &'static str) -> SimLock {
 }
 
 fn owner() -> MutexGuard<'static, Option<Owner>> {
-    OWNER.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&OWNER)
 }
 
 impl Drop for SimLock {

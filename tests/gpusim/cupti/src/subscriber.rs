@@ -9,12 +9,13 @@ use crate::result::{Code, INVALID_PARAMETER, MULTIPLE_SUBSCRIBERS, NOT_COMPATIBL
 use crate::{activity, callbacks, contexts, sim_lock, worker};
 use gpusim_core::api::MOST_SUBSCRIBERS;
 use gpusim_core::arg::{Handle, Out, Text};
+use gpusim_core::sync::lock;
 use gpusim_core::table::CallbackBits;
 use gpusim_core::{callback_ids, settings};
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// A CUPTI client.
 pub(crate) struct Subscriber {
@@ -101,7 +102,7 @@ impl Subscriber {
     }
 
     fn name(&self) -> MutexGuard<'_, Option<CString>> {
-        self.name.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.name)
     }
 
     fn forget(&self) {
@@ -119,7 +120,7 @@ pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Ca
 /// Enables, in the core, every callback that at least one client has enabled.
 fn renew_switches() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock();
+    let _alone = lock(&ONE_AT_A_TIME);
     if let Some(core) = core() {
         core.switches.callbacks.unite(ALL.iter().map(|one| &one.callbacks));
     }
@@ -128,7 +129,7 @@ fn renew_switches() {
 /// Enables, in the core, every activity kind that at least one client has enabled.
 pub(crate) fn renew_kinds() {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock();
+    let _alone = lock(&ONE_AT_A_TIME);
     if let Some(core) = core() {
         let all = ALL.iter().fold(contexts::on_in_any(), |all, one| all | one.kinds.load(Ordering::Relaxed));
         core.switches.kinds.store(all, Ordering::Relaxed);

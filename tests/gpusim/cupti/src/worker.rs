@@ -2,9 +2,10 @@
 //! virtual clock all submitted work counts as done as soon as the worker looks at it.
 
 use crate::buffers::Buffer;
-use crate::lanes::{Content, Errno, LANES, Pending, lock};
+use crate::lanes::{Content, LANES, Pending};
 use crate::link::{BROKEN, core};
 use crate::{callbacks, contexts, subscriber};
+use gpusim_core::sync::{Errno, lock};
 use gpusim_core::work::Fate;
 use gpusim_core::{clock, layout, settings};
 use std::cmp::Reverse;
