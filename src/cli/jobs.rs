@@ -1,6 +1,6 @@
 //! Refuses files that are not ranks of the same job, and lists the missing ranks of the job.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::console::Console;
 use super::explain::Explained;
@@ -98,6 +98,59 @@ pub(super) fn describe_missing(
         .then(|| format!("{count} of {all} {verb} missing{listed}; the rest may have waited for {pronoun}"))
 }
 
+/// The ranks of a job whose files have no GPU work, usually because their profiler did not record the GPU.
+#[derive(Default)]
+pub(super) struct RanksWithoutWork {
+    /// The error about the file of each of these ranks.
+    errors: BTreeMap<u32, Error>,
+}
+
+impl RanksWithoutWork {
+    pub(super) fn add(&mut self, rank: u32, error: Error) {
+        self.errors.insert(rank, error);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.errors.is_empty()
+    }
+
+    /// Prints why these ranks are left out. `others` is the number of other ranks.
+    ///
+    /// # Errors
+    /// `Format`, about the first file without GPU work, if fewer than two ranks are left: these are no job.
+    pub(super) fn leave_out(&mut self, others: usize, console: Console) -> Result<()> {
+        if others < 2
+            && let Some((_, error)) = self.errors.pop_first()
+        {
+            return Err(error);
+        }
+        self.errors.values().for_each(|error| console.remark(error));
+        Ok(())
+    }
+
+    /// Returns the sentence about these ranks; `None` if there are none.
+    pub(super) fn sentence(&self) -> Option<String> {
+        let listed = list_ranges(&ranges_of(self.errors.keys().copied()));
+        match self.errors.len() {
+            0 => None,
+            1 => Some(format!("rank {listed}: no GPU work was recorded; the rest may have waited for it")),
+            _ => Some(format!("ranks {listed}: no GPU work was recorded; the rest may have waited for them")),
+        }
+    }
+}
+
+/// Returns ascending numbers as ranges, each with its first and last number.
+fn ranges_of(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for number in numbers {
+        match ranges.last_mut().filter(|(_, last)| *last + 1 == number) {
+            Some((_, last)) => *last = number,
+            None => ranges.push((number, number)),
+        }
+    }
+    ranges
+}
+
 fn count_ranks(count: u64) -> String {
     format!("{count} {}", if count == 1 { "rank" } else { "ranks" })
 }
@@ -128,6 +181,7 @@ mod tests {
         let ranges = [(0, 0), (2, 3), (6, 9)];
         assert_eq!((list_ranges(&ranges), count_in_ranges(&ranges)), ("0, 2, 3, 6 to 9".to_owned(), 7));
         let many: Vec<_> = (0..20).map(|at| (2 * at, 2 * at)).collect();
+        assert_eq!(ranges_of([1, 2, 3, 7].into_iter()), [(1, 3), (7, 7)]);
         assert!(list_ranges(&many).ends_with("14, ..."), "{}", list_ranges(&many));
     }
 }

@@ -169,4 +169,32 @@ fn waiting_is_unknown_if_ranks_are_missing() {
     let incomplete = job(4);
     assert!(incomplete.contains("which may include waiting for the missing ranks"), "{incomplete}");
     assert!(!job(2).contains("missing ranks"), "both ranks have a file");
+    // The profiler of rank 2 recorded the calls but not the GPU.
+    let calls = json!({
+        "distributedInfo": { "backend": "nccl", "rank": 2, "world_size": 3 },
+        "traceEvents": [{
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": 9, "ts": 1000, "dur": 4,
+            "args": { "correlation": 1 },
+        }],
+    });
+    let _ = job(3);
+    std::fs::write(folder.join("rank2.json"), calls.to_string()).unwrap();
+    let ran = gpuflame(&folder, ["summary", "."]).ok();
+    for line in [
+        "rank 0: GPU 0 busy",
+        "rank 1: GPU 0 busy",
+        "rank 2: no GPU work was recorded; the rest may have waited for it",
+        "may include waiting for the missing ranks",
+    ] {
+        assert!(ran.stdout.replace("\n  ", " ").contains(line), "{line}: {}", ran.stdout);
+    }
+    assert!(ran.stderr.contains("rank2.json: contains no GPU work"), "{}", ran.stderr);
+    let page = gpuflame(&folder, ["report", ".", "-o", "page.html"]).ok();
+    assert!(page.stderr.contains("rank2.json: contains no GPU work"), "{}", page.stderr);
+    let page = std::fs::read_to_string(folder.join("page.html")).unwrap();
+    assert!(page.contains("rank 2: no GPU work was recorded"));
+    // A single rank is no job.
+    let ran = gpuflame(&folder, ["summary", "rank0.json", "rank2.json"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (1, ""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("rank2.json: contains no GPU work"), "{}", ran.stderr);
 }

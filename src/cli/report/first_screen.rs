@@ -75,7 +75,10 @@ pub(super) fn head(job: &Job, old: Option<&Job>) -> Head {
                 gain.into_iter().chain(work).chain(one.answers.scope.clone()).collect(),
             )
         }
-        _ => (job_line(job), job.missing_ranks().into_iter().collect(), Vec::new()),
+        _ => {
+            let others = job.without_work.iter().cloned().chain(job.missing_ranks());
+            (job_line(job), others.collect(), Vec::new())
+        }
     };
     let (first_line, culprits) = headline(job, first_line, culprits);
     let not_recorded = not_recorded(job);

@@ -4,13 +4,13 @@ use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
 use super::super::explain::Explained;
 use super::super::input::Source;
-use super::super::jobs::{describe_missing, job_member, refuse_different_jobs};
+use super::super::jobs::{RanksWithoutWork, describe_missing, job_member, refuse_different_jobs};
 use super::super::measured_part::MeasuredPart;
 use super::super::name_flags::NameFlags;
 use super::super::next_command::quoted_for_shell;
 use super::super::ranks::{RankFlags, SameJob, SameRank};
 use super::super::run_path::{PathRows, RunPath};
-use super::super::summary::{Answers, JobRuns, are_times_withheld, measured_part, summarize};
+use super::super::summary::{Answers, JobRuns, are_times_withheld, measured_part, summarize_rank};
 use super::super::table_output::group_digits;
 use super::bars::{DeviceBar, device_bars};
 use super::step_panel::RankSteps;
@@ -57,6 +57,8 @@ pub(super) enum PagePath {
 /// All runs that a page shows.
 pub(super) struct Job {
     pub(super) ranks: Vec<RankFacts>,
+    /// Sentence about the ranks whose files have no GPU work; `None` if there are none.
+    pub(super) without_work: Option<String>,
     /// Flags that determine how the files of the ranks are numbered.
     pub(super) flags: RankFlags,
     pub(super) views: ReportViews,
@@ -95,6 +97,7 @@ impl Job {
         let (mut ranks, mut runs, mut findings) = (Vec::new(), JobRuns::default(), Vec::new());
         let mut part = MeasuredPart::default();
         let (mut members, mut files) = (Vec::new(), Vec::new());
+        let mut without_work = RanksWithoutWork::default();
         for at in order {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
@@ -102,7 +105,9 @@ impl Job {
             // For a job, the rows are only counted here, because its path is found later from all files.
             let mut path_rows = PathRows::with_max(max_path_rows);
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
-            let (mut run, found) = summarize(source, reading.clone(), console, sinks)?;
+            let reading = reading.clone();
+            let read = summarize_rank((rank, source), reading, console, sinks, &mut without_work)?;
+            let Some((mut run, found)) = read else { continue };
             path_rows_of_job += path_rows.count();
             let is_known = !are_times_withheld(&found);
             path = (!is_job).then(|| RunPath::find(&mut run.explained, path_rows, is_known, &found));
@@ -125,6 +130,7 @@ impl Job {
                 findings = found;
             }
         }
+        without_work.leave_out(ranks.len(), console)?;
         refuse_different_jobs(&members, &files, SameJob::from_sources(sources), console)?;
         let mut times = Vec::new();
         if is_job {
@@ -135,11 +141,15 @@ impl Job {
             let present = ranks.iter().map(|rank: &RankFacts| rank.rank).collect();
             let world_size = ranks.iter().find_map(|rank| rank.world_size);
             let are_ranks_missing = describe_missing(&present, world_size, flags.assume_order).is_some();
-            findings = runs.into_findings(are_ranks_missing);
+            findings = runs.into_findings(are_ranks_missing || !without_work.is_empty());
         }
-        let path =
-            path.map_or_else(|| job_path(sources, flags, &ranks, path_rows_of_job, console), PagePath::Run);
-        Ok(Self { ranks, flags, views, work, timeline, path, findings, times, part })
+        let without_work = without_work.sentence();
+        let path = match (path, &without_work) {
+            (Some(path), _) => PagePath::Run(path),
+            (None, Some(why)) => PagePath::UnknownOfJob(format!("The ranks have no common path: {why}.")),
+            (None, None) => job_path(sources, flags, &ranks, path_rows_of_job, console),
+        };
+        Ok(Self { ranks, without_work, flags, views, work, timeline, path, findings, times, part })
     }
 
     pub(super) fn is_job(&self) -> bool {

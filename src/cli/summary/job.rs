@@ -8,11 +8,11 @@ use super::findings::{
 };
 use super::fit::{Fit, MAX_JSON_BYTES, MAX_RANKS, MAX_ROWS, fitted, is_one_screen};
 use super::job_runs::JobRuns;
-use super::read::{SummarizedRun, summarize};
+use super::read::{SummarizedRun, summarize_rank};
 use super::{COLUMNS, Summary};
 use crate::console::{Console, Outcome};
 use crate::input::Source;
-use crate::jobs::{describe_missing, job_member, refuse_different_jobs};
+use crate::jobs::{RanksWithoutWork, describe_missing, job_member, refuse_different_jobs};
 use crate::layout;
 use crate::next_command::{command_for, merge_command, quoted_for_shell};
 use crate::page::Page;
@@ -34,9 +34,13 @@ struct RankRow {
 pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Result<Outcome> {
     let numbers = flags.ranks.assign(sources, SameRank::Refused)?;
     let (mut ranks, mut rows, mut world_size) = (JobRuns::default(), Vec::new(), None);
-    let (mut has_rows, mut members) = (true, Vec::new());
+    let (mut has_rows, mut members, mut names) = (true, Vec::new(), Vec::new());
+    let mut without_work = RanksWithoutWork::default();
     for (source, &rank) in sources.iter().zip(&numbers) {
-        let (run, found) = summarize(source, flags.names.read_options(), console, ())?;
+        let options = flags.names.read_options();
+        let read = summarize_rank((rank, source), options, console, (), &mut without_work)?;
+        let Some((run, found)) = read else { continue };
+        names.push(source.to_string());
         let of_rank = RankRun::new(rank, &run.evidence());
         rows.push(rank_row(&run, &found, &of_rank, flags.names.names()));
         has_rows &= !run.explained.facts.has_only_sums;
@@ -44,18 +48,19 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
         members.push(job_member(rank, &run.explained));
         ranks.add(of_rank, &run.explained.profile, &found);
     }
-    let names: Vec<String> = sources.iter().map(Source::to_string).collect();
+    without_work.leave_out(rows.len(), console)?;
     refuse_different_jobs(&members, &names, SameJob::from_sources(sources), console)?;
     rows.sort_by_key(|row| row.rank);
     let (all, part) = (rows.len(), ranks.part());
     let present = numbers.iter().copied().collect();
     let missing = describe_missing(&present, world_size, flags.ranks.assume_order);
-    let findings = ranks.into_findings(missing.is_some());
+    let findings = ranks.into_findings(missing.is_some() || !without_work.is_empty());
     let mut answers: Vec<String> = rows.iter().map(|row| row.sentence.clone()).collect();
     if all > MAX_RANKS {
         answers.truncate(MAX_RANKS);
         answers.push(format!("and {} more ranks", all - MAX_RANKS));
     }
+    answers.extend(without_work.sentence());
     answers.extend(missing);
     let files: Vec<String> = flags.inputs.iter().map(|input| quoted_for_shell(&input.to_string())).collect();
     let next = findings.iter().find(|finding| matches!(finding.severity, Severity::Bad | Severity::Cost));

@@ -4,6 +4,7 @@ use super::screen::{Screen, ScreenSums};
 use crate::console::Console;
 use crate::explain::{Explained, explain_sums_with};
 use crate::input::Source;
+use crate::jobs::RanksWithoutWork;
 use crate::stream_times::{MAX_SPANS, check_order};
 use gpuflame_explain::join::Sink;
 use gpuflame_export::NameFolding;
@@ -39,25 +40,47 @@ pub(crate) fn summarize(
     console: Console,
     more: impl Sink,
 ) -> Result<(SummarizedRun, Vec<Finding>)> {
-    let mut run = read_run(input, options, console, more)?;
-    let order = check_order(input, &run.explained, &mut run.spans, console);
-    note_idle_beside_lost(&mut run.explained.profile, &run.spans);
-    let run = run.into_evidence();
-    let findings = findings_of_run(&run.evidence(), &run.explained, order);
-    Ok((run, findings))
+    read_run(input, options, console, more).map(|run| run.with_findings(input, console))
 }
 
+/// Reads the run of a rank as [`summarize`] does. If the rank's file has no GPU work, adds the rank to `without_work`
+/// and returns `None`, because the other ranks of the job can still be compared.
+pub(crate) fn summarize_rank(
+    (rank, input): (u32, &Source),
+    options: ReadOptions,
+    console: Console,
+    more: impl Sink,
+    without_work: &mut RanksWithoutWork,
+) -> Result<Option<(SummarizedRun, Vec<Finding>)>> {
+    let run = read_any_run(input, options, console, more)?;
+    if let Err(error) = run.explained.facts.require_work(input) {
+        without_work.add(rank, error);
+        return Ok(None);
+    }
+    run.explained.require_activities(input)?;
+    Ok(Some(run.with_findings(input, console)))
+}
+
+/// Reads a run that has GPU work.
+///
+/// # Errors
+/// As for every read, and `Format` if the run has no GPU work.
 pub(super) fn read_run(
     input: &Source,
     options: ReadOptions,
     console: Console,
     more: impl Sink,
 ) -> Result<ReadRun> {
+    let run = read_any_run(input, options, console, more)?;
+    run.explained.facts.require_work(input)?;
+    run.explained.require_activities(input)?;
+    Ok(run)
+}
+
+fn read_any_run(input: &Source, options: ReadOptions, console: Console, more: impl Sink) -> Result<ReadRun> {
     let (mut copies, mut spans) = (CopySums::default(), WorkSpans::bounded(MAX_SPANS));
     let options = ReadOptions { kernel_gaps: true, ..options };
     let explained = explain_sums_with(input, options, console, ((&mut copies, &mut spans), more))?;
-    explained.facts.require_work(input)?;
-    explained.require_activities(input)?;
     if explained.facts.has_only_sums {
         copies = CopySums::from_sums(&explained.profile).unwrap_or_default();
     }
@@ -65,6 +88,15 @@ pub(super) fn read_run(
 }
 
 impl ReadRun {
+    /// Returns the run with its findings in descending order of severity.
+    fn with_findings(mut self, input: &Source, console: Console) -> (SummarizedRun, Vec<Finding>) {
+        let order = check_order(input, &self.explained, &mut self.spans, console);
+        note_idle_beside_lost(&mut self.explained.profile, &self.spans);
+        let run = self.into_evidence();
+        let findings = findings_of_run(&run.evidence(), &run.explained, order);
+        (run, findings)
+    }
+
     pub(super) fn into_evidence(self) -> SummarizedRun {
         let Self { explained, copies, spans } = self;
         SummarizedRun { explained, copies, spans: PlausibleSpans::new(spans) }

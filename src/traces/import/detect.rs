@@ -85,9 +85,14 @@ pub(super) fn is_described(error: &Error, by_name: &str) -> bool {
 }
 
 const UNKNOWN_FORMAT: &str = "is not a trace in a known format (Kineto or Chrome JSON, nsys sqlite, rocprofv3 JSON or rocpd, \
-                              .rpd, CUPTI text, folded stacks, SBT, .gfr)";
+                              .rpd, CUPTI text, folded stacks, SBT, .gfr); give a file in one of these formats, or record the \
+                              program with `gpuflame run`";
 const PICTURE_OR_TABLE: &str = "is a picture or a table, not a trace; if gpuflame wrote it, give the recording of the same run, \
                                 NAME.gfr";
+const COLUMNS: &str = "is a file of columns (Parquet or Arrow), not a trace; if gpuflame wrote it, give the recording of the same \
+                       run, NAME.gfr";
+const WEB_PAGE: &str = "is a web page or a picture, not a trace; if gpuflame wrote it, give the recording of the same run, \
+                        NAME.gfr; if it was downloaded, the server may have sent an error page";
 const NSYS_REPORT: &str = "is a report of Nsight Systems; export it first (`nsys export --type sqlite -o OUT.sqlite FILE`) and give that";
 const NSYS_TABLE: &str = "is a table of `nsys stats`; export the report of the run and give that (`nsys export --type sqlite -o \
                           OUT.sqlite REPORT.nsys-rep`)";
@@ -195,6 +200,16 @@ fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
             "is an XML export of xctrace, whose Metal work gpuflame does not read; open the .trace in Instruments, or \
              convert the intervals to Chrome JSON events of the category `kernel`"
         }
+        [b'<', ..] if starts_with_any(head, &["<!doctype html", "<html", "<svg", "<?xml"]) => WEB_PAGE,
+        [b'P', b'A', b'R', b'1', ..] | [b'A', b'R', b'R', b'O', b'W', b'1', ..] => COLUMNS,
+        [b'P', b'E', b'R', b'F', b'I', b'L', b'E', b'2', ..] => {
+            "is a recording of Linux perf, which has CPU samples but no GPU work; record the program with \
+             `gpuflame run --cpu-samples 99`"
+        }
+        [b'm', b'e', b'm', b'r', b'a', b'y', 0, ..] => {
+            "is a recording of memray, which has allocations but no GPU work; record the program with `gpuflame run`"
+        }
+        [0x04, 0x22, 0x4d, 0x18, ..] => "is compressed with lz4; unpack it first (`lz4 -d FILE`)",
         [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => "is compressed with xz; unpack it first (`xz -d FILE`)",
         [b'B', b'Z', b'h', ..] => "is compressed with bzip2; unpack it first (`bzip2 -d FILE`)",
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
@@ -216,6 +231,13 @@ fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
 
 fn has(head: &[u8], text: &[u8]) -> bool {
     head.windows(text.len()).any(|window| window == text)
+}
+
+/// Whether `head` begins with one of `texts`, in upper or lower case.
+fn starts_with_any(head: &[u8], texts: &[&str]) -> bool {
+    let starts =
+        |text: &&str| head.get(..text.len()).is_some_and(|start| start.eq_ignore_ascii_case(text.as_bytes()));
+    texts.iter().any(starts)
 }
 
 /// Describes a table that another profiler wrote. The table is identified by the names of its columns.
@@ -279,9 +301,28 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::Folded));
     }
     if lines.any(|line| line.starts_with("packet {") || line.starts_with("packet{")) {
-        return Some(Err(not_a_trace("is a Perfetto trace in text form, which gpuflame does not read")));
+        return Some(Err(not_a_trace(
+            "is a Perfetto trace in text form, which gpuflame does not read; convert it with `traceconv json FILE OUT.json`",
+        )));
     }
-    None
+    find_line_without_weight(&text).map(|number| {
+        let what = format!(
+            "line {number} is no folded stack (`FRAME;FRAME COUNT`), unlike most lines of the file; correct or delete \
+             the line"
+        );
+        Err(Error::new(ErrorKind::Format, what))
+    })
+}
+
+/// Returns the number, counted from 1, of the first line that is no folded stack. Returns `None` unless the text
+/// resembles folded stacks: several frames in a line, and at least half of the lines with a weight.
+fn find_line_without_weight(text: &str) -> Option<usize> {
+    const MAX_LINES: usize = 100;
+    let lines = text.lines().map(str::trim_end).enumerate().take(MAX_LINES);
+    let lines = lines.filter(|(_, line)| !line.trim().is_empty() && !line.starts_with('#'));
+    let (folded, others): (Vec<_>, Vec<_>) = lines.partition(|(_, line)| is_folded_line(line));
+    let resembles = folded.len() >= others.len() && folded.iter().any(|(_, line)| line.contains(';'));
+    others.first().filter(|_| resembles).map(|(at, _)| at + 1)
 }
 
 /// Whether `line` looks like output of CUPTI's `activity_trace` sample program.
@@ -388,6 +429,16 @@ mod tests {
             ),
             (b"\"Kind\",\"Agent_Id\",\"Start_Timestamp\",\"End_Timestamp\"\n", "rocprofv3"),
             (b"\x0a\x12\x08\x01\xff\xfe", "not a trace"),
+            (b"<!DOCTYPE html>\n<html>", "web page"),
+            (b"<?xml version=\"1.0\"?><svg>", "picture"),
+            (b"PAR1\x15\x04", "Parquet"),
+            (b"ARROW1\0\0", "Arrow"),
+            (b"PERFILE2\x68\0", "Linux perf"),
+            (b"memray\0\x0b", "memray"),
+            (b"\x04\x22\x4d\x18\x64", "lz4 -d"),
+            (b"# host\nmain;a 5\n\nmain;b\nmain;c 6\n", "line 4 is no folded stack"),
+            (b"main;a;b\nmain;c\n", "not a trace"),
+            (b"main;a 5\n# lost\n7\nmain;c 3\n", "line 3 is no folded stack"),
             (b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 12345\n", "git lfs pull"),
             (b"\x0a\x8c\x05\x08\x01\x12\x0d/device:GPU:0", "XPlane"),
         ] {

@@ -92,12 +92,16 @@ impl ScanError {
                 };
                 let advice = match expected {
                     END_OF_FILE => format!("; remove what follows the first {at} bytes of text"),
-                    _ => String::new(),
+                    _ if events == 0 => "; correct the file there, or write it again".to_owned(),
+                    _ => format!(
+                        "; correct the file there, or read its beginning (`head -c {at} FILE > OUT`, then `--accept-cut`)"
+                    ),
                 };
-                format!(
-                    "event {events}: found {found} at byte {at}, expected {expected}; the {events} events before it are \
-                     complete{advice}"
-                )
+                let complete = match events {
+                    0 => String::new(),
+                    _ => format!("; the {events} events before it are complete"),
+                };
+                format!("event {events}: found {found} at byte {at}, expected {expected}{complete}{advice}")
             }
             Self::Truncated { damage: Some((at, expected)), .. } => format!(
                 "damaged at byte {at}, in event {events}: expected {expected}; {}",
@@ -115,7 +119,9 @@ impl ScanError {
                 format!("event {events} at byte {at} is larger than {} MiB: {why}", limit >> 20)
             }
             Self::NoEvents => {
-                "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer".to_owned()
+                "JSON without `traceEvents`: not a trace of torch.profiler or for Chrome's viewer; let torch.profiler write \
+                 one (`export_chrome_trace`), or record the program with `gpuflame run`"
+                    .to_owned()
             }
             Self::JsonLines { at } => format!(
                 "is JSON lines, one object per line, not one JSON document: the second object begins at byte {at}; join \
