@@ -30,8 +30,8 @@ impl StackBounds {
 /// size, or unknown.
 const MAX_MAIN_STACK_BYTES: u64 = 64 << 20;
 
-/// `__libc_stack_end`: the top of the main thread's stack. The pointer is null until [`prepare`], and stays null if
-/// libc does not export the symbol.
+/// Address of `__libc_stack_end`, the loader's variable that contains the top of the main thread's stack. The pointer
+/// is null until [`prepare`] has run, and stays null if libc does not export the symbol.
 static STACK_END: AtomicPtr<u64> = AtomicPtr::new(std::ptr::null_mut());
 
 /// Looks up `__libc_stack_end` now, because `dlsym` cannot be called later, inside a callback.
@@ -50,7 +50,7 @@ fn query_stack() -> Option<StackBounds> {
     thread_stack()
 }
 
-/// Returns the bounds of the main thread's stack, from the stack's top and its size limit. This function avoids
+/// Computes the bounds of the main thread's stack from the stack's top and its size limit. This function avoids
 /// `pthread_getattr_np`, which would parse `/proc/self/maps` for the main thread.
 fn main_stack() -> Option<StackBounds> {
     let end = STACK_END.load(Ordering::Relaxed);
@@ -65,8 +65,8 @@ fn main_stack() -> Option<StackBounds> {
     let size = if known { limit.rlim_cur.min(MAX_MAIN_STACK_BYTES) } else { MAX_MAIN_STACK_BYTES };
     let here = (&raw const limit) as u64;
     let stack = StackBounds { lo: hi.saturating_sub(size), hi };
-    // If a thread other than the main thread has forked, the child's only thread looks like the main thread, because
-    // the id of this thread equals the process id. But the child's thread does not run on the main stack.
+    // If a thread other than the main thread has forked, the id of the child's only thread equals the process id. So
+    // this thread looks like the main thread, but does not run on the main stack.
     stack.contains(here).then_some(stack)
 }
 

@@ -1,18 +1,19 @@
 //! Back-off for the stack caches: limits the cost of look-ups and insertions in programs whose stacks do not
 //! repeat.
 //!
-//! The sum of misses (`misses`) limits the look-ups. A miss adds 2 to the sum, and a hit subtracts a number that the
-//! cache chooses (`HIT_WEIGHT`). While the sum is high, only one look-up in sixteen is made.
+//! The sum of misses (`misses`) limits the look-ups. A miss adds 2 to the sum, and a hit subtracts `HIT_WEIGHT`, a
+//! constant that each cache chooses. While the sum is at least [`BACKOFF_MISSES`], only one look-up in sixteen is made.
 //!
 //! The cache of Python walks limits its insertions by a budget. Each look-up adds 1 to the budget, and each insertion
 //! subtracts its cost from the budget. An insertion costs at least eight look-ups, so there is at most one insertion
-//! per eight look-ups. Insertions become more expensive while they evict entries that were never hit.
+//! per eight look-ups. The cost of an insertion rises if insertions evict entries that were never hit.
 //!
-//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the
-//! hits that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
-//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts 1/64.
-//! So a thread can insert many stacks at once when the program begins to launch from other stacks. In the long run,
-//! insertions cost at most about a quarter of the time that hits save, plus 1/64 of an insertion per look-up.
+//! The cache of whole stacks keeps a debt instead of a budget, because an insertion is cheap compared with all the hits
+//! that follow if stacks repeat. An insertion adds [`DEBT_PER_INSERTION`] to the debt, and insertions stop at the
+//! maximum debt. A hit subtracts an eighth of [`DEBT_PER_INSERTION`] from the debt, and each look-up subtracts 1/64 of
+//! [`DEBT_PER_INSERTION`]. So a thread can insert many stacks in a short time when the program begins to launch from
+//! new stacks. In the long run, the time for insertions is at most about a quarter of the time that hits save, plus the
+//! time for one insertion per 64 look-ups.
 
 /// Minimum and maximum cost of an insertion, in look-ups. The cost rises to the maximum if each insertion evicts an
 /// entry that was never hit.
@@ -111,7 +112,7 @@ impl InsertBudget {
         self.budget >= MIN_INSERT_COST + self.extra_insert_cost
     }
 
-    /// Charges one insertion to the budget.
+    /// Subtracts the cost of one insertion from the budget.
     pub(super) fn charge_insertion(&mut self) {
         self.budget = self.budget.saturating_sub(MIN_INSERT_COST + self.extra_insert_cost);
     }
@@ -123,7 +124,8 @@ impl InsertBudget {
     }
 }
 
-/// The debt of insertions into the cache of whole stacks, in look-ups. Zeroed memory is a valid initial state.
+/// The debt that insertions into the cache of whole stacks have added, in look-ups. Zeroed memory is a valid initial
+/// state.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(super) struct InsertDebt(u32);
@@ -164,8 +166,9 @@ pub(super) fn count_hit(hits: &mut u8) {
     *hits = (*hits + 1).min(MAX_HITS);
 }
 
-/// Chooses the slot of a set for a new entry with this tag: a free slot (tag 0) if there is one, otherwise the slot
-/// whose entry has the lowest hit count. Also returns whether the new entry evicts an entry that was never hit.
+/// Chooses the slot for a new entry with the tag `tag` in one set of a cache: a free slot (tag 0) if there is one,
+/// otherwise the slot whose entry has the lowest hit count. Returns the index of the slot. Also returns whether the new
+/// entry evicts an entry that was never hit.
 pub(super) fn choose_way<const WAYS: usize>(
     tags: &mut [u32; WAYS],
     hits: &mut [u8; WAYS],

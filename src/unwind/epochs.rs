@@ -1,13 +1,13 @@
 //! Keeps a permanent list of objects (libraries and the program) with their address ranges. The list contains every
 //! object in which a capture has found a frame, and every object that the module map has listed.
 //!
-//! One address may belong to many objects in turn, as they are loaded and unloaded; often the same few objects
-//! alternate. So each object at each address range has a number, its *epoch*, and a frame contains the epoch of its
-//! object. Two objects whose address ranges overlap have different epochs, so address and epoch together identify the
-//! object of a frame, even if the frame is resolved much later. A stack stays equal to its earlier captures even if
-//! other objects are loaded or unloaded. An object that is loaded again at the same address gets its old epoch. (An
-//! object is identified by its address range, path and build id. Function names depend on nothing else, so two loads
-//! with the same range, path and build id have the same function names.)
+//! As objects are loaded and unloaded, one address may belong to many objects in turn. Often the same few objects
+//! alternate at one address. So each object at each address range has a number, its *epoch*, and a frame contains the
+//! epoch of its object. Two objects whose address ranges overlap have different epochs, so address and epoch together
+//! identify the object of a frame, even if the frame is resolved much later. Two captures of the same stack are equal
+//! even if other objects were loaded or unloaded between the captures. An object that is loaded again at the same
+//! address gets its old epoch. (An object is identified by its address range, path and build id. Function names depend
+//! only on these three values. So two loads with the same range, path and build id have the same function names.)
 //!
 //! Objects are added to the list from inside callbacks, while the loader's lock is held. So only one thread at a time
 //! adds objects. A signal handler that interrupts the adding thread cannot add an object and gets no epoch. Entries are
@@ -23,8 +23,8 @@ use super::loader_state::LoaderState;
 use super::memory;
 use gpuflame_model::record::ModuleEpoch;
 
-/// Size in bytes of one memory mapping for entries, and maximum number of mappings. All mappings together have 4 MiB,
-/// enough for about 20,000 objects.
+/// Size in bytes of one memory mapping for entries, and maximum number of mappings. All mappings together take at most
+/// 4 MiB, which is enough for about 20,000 objects.
 const CHUNK_BYTES: usize = 64 << 10;
 const MAX_CHUNKS: usize = 64;
 /// Maximum length of a path in bytes: the longest path that Linux can open.
@@ -56,7 +56,7 @@ static FIRST: AtomicPtr<EpochEntry> = AtomicPtr::new(null_mut());
 /// The newest entry of each hash bucket. The bucket is selected by the object's start address.
 static BUCKETS: [AtomicPtr<EpochEntry>; 1024] = [const { AtomicPtr::new(null_mut()) }; 1024];
 
-/// Free memory for the next entry. The thread that set `IS_ADDING` owns this memory.
+/// Free memory for the next entries. The thread that set `IS_ADDING` owns this memory.
 static ARENA: ArenaCell =
     ArenaCell(UnsafeCell::new(Arena { at: null_mut(), left: 0, chunks: 0, last: null() }));
 static IS_ADDING: AtomicBool = AtomicBool::new(false);

@@ -35,8 +35,8 @@
 //!   above the frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check,
 //!   the walk ends and the stack is flagged as cut. Tested by `walking_with_broken_unwind_information_is_safe` of
 //!   `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
-//! - **3.** A signal may interrupt code on any stack. If the interrupted code is on the signal handler's own stack,
-//!   further up, the walk continues there. If the interrupted code is on another stack, the walk starts again and
+//! - **3.** A signal may interrupt code on any stack. If the interrupted code runs on the same stack as the signal
+//!   handler, the walk continues on this stack. If the interrupted code is on another stack, the walk starts again and
 //!   reads all stacks through a copy. Tested by `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
 //! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that
 //!   are in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
@@ -60,13 +60,13 @@
 //!   the first gap, at most 8 MiB later. A capture copies at most 16 MiB. Tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
 //!   `copy`.
-//! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through
-//!   a copy before (see `x86_64/foreign_path_cache.rs`). Reading this page in place is safe, because it contains our
-//!   own frames: another thread that unmapped the page would crash the program even without gpuflame. Tested by
+//! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a
+//!   copy before (see `x86_64/foreign_path_cache.rs`). Reading this page in place is safe, because it contains our own
+//!   frames: another thread that unmapped the page would crash the program even without gpuflame. Tested by
 //!   `a_foreign_path_never_reads_past_the_stack_pointers_page` and
-//!   `a_foreign_path_is_followed_only_with_the_same_frame_pointer` of that file. Compared with the copy by
-//!   `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`. A page that another thread protects
-//!   and unprotects is tested by `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`.
+//!   `a_foreign_path_is_followed_only_with_the_same_frame_pointer` of that file. The results are compared with those of
+//!   the copy by `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`. A page that another thread
+//!   protects and unprotects is tested by `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`.
 //! - **9.** The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system
 //!   call, and opens no file. Tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
 //!   `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`.
@@ -272,8 +272,8 @@ impl Captured<'_> {
 /// Number of registers in the array that is passed to [`CopyUnwinder::walk`].
 pub const REGISTERS: usize = 17;
 
-/// Walks stacks of other threads. The kernel has copied the thread's stack and registers, for example for a sample of
-/// `perf_event_open`, and a walk reads this copy.
+/// Walks the stacks of other threads. Each walk reads a copy that the kernel has made of a thread's stack and
+/// registers, for example for a sample of `perf_event_open`.
 ///
 /// A walk reads nothing from the original stack, because the thread has run on since the copy was made. If the copy is
 /// too short, the stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code

@@ -3,11 +3,11 @@
 //!
 //! `dl_iterate_phdr` would also report loads and unloads, but it takes the loader's lock, for which all launching
 //! threads would contend. In `_rtld_global`, glibc has two counters: the number of objects ever loaded, and the number
-//! of objects of the program's own namespace that are loaded now. The counters' offsets are not part of any interface.
-//! So the counters are searched for once, by the pattern of the data around them (see [`find`]). Every later
-//! [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the counters are not
-//! found, or once they differ from the reported numbers, [`is_unchanged`] always returns false, and every capture
-//! queries the loader.
+//! of objects of the program's own namespace that are loaded now. The offsets of these counters in `_rtld_global` are
+//! not part of any interface. So [`find`] searches for the counters once, by the pattern of the data around them.
+//! Every later [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the
+//! counters are not found, or once they differ from the reported numbers, [`is_unchanged`] always returns false, and
+//! every capture queries the loader.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15
@@ -15,8 +15,8 @@
 //! ```
 //!
 //! A thread that runs code of a newly loaded object has synchronized with the thread that loaded the object, and so
-//! sees the new values of the counters. In namespaces other than the program's (`dlmopen`), the counters include
-//! loads, but not unloads. So while another namespace contains objects, every capture queries the loader.
+//! sees the new values of the counters. For namespaces other than the program's (`dlmopen`), the counters count loads,
+//! but not unloads. So while another namespace contains objects, every capture queries the loader.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -42,7 +42,7 @@ pub(super) fn is_unchanged() -> bool {
     numbers().is_some_and(|numbers| numbers == noted)
 }
 
-/// Returns both counters packed into one word. `None` if the counters were not found.
+/// Returns both counters packed into one word, or `None` if the counters were not found.
 #[inline(always)]
 fn numbers() -> Option<u64> {
     let ever = EVER_LOADED.load(Ordering::Acquire);
@@ -80,7 +80,7 @@ pub(super) fn note(numbers: Option<u64>) {
 /// the loader passed to the visitor.
 ///
 /// The counter of loads is recognized by its value and by the data before it: a plausible number of namespaces, then
-/// two or three recursive mutexes, of which this thread must hold the second. The search succeeds only if exactly one
+/// two or three recursive mutexes. This thread must hold the second mutex. The search succeeds only if exactly one
 /// word of `_rtld_global` matches.
 ///
 /// # Safety

@@ -7,10 +7,10 @@
 //! its object.
 //!
 //! While a visitor (callback) of `dl_iterate_phdr` runs, no object can be loaded or unloaded in any namespace, because
-//! glibc holds a lock during the visit. The same lock is held while objects are mapped, listed, unlisted and unmapped,
-//! and while their names are freed. The contents of an object are read only inside [`with_lock`] and [`visit`].
-//! Without the lock, another thread could unload the object at any time: an address on a stack may be garbage, so it
-//! does not prove that the object is in use.
+//! glibc holds a lock during the visit. The loader holds the same lock while it maps, lists, unlists and unmaps
+//! objects, and while it frees their names. The contents of an object are read only inside [`with_lock`] and [`visit`].
+//! Without the lock, another thread could unload the object during the read. An address on a stack does not prove that
+//! the object is in use, because the address may be garbage.
 //!
 //! No thread waits forever for the loader's lock. The loader runs no code of the program under the lock (constructors,
 //! destructors and resolvers run before or after). The lock is recursive, so a signal handler may enter the loader on
@@ -88,7 +88,7 @@ fn loader_data() -> Option<(*mut c_void, usize)> {
 const RTLD_DL_SYMENT: c_int = 1;
 
 unsafe extern "C" {
-    /// glibc's function; the `libc` crate does not declare it.
+    /// A function of glibc that the `libc` crate does not declare.
     fn dladdr1(
         address: *const c_void,
         info: *mut libc::Dl_info,
@@ -105,8 +105,8 @@ pub(crate) struct Object {
     pub start: u64,
     /// Address after the last mapped byte.
     pub end: u64,
-    /// Mapped address minus address in the file. The difference is the same for all bytes of the
-    /// object.
+    /// Address at which a byte is mapped, minus the byte's address in the file. The difference is the same for all
+    /// bytes of the object.
     pub bias: u64,
     /// The loader's name for the object: a path, an empty string for the program, or an invented name for the vdso.
     name: *const c_char,
@@ -273,7 +273,7 @@ fn gnu_build_id(mut notes: &[u8]) -> Option<&[u8]> {
     }
 }
 
-/// A visitor's answer: whether it wants to see the next object.
+/// The return value of a visitor, which decides whether the next object is visited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Visit {
     Next,

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// The values `dlpi_adds` and `dlpi_subs` that `dl_iterate_phdr` passes to its visitor. If two queries give equal
 /// pairs, nothing was loaded or unloaded between the queries.
 ///
-/// No other conclusion from this pair is valid. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
+/// Nothing else may be concluded from this pair. `dlpi_adds` counts loads. `dlpi_subs` should count unloads, but glibc
 /// computes it as `dlpi_adds` minus the number of loaded objects. For a namespace other than the program's (`dlmopen`),
 /// glibc subtracts the number of objects in the namespace once per object, so `dlpi_subs` rises and falls. Still, each
 /// load increases `dlpi_adds` and each unload increases `dlpi_subs`, so every load or unload changes the pair.

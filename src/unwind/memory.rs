@@ -29,7 +29,7 @@ pub fn count_used(bytes: usize) {
     HELD.fetch_add(bytes, Ordering::Relaxed);
 }
 
-/// Maps memory like [`map`], but does not add it to [`bytes_held`] yet, because most of it may never be
+/// Maps memory like [`map`], but does not add its size to [`bytes_held`] yet, because most of the memory may never be
 /// touched.
 pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -47,7 +47,7 @@ pub fn reserve(bytes: usize) -> Option<NonNull<u8>> {
 /// # Safety
 /// `memory` must come from [`map`] with the same size, and must not be referenced any more.
 pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
-    // SAFETY: the caller guarantees this contract.
+    // SAFETY: the caller fulfils the safety conditions of this function.
     unsafe { release(memory, bytes, bytes) };
 }
 
@@ -105,7 +105,7 @@ pub unsafe fn copy_mapped(address: u64, to: *mut u8, bytes: usize) -> usize {
 /// Whether `process_vm_readv` was refused, by an old container's system call filter or by an old kernel.
 static IS_SYSCALL_REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a copy has to open a file, because `process_vm_readv` was refused. Threads should then copy rarely: while
+/// Whether a copy has to open a file, because `process_vm_readv` was refused. If so, threads should copy rarely: while
 /// our file is open, the files that the host opens get other descriptor numbers than usual.
 pub(super) fn needs_descriptor() -> bool {
     IS_SYSCALL_REFUSED.load(Ordering::Relaxed)

@@ -20,7 +20,7 @@ use gpuflame_model::record::{Module, ModuleEpoch};
 /// All modules seen so far by the process.
 #[derive(Debug, Default)]
 pub struct ModuleMap {
-    /// The entry of the permanent list of objects that was reported last.
+    /// The last entry of the permanent list of objects that the map has reported.
     last_reported: Option<&'static EpochEntry>,
     /// The loader's state when the map last listed the loader's objects.
     listed: Option<LoaderState>,
@@ -38,9 +38,10 @@ impl ModuleMap {
     /// Appends to `new` every module that has appeared since the last call, in order of appearance. Call this function
     /// every few milliseconds: a call takes only about 12 ns if nothing has changed.
     ///
-    /// A frame belongs to the module that covers the frame's address and has the frame's epoch. For
-    /// [`ModuleEpoch::OUTSIDE`] only, several modules may cover the address, and it is then unknown to which of these
-    /// modules the frame belongs. Generated code has an empty path. Do not call this function inside a callback.
+    /// A frame belongs to the module that covers the frame's address and has the frame's epoch. If the epoch is
+    /// [`ModuleEpoch::OUTSIDE`], several modules may cover the address. It is then unknown which of these modules
+    /// contains the frame's code. A module of generated code has an empty path. Do not call this function inside a
+    /// callback.
     pub fn refresh(&mut self, new: &mut Vec<Module>) {
         let state = loader::poll();
         if self.listed != Some(state) {

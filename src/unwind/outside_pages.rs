@@ -26,9 +26,9 @@ pub(super) struct OutsideNote {
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring, which is used for many positions in turn. The slot's `turn` decides which thread may use the
-/// slot. The thread that writes a position may use the slot if `turn` equals the position's write turn. The thread
-/// that reads the position may use the slot if `turn` is the write turn plus 1.
+/// A slot of the ring. Many positions use the same slot, one after another. The slot's `turn` decides which thread may
+/// use the slot. The thread that writes a position may use the slot if `turn` equals the position's write turn. The
+/// thread that reads the position may use the slot if `turn` is the write turn plus 1.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,

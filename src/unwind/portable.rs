@@ -1,10 +1,10 @@
 //! The unwinding engine for machines other than x86-64. This engine wraps the crate framehop, and has the same
 //! interface as the engine for x86-64.
 //!
-//! With this engine, gpuflame builds on machines other than x86-64, and works on aarch64. The portable engine is
-//! slower than the x86-64 engine (see the performance page). The portable engine allocates inside the callback that
-//! notices a load or unload of an object. The crate framehop has an unwinder for aarch64 only. On other machines, a
-//! capture is empty and flagged as cut.
+//! With this engine, gpuflame can be built for machines other than x86-64, and can capture stacks on aarch64. The
+//! portable engine is slower than the x86-64 engine (see the performance page). The portable engine allocates
+//! inside the callback that notices a load or unload of an object. The crate framehop has an unwinder for aarch64
+//! only. On other machines, a capture is empty and flagged as cut.
 
 use std::fmt;
 use std::ops::Range;

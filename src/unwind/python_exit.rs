@@ -21,8 +21,8 @@ use super::symbols::{ExportedSymbol, Exports};
 use super::{Skip, Unwinder, python};
 use gpuflame_model::record::FrameKind;
 
-/// Functions of CPython that run a whole program. `Py_BytesMain` and `Py_Main` call `Py_RunMain`, or contain it
-/// because it was inlined.
+/// Functions of CPython that run a whole program. `Py_BytesMain` and `Py_Main` call `Py_RunMain`, or contain its
+/// inlined code.
 const PROGRAMS: [&str; 3] = ["Py_RunMain", "Py_BytesMain", "Py_Main"];
 
 /// The callback to run when the interpreter ends, and the conditions for running it.

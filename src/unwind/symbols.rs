@@ -58,7 +58,7 @@ impl<'a> Exports<'a> {
         })
     }
 
-    /// Looks up the symbol `name`, whatever its symbol version is.
+    /// Looks up the symbol `name`. Ignores symbol versions.
     pub(super) fn find(&self, name: &str) -> Option<ExportedSymbol> {
         let hash = name.bytes().fold(5381, |hash: u32, byte| hash.wrapping_mul(33).wrapping_add(byte.into()));
         let word = |at: usize| read_u32(self.hashes, 4 * at);

@@ -6,12 +6,12 @@
 //! this model cannot be loaded at all.
 //!
 //! With *TLS descriptors*, which this module uses, the loader chooses the kind of access when it loads the library. If
-//! the reserve has space for the library's block of thread-locals, an access is a load and a call of a function of two
-//! instructions, which takes 1 ns more than with initial-exec. If the reserve has no space, the loader searches for
-//! the thread's block at each access, and allocates the block at the thread's first access. The block contains all of
-//! the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the standard library and other
-//! crates, which the callback never touches. In an executable, the linker turns the access into one load. Stable Rust
-//! has no switch for the TLS model, so the variable and its access are written in assembly.
+//! the reserve has space for the library's block of thread-locals, an access is a load and a call to a function of two
+//! instructions. Such an access takes 1 ns more than an access with initial-exec. If the reserve has no space, the
+//! loader searches for the thread's block at each access, and allocates the block at the thread's first access. The
+//! block contains all of the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the
+//! standard library and other crates, which the callback never touches. In an executable, the linker turns the access
+//! into one load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {

@@ -47,8 +47,8 @@ impl Verifier {
         Some(Self { plain, theirs: memory::map(size_of::<Addresses>())?.cast() })
     }
 
-    /// Captures again the frames above (rootward of) the frame that contains the address `below`, and compares these
-    /// frames with `captured`.
+    /// Captures the stack again, starting at the frame above (rootward of) the frame that contains the address
+    /// `below`. Compares the new frames with `captured`.
     #[cold]
     #[inline(never)]
     pub fn verify(&mut self, captured: &Captured<'_>, below: u64) -> VerifyResult {

@@ -5,8 +5,8 @@
 //! Python at any time. Once an interpreter is found, the search never runs again, even if the interpreter's frames
 //! cannot be read.
 //!
-//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call of a function
-//! of this library could jump to any address. The search therefore skips an interpreter that is not initialized yet.
+//! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call to a function
+//! of such a library could jump to any address. The search therefore skips an interpreter that is not initialized yet.
 //! CPython can only initialize itself after it was relocated, so the search runs again after the initialization.
 
 use std::ffi::CStr;
@@ -35,8 +35,8 @@ pub(super) struct Interpreter {
     /// `PyGILState_GetThisThreadState`, which returns the state of the calling thread, or null. The function reads
     /// thread-local storage, so its result is correct no matter which thread holds the GIL.
     pub(super) this_thread: unsafe extern "C" fn() -> *mut u8,
-    /// Addresses of the type objects of code objects, strings and bytes. In versions in which frames are objects, also
-    /// the type object of frames.
+    /// Addresses of the type objects of code objects, strings and bytes. In versions in which frames are objects, this
+    /// field also contains the address of the type object of frames.
     pub(super) types: Types,
     /// Address ranges of `_PyEval_EvalFrameDefault` (the evaluator) and of its cold part. The cold part is empty in
     /// most builds. In profile-guided builds, such as Debian's and conda's, the cold part is a fifth of the function.
@@ -126,8 +126,8 @@ static OFF_REASON: AtomicU32 = AtomicU32::new(0);
 /// The loader's state at the last search for an interpreter, as a word.
 static LAST_SEARCH: AtomicU64 = AtomicU64::new(u64::MAX);
 /// Address of the flags of a type object. The type belongs to the interpreter that the last search skipped because it
-/// was not initialized. 0 if no interpreter was skipped. This variable is read and written while the loader's lock is
-/// held.
+/// was not initialized. The address is 0 if no interpreter was skipped. This variable is read and written while the
+/// loader's lock is held.
 static UNINITIALIZED: AtomicU64 = AtomicU64::new(0);
 
 /// Offsets of `tp_basicsize` and `tp_flags` in a type object. In builds with the GIL, these offsets have not changed
@@ -279,7 +279,7 @@ fn examine(object: &Object, exports: &Exports<'_>) -> Option<Result<Option<Inter
 }
 
 /// Reads the layout and the addresses of an interpreter. This function is not inlined into the loop over all objects,
-/// because it needs much stack space, and a thread may have little.
+/// because it needs much stack space, and a thread's stack may be small.
 #[cold]
 #[inline(never)]
 fn read_interpreter(

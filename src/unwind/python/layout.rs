@@ -50,7 +50,7 @@ pub(super) struct FrameLayout {
     /// Offset of two adjacent words that are compared by one operation. One word is `previous`; the other word is
     /// `code` or `position`, depending on the version.
     pub(super) link: u32,
-    /// Offset of the byte that identifies the frame's owner.
+    /// Offset of the owner byte, which shows whether a thread, a generator or the evaluator owns the frame.
     pub(super) owner: u32,
     pub(super) unit: Unit,
     pub(super) boundary: Boundary,
@@ -275,10 +275,10 @@ const FROM_HEADERS: [Layout; 4] = [
     },
 ];
 
-/// Maximum number of bytes that are read of a code object.
+/// Maximum number of bytes that are read from a code object.
 pub(super) const MAX_CODE_BYTES: usize = 256;
 
-/// Number of bytes that are read of the table that CPython 3.13 and later publish.
+/// Number of bytes that are read from the table that CPython 3.13 and later publish.
 pub(super) const TABLE_BYTES: usize = 744;
 const COOKIE: &[u8; 8] = b"xdebugpy";
 

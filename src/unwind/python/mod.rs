@@ -1,9 +1,9 @@
 //! Reads the Python frames of the calling thread from CPython's memory, and merges them with the native frames.
 //!
 //! A walk calls only one function of CPython, which reads thread-local storage. (Before 3.11, `interpreter` also calls
-//! a function that returns the version string.) Neither of these two functions takes the GIL or counts references. The
-//! frames of a thread do not change while the thread is inside a call to a C function, even if another thread holds
-//! the GIL.
+//! a function that returns the version string.) Neither of these two functions takes the GIL or changes a reference
+//! count. The frames of a thread do not change while the thread is inside a call to a C function, even if another
+//! thread holds the GIL.
 //!
 //! * `interpreter`: finds the interpreter of this process, its version and whether its frames can be read.
 //! * `layout`: lists the offsets of the fields to read, as data for each version.
@@ -11,7 +11,7 @@
 //! * `code`: identifies code objects, and reads their names.
 //! * `walk`: walks along the Python frames.
 //! * `walk_cache`: caches earlier walks of the thread.
-//! * `merge`: merges native and Python frames to one stack.
+//! * `merge`: merges native and Python frames into one stack.
 //! * `other_threads`: reads the frames of sampled threads through the kernel.
 //!
 //! # What it relies on, and what it checks
@@ -23,7 +23,7 @@
 //!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
 //!
 //! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
-//!    object, the addresses of its types are compared with the expected addresses (`code`).
+//!    object, the addresses of the types of these objects are compared with the expected addresses (`code`).
 //!
 //! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, the C stack addresses to which the
 //!    Python frames lead must be inside native frames. Before 3.11, the native stack must have as many evaluator calls
@@ -227,8 +227,8 @@ impl PythonUnwinder {
     pub fn words(&self) -> (usize, impl Iterator<Item = u64>) {
         // SAFETY: the state is mapped as long as `self` lives, and is used by this thread only.
         let walk = &unsafe { self.state.as_ref() }.walk;
-        // The word includes whether an evaluator call starts at the frame, because the same Python frames may be spread
-        // over more or fewer evaluator calls.
+        // The word includes whether an evaluator call starts at the frame, because the same Python frames may belong to
+        // more or fewer evaluator calls.
         let word = |item: &walk::InterpreterFrame| item.frame.0 | u64::from(item.boundary != 0) << 63;
         (walk.unchanged, walk.items[walk.unchanged..walk.count].iter().map(word))
     }
@@ -247,8 +247,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // A native stack with more evaluator calls does not prove a mismatch, because such a stack also occurs at
-            // the first launch of a program that launches only from greenlets.
+            // A native stack with more evaluator calls than the Python stack does not prove a mismatch, because such a
+            // stack also occurs at the first launch of a program that launches only from greenlets.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),

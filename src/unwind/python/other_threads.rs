@@ -10,18 +10,18 @@
 //!    evaluator call may differ; the thread is then still in that evaluator call. Since 3.11, the native frame of the
 //!    innermost evaluator call may also differ in one case: a register, or a word of the copy up to the end of that
 //!    frame, is an address in the innermost function's instructions. Such an address shows that the thread executed
-//!    this function when it was sampled. The stack differs in this way if the thread has run on between the sample and
-//!    the reads.
+//!    this function when it was sampled. The stack differs in this way if the thread has continued to run between the
+//!    sample and the reads.
 //!
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address
 //!    of the innermost Python frame must be in a register, or in the copy up to the end of the evaluator call's frame.
 //!
-//! 4. Each evaluator call in the copied stack has Python frames, and each Python frame has an evaluator call.
+//! 4. Each evaluator call in the copied stack has Python frames, and each Python frame belongs to an evaluator call.
 //!
-//! A launch after the sample changes the stack, so the frames of a later launch are never used. Two errors remain
-//! possible, both within one evaluator call. First, the sampled function may return before the read, while the address
-//! of the next function's frame is still in the copy. Second, the sampled function may have another caller at the time
-//! of the read than at the time of the sample.
+//! If the thread launches GPU work after the sample, its stack changes. So the frames of a later launch are never
+//! used. Two errors remain possible, both within one evaluator call. First, the sampled function may return before the
+//! read, while the address of the next function's frame is still in the copy. Second, the sampled function may have
+//! another caller at the time of the read than at the time of the sample.
 //!
 //! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
 //! interpreter that is listed first is read. Samples of this thread in another interpreter count as not read.
@@ -41,9 +41,10 @@ const PAGE_BYTES: usize = 4096;
 /// Maximum number of page copies that are held during a read. A thread's frames are mostly on one or two pages; before
 /// 3.11 they are scattered over more pages.
 const PAGES: usize = 16;
-/// Minimum time between two listings of the threads for the sake of a sampled thread that has no state.
+/// If a sampled thread had no Python state when all threads were listed, the threads are not listed again for this
+/// thread until this time has passed.
 const ABSENT_FOR: Duration = Duration::from_millis(100);
-/// Limits on the lengths of the interpreter's lists. The program may change its lists during a read, so the lists may
+/// Limits on the lengths of the interpreter's lists. The program may change these lists during a read, so a list may
 /// even seem cyclic.
 const MAX_INTERPRETERS: usize = 64;
 const MAX_THREADS: usize = 4096;
@@ -78,8 +79,8 @@ pub struct OtherThreads {
     stack_now: Option<Vec<u8>>,
     scratch: Box<Scratch>,
     items: Vec<InterpreterFrame>,
-    /// Size in bytes of the instructions of the code object that was looked up last, which is that of the innermost
-    /// frame.
+    /// Size in bytes of the instructions of the code object that was looked up last. This is the code object of the
+    /// innermost frame.
     instruction_bytes: u32,
     merged: Box<[Frame; MAX_MERGED_FRAMES]>,
 }
@@ -515,8 +516,8 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
 }
 
 /// Whether the merged stack has no native frame of the evaluator further in than the outermost Python frame. If there
-/// is one further in, its evaluator call began or ended between the sample and the read. Evaluator calls further out
-/// may belong to another interpreter, or to the stack below a greenlet.
+/// is such a native frame, its evaluator call began or ended between the sample and the read. Evaluator calls further
+/// out may belong to another interpreter, or to the stack below a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });
@@ -907,7 +908,7 @@ mod tests {
     fn a_thread_without_a_state_is_not_looked_for_again_at_once_and_no_thread_has_number_0() {
         let number = [7_i32, 0];
         let of_thread = |at: usize| (&raw const number[at]) as u64;
-        // The thread of this Python state has not begun, so the kernel's thread id is still 0.
+        // The thread of this Python state has not started, so the kernel's thread id is still 0.
         let state = [0, of_thread(1)].map(AtomicU64::new);
         let listed = [0, state.as_ptr() as u64];
         let runtime = [listed.as_ptr() as u64];

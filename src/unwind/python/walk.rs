@@ -38,8 +38,8 @@ pub(super) struct InterpreterFrame {
     pub(super) frame: Frame,
     /// The version number that Python gave the code object; 0 if Python gave no number.
     version: u32,
-    /// The owner byte of the frame. In versions in which another byte marks the first frame of an evaluator call, also
-    /// that byte.
+    /// The owner byte of the frame. In versions in which another byte marks the first frame of an evaluator call, this
+    /// field also contains that byte.
     owner: u16,
 }
 
@@ -62,8 +62,8 @@ impl InterpreterFrame {
     /// Whether this frame has the given code object reference and position, and the code object is unchanged.
     ///
     /// # Safety
-    /// A frame must refer to the code object. If no frame refers to it, the code object must have been readable when
-    /// this item was filled.
+    /// Either a frame must refer to the code object, or the code object must have been readable when this item was
+    /// filled.
     #[inline(always)]
     unsafe fn is(&self, (holds, position): (u64, u64), layout: &Layout, texts: &mut CodeTexts) -> bool {
         // SAFETY: the caller guarantees that the code object's memory is readable.
@@ -97,8 +97,8 @@ impl InterpreterFrame {
     /// of the object.
     ///
     /// # Safety
-    /// A frame must refer to the code object by the word `holds`. If no frame refers to it, the code object must have
-    /// been readable when this item was filled.
+    /// Either a frame must refer to the code object by the word `holds`, or the code object must have been readable
+    /// when this item was filled.
     #[inline(always)]
     unsafe fn has_same_code(&self, holds: u64, layout: &Layout) -> bool {
         match if layout.code.version == 0 { 0 } else { self.version } {
@@ -225,7 +225,7 @@ pub(super) struct PythonWalk {
 
 const SLOT_COUNT: usize = 256;
 
-/// Returns the slot in `slots` for the frame at the address `frame`.
+/// Returns the index in `slots` for the frame at the address `frame`.
 #[inline(always)]
 fn slot_of(frame: u64) -> usize {
     (frame.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize
@@ -265,8 +265,8 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
     /// addresses, functions and positions. Does not compare the functions' texts.
     #[inline(always)]
     pub(super) fn are_still(&self, interpreter: &Interpreter, thread: u64) -> bool {
-        // For versions before 3.12, a walk compares more fields. For versions before 3.12, the offsets are passed as
-        // constants, which saves ten instructions per frame.
+        // For versions before 3.12, a walk compares more fields. To save ten instructions per frame, all offsets of
+        // these versions are passed as constants.
         match interpreter.layout.version {
             0x0309 => self.are_still_by(const { &Layout::from_headers(0x0309) }, thread),
             0x030a => self.are_still_by(const { &Layout::from_headers(0x030a) }, thread),

@@ -6,11 +6,11 @@
 //! may be read.
 //!
 //! A frame that is part of several walks is stored only once, as in a tree, so a look-up reads mostly the same memory
-//! as the previous look-up. A look-up first compares the predicted walk: the walk that came last time after the same
-//! two walks, with the same native frames. If the prediction is wrong, the look-up compares the walks whose innermost
-//! frame has the same address and position as the thread's innermost frame. At most one walk is inserted per eight
-//! look-ups, and insertions become rarer while inserted walks are never hit. So programs whose walks do not repeat pay
-//! little.
+//! as the previous look-up. A look-up first compares the predicted walk. This is the walk that came next when the
+//! previous two walks and the native frames were last the same as now. If the prediction is wrong, the look-up compares
+//! the walks whose innermost frame has the same address and position as the thread's innermost frame. At most one walk
+//! is inserted per eight look-ups, and insertions become rarer while inserted walks are never hit. So programs whose
+//! walks do not repeat pay little.
 
 use std::ptr::NonNull;
 
@@ -36,8 +36,8 @@ const MAX_TEXTS_PER_WALK: usize = 32;
 const FOLLOWERS: usize = 1024;
 /// Maximum number of walks compared per look-up, in addition to the predicted walk.
 const MAX_TRIED_WALKS: usize = 4;
-/// Amount that a hit subtracts from the sum of misses: look-ups become rarer if more than a third of the comparisons
-/// fail.
+/// Amount that a hit subtracts from the sum of misses. A miss adds 2, so look-ups become rarer if more than a third of
+/// the comparisons fail.
 const HIT_WEIGHT: u32 = 1;
 
 /// The cached walks of one thread. Zeroed memory is an empty cache.
@@ -99,7 +99,7 @@ const _: () = assert!(
 
 impl WalkCache {
     /// Sets the index of the thread's native stack in the cache of whole stacks. A separate function sets the index, so
-    /// that it takes no register during the walk.
+    /// that the index takes no register during the walk.
     #[inline(always)]
     pub(super) fn set_native(&mut self, native: usize) {
         self.native = native;
@@ -273,7 +273,7 @@ impl WalkCacheMemory {
         number
     }
 
-    /// Stores a walk. Returns its index, and whether it replaced a walk that was never hit.
+    /// Stores a walk. Returns the walk's index, and whether this walk replaced a walk that was never hit.
     fn put(&mut self, (set_index, tag): (usize, u32), cached: CachedWalk) -> (usize, bool) {
         let set = &mut self.sets[set_index];
         let walks = &mut self.walks[set_index * WAYS..][..WAYS];

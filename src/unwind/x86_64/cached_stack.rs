@@ -1,10 +1,10 @@
 //! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
 //! An entry equals the present stack if both have the same key, the same rbp (if the walk reads rbp), and the same
-//! values of all words that the walk read. Instead of the words, their hashes of 128 bits are compared. The hash of
-//! 128 bits depends on the values of the words and on their order. Entries whose words have the same addresses (the
-//! same layout) have the words in the same order. So a hash that was computed for one entry is valid for all entries
-//! with the same layout. Whether two layouts are the same is decided by a hash of 64 bits.
+//! values of all words that the walk read. The words themselves are not stored. Instead, hashes of 128 bits are
+//! compared, which depend on the values of the words and on their order. Entries whose words have the same addresses
+//! (the same layout) have the words in the same order. So a hash that was computed for one entry is valid for all
+//! entries with the same layout. Two layouts count as the same if their hashes of 64 bits are equal.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
 //! other words. Only the choice of the sample words depends on this order, because the sample words are taken at
@@ -27,7 +27,7 @@ const PROBES: usize = 4;
 #[repr(C, align(64))]
 pub(super) struct CachedStack {
     pub(super) key: StackKey,
-    /// Value of rbp at the start of the walk, if the walk depends on it.
+    /// Value of rbp at the start of the walk, if the walk depends on rbp.
     bp: u64,
     pub(super) hash: [u64; 2],
     bp_matters: bool,
@@ -40,7 +40,7 @@ pub(super) struct CachedStack {
     /// Index of the stack that was hit directly after this stack's latest hit.
     pub(super) follower: u16,
     /// Sample words from all parts of the stack. Two stacks with the same starting state usually differ in one of
-    /// these words, because they have either other callers at the root, or other functions at the leaf.
+    /// these words, because they have either different callers at the root, or different functions at the leaf.
     probes: [u64; PROBES],
     probe_offsets: [u16; PROBES],
     /// Hash of `word_offsets`.
@@ -84,7 +84,7 @@ impl StackKey {
 
 impl CachedStack {
     /// Creates a stack with this key and without words. `bp` is the value of rbp at the start of the walk, if the walk
-    /// depends on it.
+    /// depends on rbp.
     pub(super) fn with_key(key: StackKey, bp: Option<u64>) -> Self {
         let (bp_matters, bp) = (bp.is_some(), bp.unwrap_or_default());
         let (hash, probes, word_offsets) = ([0; 2], [0; PROBES], [0; MAX_WORDS]);
@@ -150,9 +150,9 @@ impl CachedStack {
         self.key == *key && (self.bp == bp || !self.bp_matters)
     }
 
-    /// Hash of the present words at the addresses of this cached stack. The present stack has this key and this rbp.
-    /// The two stacks are equal if the returned hash equals the field `hash`. Returns `None`, without hashing, if the
-    /// key, rbp or a sample word differs.
+    /// Hash of the present words at the addresses of this cached stack. The present stack has the key `key`, and its
+    /// rbp is `bp`. The two stacks are equal if the returned hash equals the field `hash`. Returns `None`, without
+    /// hashing, if the key, rbp or a sample word differs.
     #[inline(always)]
     pub(super) fn hash_if_likely(&self, key: &StackKey, bp: u64) -> Option<[u64; 2]> {
         let is_likely = self.has_key(key, bp) && self.probe(key.sp) == self.probes;

@@ -1,8 +1,8 @@
 //! Walks another thread's stack, from copies of the stack and of the thread's registers. The kernel made both copies
 //! at the same moment.
 //!
-//! The thread has run on since the copy was made, so no word is read from the original stack. Words outside the copy
-//! are unknown, so the stack is cut where the copy ends.
+//! The thread has continued to run since the copy was made, so no word is read from the original stack. Words outside
+//! the copy are unknown, so the stack is cut where the copy ends.
 
 use std::ptr::NonNull;
 
@@ -20,7 +20,7 @@ use crate::loader_state::{self, LoaderState};
 use crate::{Captured, MAX_FRAMES, loader, memory};
 use gpuflame_model::record::{ContextFlags, Frame};
 
-/// Walks copied stacks, in its own memory mapping.
+/// Walks copied stacks. The state of the walker has its own memory mapping.
 #[derive(Debug)]
 pub(crate) struct CopyWalker(NonNull<WalkerState>);
 
@@ -106,14 +106,14 @@ impl WalkerState {
 
     fn walk_once(&mut self, registers: &[u64; 17], stack: &[u8], state: LoaderState) {
         let at = CopiedRegisters(registers);
-        // The thread was not in code of user space; it may have been in the vsyscall page of old kernels. An address
-        // outside user space is not looked up.
+        // The thread was not executing code of user space. For example, it may have been in the vsyscall page of an
+        // old kernel. An address outside user space is not looked up.
         if check_return_address(at.pc(), at.sp()).is_err() {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on one of gpuflame's own threads. A walk on gpuflame's own thread may check the rules of
-        // generated code, which takes one system call per frame of generated code.
+        // This walk runs on one of gpuflame's own threads. So it may check the rules of generated code, although each
+        // frame of generated code then takes one system call.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);
@@ -205,8 +205,8 @@ impl Words for CopiedStack<'_> {
         Some((saved, self.word_at(cfa - 8)?))
     }
 
-    /// Moves to the code that a signal interrupted, if that code is further up on this stack. If that code is
-    /// elsewhere, the walk ends, because no other stack was copied.
+    /// Moves to the code that a signal interrupted, if that code is further up on this stack. If that code is on
+    /// another stack, the walk ends, because no other stack was copied.
     fn enter_interrupted(&mut self, from: u64, sp: u64) -> Result<(), WalkEnd> {
         if sp > from && self.word_at(sp).is_some() { Ok(()) } else { Err(WalkEnd::Lost) }
     }

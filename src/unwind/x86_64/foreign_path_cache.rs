@@ -1,7 +1,8 @@
 //! A cache of the paths that walks took on stacks other than the thread's own (coroutines). A later walk along the
 //! same path reads the stack in place, instead of copying it through the kernel (`unwind::copy`). A copy takes at
-//! least 2 us per launch: for the system call itself, and for the cache lines and branch predictions that it evicts.
-//! The cache works because programs with many coroutines launch from the same few places in each coroutine.
+//! least 2 us per launch: for the system call itself, and for the cache lines and branch predictions that the system
+//! call evicts. The cache works because programs with many coroutines launch from the same few places in each
+//! coroutine.
 //!
 //! A path is stored for a walk through a copy if the walk took only plain steps and reached the root. For each frame,
 //! a path contains the frame's offset above the first frame, its return address, and its rule. A path does not contain
@@ -173,8 +174,8 @@ impl ForeignPath {
                 return None;
             }
             *step = WalkStep { pc: frame_pc, sp, bp, rule: cached.rule };
-            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own frames
-            // reach up to.
+            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that contains our own
+            // outermost frame.
             let (saved, pc) = unsafe { (memory::word(cfa - cached.rule.saved()), memory::word(cfa - 8)) };
             (frame_pc, bp) = (pc, select_unpredictable(cached.rule.restores_bp(), saved, bp));
         }
@@ -191,8 +192,8 @@ impl ForeignPath {
             RuleKind::End => Some(WalkEnd::Bottom),
             RuleKind::Step
                 if cfa_by(rule, sp, bp) == end_of_walk
-                    // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that our own
-                    // frames reach up to.
+                    // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that contains
+                    // our own outermost frame.
                     && unsafe { memory::word(end_of_walk - 8) } == 0 =>
             {
                 Some(WalkEnd::ZeroReturn(end_of_walk))

@@ -13,10 +13,10 @@
 //! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other
-//! threads may also depend on the old rule. So a global counter counts replacements, and at each stack with generated
-//! code, each thread compares this counter with the value that it last saw. Until the next check, the part of a stack
-//! from the replaced code to the root may be wrong. A stack that may be wrong is flagged as guessed, like every stack
-//! with generated code.
+//! threads may also depend on the outdated rule. So a global counter counts replacements, and at each stack with
+//! generated code, each thread compares this counter with the value that it last saw. Until the next check, the part of
+//! a stack from the replaced code to the root may be wrong. A stack that may be wrong is flagged as guessed, like every
+//! stack with generated code.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

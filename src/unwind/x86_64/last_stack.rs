@@ -11,7 +11,8 @@
 //! * The value of rbp must match only if rbp is *live*, that is, if a rule nearer to the root reads rbp before another
 //!   rule restores it. In code without frame pointers, rbp is an ordinary register with a different value every time.
 //! * Words are verified before the walk, in order from the root to the leaf, with loads that do not depend on each
-//!   other. The verification stops at the first changed word. So the walk only compares one stack pointer per frame.
+//!   other. The verification stops at the first changed word. So the walk itself compares only one stack pointer per
+//!   frame.
 //! * Frames below the present stack pointer have returned, even if their words are unchanged.
 //! * The newest frames are the first to return, so recording the words of these frames would often be wasted work.
 //!   Therefore a walk's words are recorded only at the next capture: from the root up to the first changed word, and
@@ -249,8 +250,8 @@ impl LastStack {
         unsafe { word(address) }
     }
 
-    /// Stores that a walk of the thread's own stack ended with `end` after `count` steps. The words of these steps are
-    /// recorded later. The recorded steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
+    /// Records that a walk of the thread's own stack ended with `end` after `count` steps. The words of these steps
+    /// are recorded later. The recorded steps and the frames that the walk joined are at most `MAX_FRAMES` in total.
     #[inline(always)]
     pub(super) fn extend(&mut self, count: usize, end: WalkEnd) {
         match end {
@@ -449,7 +450,7 @@ impl FrameState {
         Self { bp, rest: words as u64 | u64::from(is_bp_live) << 32 | marks }
     }
 
-    /// Returns `IS_GUESSED` and `IS_GENERATED` for a step by `rule`.
+    /// Returns those of the flags `IS_GUESSED` and `IS_GENERATED` that apply to a step by `rule`.
     fn marks_of(rule: Rule) -> u64 {
         let mark = |is_so: bool, mark| if is_so { mark } else { 0 };
         mark(rule.kind() == RuleKind::Unknown, Self::IS_GUESSED)

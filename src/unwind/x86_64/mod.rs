@@ -64,7 +64,7 @@ pub(super) struct Engine {
     leaf: usize,
     /// Index of the leafmost frame that is also in the stack of the previous capture.
     joined: usize,
-    /// Number of frames that the previous capture returned, and number that this capture returned.
+    /// Number of frames that the previous capture returned, and number of frames that this capture returned.
     returned: [usize; 2],
     flags: ContextFlags,
     /// Whether the present capture may return the index of a cached stack, and the caller's hint for finding this

@@ -9,10 +9,10 @@
 //! been read. In PyTorch training steps, the cached paths make a capture a quarter faster.
 //!
 //! The cache never changes the result of a walk. A cached rule is used only for the address and the loader state for
-//! which it was stored, so it equals the rule in the table. When a walk leaves its cached path, it looks for another
-//! cached path that starts at that frame. If the cache contains no such path, the walk uses the table for the rest of
-//! the stack. The path from that frame to the root is stored when it is walked for the second time. So a stack that
-//! never recurs costs only one look-up in this cache.
+//! which it was stored, so it equals the rule in the table. When a walk leaves its cached path at a frame, it looks
+//! for another cached path that starts at this frame. If the cache contains no such path, the walk uses the table for
+//! the rest of the stack. The path from that frame to the root is stored when it is walked for the second time. So a
+//! stack that never recurs costs only one look-up in this cache.
 
 use super::rule::Rule;
 use crate::loader_state::LoaderState;
@@ -65,7 +65,7 @@ pub(super) struct PathFollower<'a> {
 impl PathCache {
     /// Stores the path that starts at this code address and stack pointer, where a walk found no cached path. The
     /// first walk along a path only reserves a slot; the second walk stores the rules. `rules` yields the path's
-    /// return addresses and the rule of each. All rules must be plain.
+    /// return addresses, each with its rule. All rules must be plain.
     #[inline(never)]
     pub(super) fn insert(
         &mut self,

@@ -38,9 +38,10 @@ pub(super) enum RuleKind {
     /// A signal trampoline: rsp points to a `ucontext_t` from the kernel, which contains the registers of the
     /// interrupted code at the offsets below.
     Signal = 10,
-    /// A frame without unwind information. The offset field contains the number of objects that were loaded before the
-    /// search found no unwind information, because an object that is loaded later may provide it. If an epilogue
-    /// follows the call, the field `k` describes how this epilogue leaves the frame (see `epilogue`).
+    /// A frame without unwind information. The offset field contains the number of objects that had been loaded when
+    /// the search for unwind information failed. This number is needed because an object that is loaded later may
+    /// provide the unwind information. If an epilogue follows the call, the field `k` describes how this epilogue
+    /// leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds cannot describe. At such a frame, the plain walk, which follows only rip, rsp
     /// and rbp, is abandoned. The slow walk, which follows all registers, replaces the plain walk and starts at the
@@ -238,7 +239,7 @@ mod tests {
             // The code is `pop %rbp; ret`, then `pop %rbp; pop %r12; ret`.
             (with(2, 2), Some(CFA - 16), false),
             (with(3, 3), Some(CFA - 24), false),
-            // The frames of the other rules use a frame pointer, except the last frame.
+            // All rules below use a frame pointer, except for the last rule.
             (Rule::unknown(7), Some(BP), true),
             (Rule::realigned(-8), Some(BP), true),
             (Rule::step(true, 16, 2), Some(CFA - 16), true),

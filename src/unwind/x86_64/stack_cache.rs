@@ -9,20 +9,20 @@
 //!
 //! Only a hash of the words' values is stored, not the values. So a look-up reads two bytes of cached data per word,
 //! compared with thirty bytes in `last_stack` and `path_cache`. The difference matters because the program has to
-//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading takes as long as
-//! the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other words at the
-//! same addresses, it is mistaken for the cached stack with probability 5e-20. With a million look-ups of such stacks
-//! per second, such a mistake happens once in 500,000 years.
+//! reload all data that a capture evicts from the L1 cache. In a training step of PyTorch, reloading this data takes as
+//! long as the walk itself. The hash has four 64-bit lanes that are computed in parallel. If a stack has other words at
+//! the same addresses, it is mistaken for the cached stack with probability 5e-20. With a million look-ups of such
+//! stacks per second, such a mistake happens once in 500,000 years.
 //!
 //! Hashes distinguish cached stacks that have the same starting state. To compute fewer hashes, a look-up considers
-//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words
-//! at the same addresses. The look-up begins with the expected stack: the stack that followed the last time that the
-//! previous stack was hit. While more than four fifths of the comparisons fail, only one look-up in sixteen is made.
-//! Insertions stop while they cost more than hits save (see `cache_backoff`), and only stacks that the caller has seen
-//! before are inserted. So stacks that never recur cost little.
+//! only stacks with the caller's hint (what is launched), and computes one hash for all stacks that have their words at
+//! the same addresses. The look-up begins with the expected stack. This is the stack that was hit next when the
+//! previous stack was last hit. While more than four fifths of the comparisons fail, only one look-up in sixteen is
+//! made. Insertions stop while they cost more than hits save (see `cache_backoff`), and only stacks that the caller has
+//! seen before are inserted. So stacks that never recur cost little.
 //!
-//! Insertions must be cheap, because a program that begins to launch from other stacks needs many insertions at once.
-//! So the words are not sorted, and a new stack overwrites only as much of the evicted stack as it needs.
+//! Insertions must be cheap, because a program that begins to launch from new stacks needs many insertions in a short
+//! time. So the words are not sorted, and a new stack overwrites only as much of the evicted stack as it needs.
 
 use std::ptr::NonNull;
 
@@ -40,8 +40,8 @@ use crate::memory;
 pub(crate) const STACKS: usize = SETS * WAYS;
 /// Maximum number of hashes per look-up.
 const MAX_HASHES: usize = 5;
-/// Amount that a hit subtracts from the sum of misses: look-ups become rarer if more than four fifths of the
-/// comparisons fail. Computing a hash takes a tenth of the time that a hit saves.
+/// Amount that a hit subtracts from the sum of misses. A miss adds 2, so look-ups become rarer if more than four fifths
+/// of the comparisons fail. Computing a hash takes a tenth of the time that a hit saves.
 const HIT_WEIGHT: u32 = 8;
 
 /// The cached stacks of one thread. Zeroed memory is an empty cache.
@@ -71,8 +71,8 @@ impl StackCache {
     /// Returns the index of the cached stack that equals the present stack, which starts at `entry`. Returns `None` if
     /// the cache contains no such stack, if the back-off skips the look-up, or if the rules of the stack's generated
     /// code are due for a check.
-    // If this function were inlined, each capture of a stack that is not cached would run 112 more instructions, and a
-    // hit 25 fewer.
+    // If this function were inlined, each capture of a stack that is not cached would run 112 more instructions, and
+    // each hit would run 25 fewer.
     #[inline(never)]
     pub(super) fn look_up(
         &mut self,

@@ -1,9 +1,9 @@
 //! The rule table is a hash table of all rules compiled so far, shared by all threads.
 //!
 //! The table uses open addressing over 16-byte slots `{key, rule}`. The lower 48 bits of a key are the *look-up pc*.
-//! For a return address, the look-up pc is the return address itself. For an interrupted instruction, it is the
-//! instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low 16
-//! bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
+//! For a return address, the look-up pc is the return address itself. For an interrupted instruction, the look-up pc is
+//! the instruction's address plus one. (Walks look up no address beyond 2^47.) The upper 16 bits of the key are the low
+//! 16 bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
 //! rules are free for reuse. No thread waits for another thread, because of the following protocol:
 //!
 //! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line"
 /// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
 pub(super) struct RuleTable {
-    /// Mask of those bits of a hash that are the position of the key's home slot, as a byte offset from the first
+    /// Mask of those bits of a hash that give the position of the key's home slot, as a byte offset from the first
     /// slot.
     homes: u64,
     /// The unload count without its low 16 bits, which are the keys' tags. Each table is used in one era only, so no
@@ -333,8 +333,8 @@ mod tests {
         assert_eq!(table.get(0x4000, now), Some(rule(1)));
     }
 
-    /// Checks a promise on which captures rely: if no unload happens while a rule is read, the rule was stored after
-    /// the last unload. The promise must hold even if all slots with older rules are constantly reused.
+    /// Checks a guarantee on which captures rely: if no unload happens while a rule is read, the rule was stored after
+    /// the last unload. The guarantee must hold even if all slots with older rules are constantly reused.
     #[test]
     fn a_rule_read_without_an_intervening_unload_is_current() {
         const PCS: u64 = 40;

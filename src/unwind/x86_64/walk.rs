@@ -98,7 +98,7 @@ impl Cursor {
         self.exact != 0
     }
 
-    /// Reads the epilogue that follows the frame's call in memory at this moment, if the code there is an epilogue.
+    /// Reads the code that now follows the frame's call in memory. Returns `None` if this code is not an epilogue.
     fn epilogue(&self) -> Option<Epilogue> {
         if self.is_exact() { None } else { Epilogue::after_call(self.lookup_pc) }
     }

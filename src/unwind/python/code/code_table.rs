@@ -26,7 +26,7 @@ impl CodeTable {
     #[inline(always)]
     pub(in crate::python) fn get(&self, slot: u32) -> &CachedCode {
         debug_assert!((slot as usize) < self.capacity);
-        // SAFETY: slot numbers are always below the capacity, and zeroes are a valid empty slot.
+        // SAFETY: slot indices are always below the capacity, and zeroes are a valid empty slot.
         unsafe { self.slots.add(slot as usize).as_ref() }
     }
 
@@ -54,7 +54,7 @@ impl CodeTable {
     }
 
     /// Makes room for more entries: doubles the capacity, or empties the table if it has the maximum capacity. Old
-    /// slot numbers stay in range, but may refer to other code objects after this call. Returns false if the kernel
+    /// slot indices stay in range, but may refer to other code objects after this call. Returns false if the kernel
     /// refuses the memory.
     #[cold]
     pub(in crate::python) fn reserve(&mut self) -> bool {
@@ -70,7 +70,7 @@ impl CodeTable {
 
     pub(in crate::python) fn set(&mut self, slot: u32, cached: CachedCode) {
         self.used += usize::from(self.is_empty(slot));
-        // SAFETY: slot numbers are always below the capacity; `&mut self` excludes other readers.
+        // SAFETY: slot indices are always below the capacity; `&mut self` excludes other readers.
         unsafe { self.slots.add(slot as usize).write(cached) };
     }
 }

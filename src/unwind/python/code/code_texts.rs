@@ -5,9 +5,9 @@ use super::MAX_TEXT_CHARS;
 use crate::memory;
 use crate::python::layout::{self, Layout};
 
-/// The texts of the code objects that a thread's walks have reached: the path of each code object, and those names for
-/// which Python has no hash and that the fingerprint cannot contain. Many functions have the same path, so each text
-/// is compared only once per walk.
+/// The texts of the code objects that a thread's walks have reached. The path of each code object is stored. A name is
+/// stored only if Python has no hash for the name and the fingerprint cannot contain the name. Many functions have the
+/// same path, so each text is compared only once per walk.
 #[repr(C)]
 pub(in crate::python) struct CodeTexts {
     /// Number of walks so far.
@@ -145,9 +145,9 @@ impl CodeTexts {
     /// The index must be from [`CodeTexts::add`]; each text must be a string, or at least readable memory.
     #[inline(always)]
     pub(super) unsafe fn are_unchanged(&mut self, number: u16, layout: &Layout) -> bool {
-        // SAFETY: numbers are less than the count, which is at most the array's length.
+        // SAFETY: the index `number` is less than the number of pairs, which is at most the array's length.
         let unchanged_in = unsafe { *self.unchanged_in.get_unchecked(usize::from(number)) };
-        // SAFETY: the caller guarantees that the number is from [`CodeTexts::add`] and that each text is readable.
+        // SAFETY: the caller guarantees that the index is from [`CodeTexts::add`] and that each text is readable.
         unchanged_in == self.walk || unsafe { self.compare(number, layout) }
     }
 

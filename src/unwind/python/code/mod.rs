@@ -9,9 +9,10 @@
 //! - the whole path of the file, once per walk and file;
 //! - the length, beginning, middle and end of the line table.
 //!
-//! So a function is never shown under the name of a freed function that was at the same address. Before 3.12, one case
-//! is not detected. A function is mistaken for a freed function if both functions have the same name, file and first
-//! line, their parts have the same addresses, and their line tables differ only in words that are not compared.
+//! So a function is never shown under the name of a freed function that was at the same address. There is one
+//! exception before CPython 3.12. A new function is mistaken for a freed function if both functions have the same
+//! name, file and first line, their parts have the same addresses, and their line tables differ only in words that are
+//! not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
 //! it, because a thread that holds the GIL must register the watcher, once per interpreter. To run on a thread that
@@ -148,8 +149,8 @@ impl CodeFingerprint {
     /// Whether the object at `code` has this fingerprint. Does not compare the texts that are stored in [`CodeTexts`].
     ///
     /// # Safety
-    /// A frame must refer to the code object. If an earlier walk reached the object, it is enough that the object's
-    /// memory is readable.
+    /// A frame must refer to the code object. If an earlier walk reached the object, the object's memory only has to
+    /// be readable.
     #[inline(always)]
     pub(super) unsafe fn matches_except_texts(&self, code: u64, layout: &Layout) -> bool {
         // SAFETY: the caller guarantees that the object is readable; its parts were readable when a walk first reached
@@ -252,8 +253,8 @@ impl CachedCode {
     /// in this walk.
     ///
     /// # Safety
-    /// A frame must refer to the code object. If an earlier walk reached the object, it is enough that the object's
-    /// memory is readable.
+    /// A frame must refer to the code object. If an earlier walk reached the object, the object's memory only has to
+    /// be readable.
     #[inline(always)]
     pub(super) unsafe fn matches(&self, code: u64, layout: &Layout, texts: &mut CodeTexts) -> bool {
         // A frame that is being constructed has a null pointer instead of a code object. A null pointer would match an
@@ -262,12 +263,14 @@ impl CachedCode {
             return false;
         }
         match self.version {
-            // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
+            // SAFETY: the caller guarantees that a frame refers to the object, or that the object's memory is
+            // readable.
             0 => unsafe {
                 self.fingerprint.matches_except_texts(code, layout)
                     && self.fingerprint.has_same_texts(layout, texts)
             },
-            // SAFETY: the caller guarantees that a frame refers to the object, or that its memory is readable.
+            // SAFETY: the caller guarantees that a frame refers to the object, or that the object's memory is
+            // readable.
             version => unsafe {
                 version_of(code, layout) == version
                     && self.fingerprint.has_same_objects(code, layout)

@@ -148,8 +148,8 @@ fn word(bytes: &[u8], at: u64) -> Option<u64> {
     bytes.get(at as usize..)?.first_chunk().map(|bytes| u64::from_ne_bytes(*bytes))
 }
 
-/// Calls `each` with successive pieces of a string's beginning, converted to UTF-8. Returns `None` if the string is
-/// unreadable.
+/// Converts the beginning of a string to UTF-8, and passes it to `each` piece by piece. Returns `None` if the string
+/// is unreadable.
 fn letters(text: u64, layout: &Layout, mut each: impl FnMut(&[u8])) -> Option<()> {
     let mut head = [0; 40];
     if !copy_into(text, &mut head) {
