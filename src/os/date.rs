@@ -1,5 +1,5 @@
-//! Formats times for people. Does not use the C library, because the C library takes a lock that a stopped thread may
-//! hold.
+//! Formats times as text. This module does not use the C library's functions, because they take a lock that a stopped
+//! thread may hold.
 
 const DAY_SECONDS: u64 = 86_400;
 /// Number of days in 400 years, including 97 leap days.

@@ -7,7 +7,7 @@
 //!
 //! Other packages refer to a module without its folder: `gpuflame_os::file`.
 //!
-//! This crate does not depend on the recorded data, and its code does not run on the hot path of a launch.
+//! The code in this crate does not process recorded data, and does not run on the hot path of a launch.
 
 #![allow(unsafe_code)]
 
@@ -18,7 +18,7 @@ pub fn is_privileged() -> bool {
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// User id that owns new files of this process.
+/// Id of the user who owns new files of this process.
 pub fn user() -> u32 {
     // SAFETY: the call has no preconditions.
     unsafe { libc::geteuid() }

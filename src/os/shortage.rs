@@ -30,8 +30,8 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Wakes all threads in [`sleep_unless_short`], and makes all later calls to it return immediately. Call this function
-/// when the process ends.
+/// Wakes all threads that sleep in [`sleep_unless_short`], and makes all later calls of that function return
+/// immediately. Call this function when the process ends.
 pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);
 }

@@ -56,7 +56,7 @@ pub fn survive_file_size_limit() {
 /// Creates a file, lets `content` write it, and renames it to `target` once it is complete.
 ///
 /// # Errors
-/// Errors of `content`, and of writing the file.
+/// Fails if `content` fails, or if the file cannot be written.
 pub fn write_complete(target: &Path, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
     let mut draft = Draft::create(target)?;
     draft.fill(content)?;
@@ -156,7 +156,7 @@ impl Draft {
     /// Creates a draft in the folder of `target`, which must exist.
     ///
     /// # Errors
-    /// Errors of creating a file in the folder, or all temporary names are taken.
+    /// Fails if no file can be created in the folder, or if all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
         // Temporary names contain the process id. Nevertheless, a process with the same id in another container or a
         // killed process may have taken the name.
@@ -174,7 +174,7 @@ impl Draft {
     /// Creates a file under its final name `path`, for content that is useful before it is complete.
     ///
     /// # Errors
-    /// Errors of creating a file in the folder, or the name is taken.
+    /// Fails if no file can be created in the folder, or if the name is taken.
     pub fn create_in_place(path: &Path) -> io::Result<Self> {
         Self::create_at(path.to_owned(), path)
     }
@@ -215,7 +215,7 @@ impl Draft {
     /// Calls `content` to write the whole file.
     ///
     /// # Errors
-    /// Errors of `content`, and of writing the file.
+    /// Fails if `content` fails, or if the file cannot be written.
     pub fn fill(&mut self, content: impl FnOnce(&mut DraftWriter) -> Result<()>) -> Result<()> {
         let mut out = self.writer();
         content(&mut out)?;
@@ -248,8 +248,8 @@ impl Draft {
     /// new file with the name for which the draft was created. Call this function before publishing.
     ///
     /// # Errors
-    /// Errors of the file system. If the file was removed and its descriptor is closed, the content is lost, which is
-    /// an error, too.
+    /// Fails if the file system returns an error. Also fails if the content is lost because the file was removed and
+    /// its descriptor is closed.
     pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
             return Ok(FileLocation::InPlace);
@@ -286,7 +286,7 @@ impl Draft {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
         }
-        // If the file was created under its final name, the copy has the final name from the start too.
+        // If the file was created under its final name, the copy is also created under its final name.
         let grows_in_place = self.path == self.target;
         let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
         let mut copy = match in_place {
@@ -305,11 +305,11 @@ impl Draft {
         Ok(())
     }
 
-    /// Gives the file its final name. If a file of the same owner already has that name, the new file replaces it and
-    /// gets its permissions.
+    /// Gives the file its final name. If a file of the same owner already has that name, the new file replaces the old
+    /// file and gets the old file's permissions.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn publish(self) -> io::Result<()> {
         let target = self.target.clone();
         self.publish_as(&target)
@@ -319,7 +319,7 @@ impl Draft {
     /// `target` is on another file system, the file is copied.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn publish_as(mut self, target: &Path) -> io::Result<()> {
         if self.path != target {
             if let Some(permissions) = inherited_permissions(target, &self.path) {
@@ -346,17 +346,17 @@ impl Draft {
     /// number. Returns the final name.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn publish_new(self) -> io::Result<PathBuf> {
         let target = self.target.clone();
         self.publish_new_as(&target)
     }
 
-    /// As [`Draft::publish_new`], but with the name `target`, which may differ from the name for which the draft was
-    /// created.
+    /// Does the same as [`Draft::publish_new`], but with the name `target`, which may differ from the name for which
+    /// the draft was created.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn publish_new_as(mut self, target: &Path) -> io::Result<PathBuf> {
         if self.path == target {
             self.published = true;
@@ -460,7 +460,7 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
 /// permissions. Returns `None` if there is no file at `target`, or if that file belongs to another user. If another
 /// user has made the file writable for all users, gpuflame's new file must not become writable for all users. If the
-/// two files belong to different groups, the group gets only the permissions that all other users have.
+/// two files belong to different groups, the new file's group gets only the permissions that all other users have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -493,8 +493,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// The file cannot be created in the folder, or another process has claimed the name. If that process is known to
-    /// have ended, its claim does not count.
+    /// Fails if the file cannot be created in the folder, or if another process has claimed the name. The claim of a
+    /// process that is known to have ended does not count.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -653,7 +653,7 @@ mod tests {
     }
 
     /// Checks that links are not followed. Another user with write access to the folder could guess a temporary name,
-    /// and create a link with this name to one of this user's files.
+    /// and create a link with this name to one of the victim's files.
     #[test]
     fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
@@ -686,8 +686,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // Do the same in this process, but only for these two files, because other tests in this process have temporary
-        // files too.
+        // Remove these two files in this process. Other temporary files must stay, because other tests in this process
+        // use them.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);

@@ -9,7 +9,7 @@ use std::path::Path;
 /// Returns the number of bytes that this user may still write to the file system of `path`.
 ///
 /// # Errors
-/// Errors of `statvfs`, for example if the path does not exist.
+/// Fails if `statvfs` fails, for example because the path does not exist.
 pub fn free_bytes(path: &Path) -> io::Result<u64> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let mut facts = MaybeUninit::<libc::statvfs>::uninit();

@@ -58,12 +58,12 @@ pub struct GrowthLimits {
     pub patience: Duration,
 }
 
-/// Treatment of the written part of an abandoned file.
+/// Determines what happens to the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
     /// The file is removed, because it is useless and takes up disk space.
     Remove,
-    /// The file stays, and its first bytes are overwritten with the contained bytes.
+    /// The file stays, and its first bytes are overwritten with the bytes in this variant.
     Keep(Vec<u8>),
 }
 
@@ -223,7 +223,7 @@ impl GrowingFile {
         true
     }
 
-    /// As [`GrowingFile::wait_until`], but if no step was completed for `patience`, abandons the file.
+    /// Waits like [`GrowingFile::wait_until`], but abandons the file if no step was completed for `patience`.
     fn wait_or_abandon(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -345,7 +345,7 @@ impl FileFeed {
     /// longer uses the file.
     ///
     /// # Errors
-    /// Errors of the file system. If nothing was written for `patience`, this is an error, too.
+    /// Fails if the file system returns an error, or if nothing was written for `patience`.
     pub fn finish(mut self, patience: Duration) -> Result<Draft> {
         self.flush_block()?;
         let mut state = self.file.0.state.lock();
@@ -362,7 +362,7 @@ impl FileFeed {
 
 /// `flush` hands the data over to the writing thread, and does not wait until the data is written.
 impl Write for FileFeed {
-    /// Not inlined, because this method has many callers.
+    /// This method is not inlined, because it has many callers.
     #[inline(never)]
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.block.len() + bytes.len() > BLOCK_BYTES {

@@ -4,7 +4,7 @@
 //! separate thread writes the messages, and the caller waits for this thread only up to a time limit. Each write has at
 //! most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the
 //! open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
-//! these:
+//! these files:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
@@ -44,8 +44,8 @@ const MAX_WRITE_TIME: Duration = Duration::from_secs(5);
 /// Interval between checks whether a pipe has room, if `poll` cannot be used.
 const PIPE_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Start of a text if it is unknown whether the last line on descriptor 2 is finished. (If the last line is known to be
-/// unfinished, a line feed is always written before the text.)
+/// Rule for the start of a text, which applies if it is unknown whether the last line on descriptor 2 is finished. (If
+/// the last line is known to be unfinished, a line feed is always written before the text.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineStart {
     /// No line feed is written before the text if the state of the last line is unknown.
@@ -151,7 +151,7 @@ fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Re
 }
 
 /// Writes the first lines of `text`, as many as fit into one write, after a line feed if needed. Returns the number of
-/// bytes of `text` that were written. Not inlined, because otherwise the buffer of this function would take stack space
+/// bytes of `text` that were written. This function is not inlined, because otherwise its buffer would take stack space
 /// in the caller even if nothing is written.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {

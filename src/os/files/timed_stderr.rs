@@ -11,7 +11,7 @@ use super::stderr::{leading_lines_bytes, wait_for_room};
 /// may block if another process fills the pipe between the check for room and the write.
 ///
 /// # Errors
-/// Errors of the descriptor, or `TimedOut`.
+/// Fails if writing to the descriptor fails. Returns `TimedOut` if `patience` is over before the text is written.
 pub fn write(text: &[u8], patience: Duration) -> io::Result<()> {
     let deadline = Instant::now() + patience;
     let (done, result) = sync_channel(1);

@@ -100,7 +100,7 @@ pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
 /// Frees a block.
 ///
 /// # Safety
-/// `block` was allocated from this heap with this layout, and is no longer used.
+/// `block` must have been allocated from this heap with this layout, and must no longer be used.
 pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
     subtract_held(layout.size());
     // SAFETY: an allocated block is never null.
@@ -124,7 +124,7 @@ pub unsafe fn dealloc(block: *mut u8, layout: Layout) {
 /// the old block is unchanged.
 ///
 /// # Safety
-/// As for [`dealloc`]; `size` is not 0.
+/// The conditions of [`dealloc`] apply, and `size` must not be 0.
 pub unsafe fn realloc(block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
     let Ok(wanted) = Layout::from_size_align(size, layout.align()) else { return null_mut() };
     let resized = match (SizeClass::for_layout(layout), SizeClass::for_layout(wanted)) {

@@ -15,7 +15,7 @@ pub(super) fn round_up_to_pages(bytes: usize) -> usize {
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
 /// Makes the heap populate new pages as soon as they are mapped. Populating at once is faster, but also populates pages
-/// that may never be used. May be called in a signal handler.
+/// that may never be used. This function may be called in a signal handler.
 pub fn populate_pages_at_once() {
     POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
 }
@@ -62,7 +62,7 @@ pub(super) fn map_aligned(bytes: usize, align: usize) -> Option<NonNull<u8>> {
 /// Unmaps pages.
 ///
 /// # Safety
-/// The pages belong to the caller, and are no longer used.
+/// The pages must belong to the caller, and must no longer be used.
 pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { libc::munmap(block.cast(), round_up_to_pages(bytes)) };
@@ -72,7 +72,7 @@ pub(super) unsafe fn unmap(block: *mut u8, bytes: usize) {
 /// copying their content.
 ///
 /// # Safety
-/// `block` is the start of a mapping of `from` bytes, which only the caller uses.
+/// `block` must be the start of a mapping of `from` bytes, which only the caller uses.
 pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<NonNull<u8>> {
     // SAFETY: the caller fulfils this function's contract.
     mapped(unsafe {
@@ -84,7 +84,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
 /// that the kernel does not support the advice, or cannot apply it to these pages.
 ///
 /// # Safety
-/// The pages belong to the caller. If the advice discards the pages' content, the caller does not need the content.
+/// The pages must belong to the caller. If the advice discards the pages' content, the caller must not need this
+/// content.
 pub(super) unsafe fn advise(at: NonNull<u8>, bytes: usize, advice: i32) {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { libc::madvise(at.as_ptr().cast(), bytes, advice) };

@@ -50,7 +50,7 @@ pub(super) fn current_pool() -> &'static Pool {
 /// Returns the pool to which a block belongs; `None` if the block has its own mapping.
 ///
 /// # Safety
-/// The block has the size of a class, is not part of the reserve, and was not freed.
+/// The block must have the size of a class, must not be part of the reserve, and must not have been freed.
 pub(super) unsafe fn owning_pool(block: NonNull<u8>) -> Option<&'static Pool> {
     // SAFETY: the caller fulfils the contract of `chunk_owner`, and only this module maps chunks, with pools as owners.
     unsafe { chunk_owner(block) }
@@ -80,7 +80,7 @@ impl Pool {
     /// the pool later frees the blocks in that list.
     ///
     /// # Safety
-    /// The block is part of a chunk of this pool, and is no longer used.
+    /// The block must be part of a chunk of this pool, and must no longer be used.
     pub(super) unsafe fn free(&self, block: NonNull<u8>) {
         let put = || {
             // SAFETY: the caller fulfils this function's contract.
@@ -174,7 +174,7 @@ impl Pool {
     /// Returns a block to its slab.
     ///
     /// # Safety
-    /// The block is part of a chunk of this pool, and is no longer used.
+    /// The block must be part of a chunk of this pool, and must no longer be used.
     unsafe fn return_to_slab(&self, block: NonNull<u8>) {
         // SAFETY: the caller fulfils this function's contract.
         let slab = unsafe { Slab::containing(block) };

@@ -52,8 +52,8 @@ pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]>
 /// Returns the owner of the chunk that contains a block; `None` if the block has its own mapping.
 ///
 /// # Safety
-/// The block has the size of a class, is not part of the reserve, and was not freed; all chunks have owners of this
-/// type.
+/// The block must have the size of a class, must not be part of the reserve, and must not have been freed. All chunks
+/// must have owners of this type.
 pub(super) unsafe fn chunk_owner<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
     let piece = with_exposed_provenance::<Chunk<Owner>>(block.addr().get() & !(CHUNK_BYTES - 1));
     // SAFETY: `chunk` is the address of a page with a header or with zeros, and the owner is set before the first block
@@ -71,7 +71,7 @@ pub(super) fn map_alone(class: SizeClass) -> Option<NonNull<u8>> {
 /// Unmaps a block that has its own mapping.
 ///
 /// # Safety
-/// The block was mapped by [`map_alone`] with this class, and is no longer used.
+/// The block must have been mapped by [`map_alone`] with this class, and must no longer be used.
 pub(super) unsafe fn unmap_alone(block: NonNull<u8>, class: SizeClass) {
     // SAFETY: `map_alone` mapped exactly this range.
     unsafe { pages::unmap(block.as_ptr().wrapping_sub(PAGE_BYTES), PAGE_BYTES + class.bytes()) };
@@ -118,7 +118,7 @@ impl Blocks {
     }
 }
 
-/// State of a slab. Only the thread that has exclusive use of the owning pool may access it.
+/// State of a slab. Only the thread that has exclusive use of the owning pool may access this state.
 #[repr(align(64))]
 pub(super) struct Slab {
     blocks: Blocks,
@@ -135,7 +135,7 @@ impl Slab {
     /// Returns the slab that contains a block.
     ///
     /// # Safety
-    /// The block is part of a chunk.
+    /// The block must be part of a chunk.
     pub(super) unsafe fn containing(block: NonNull<u8>) -> &'static Self {
         let (start, within) = (block.addr().get() & !(CHUNK_BYTES - 1), block.addr().get() % CHUNK_BYTES);
         // SAFETY: chunks are never unmapped.
@@ -165,7 +165,7 @@ impl Slab {
     /// Calls `madvise` for the slab's pages.
     ///
     /// # Safety
-    /// No block of the slab is allocated.
+    /// No block of the slab may be allocated.
     pub(super) unsafe fn advise(&self, advice: i32) {
         let (start, bytes) = self.memory();
         // SAFETY: the caller fulfils this function's contract.

@@ -14,7 +14,7 @@ unsafe extern "C" {
 /// path of a launch whose stack is cached does not need this function, because it contains no cancellation point.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
-    // The destructor restores the state even if an exception of the application passes through.
+    // The destructor restores the state even if an exception of the application passes through this function.
     impl Drop for PreviousState {
         fn drop(&mut self) {
             // SAFETY: the call restores a state that the thread had, and writes one int.

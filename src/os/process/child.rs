@@ -1,6 +1,6 @@
-//! Runs a command as a shell does, and returns its exit status. The command uses the same terminal as this process, and
-//! gets the signals that are meant for it. The command inherits the same state (signal actions, signal mask,
-//! descriptors) that this process inherited.
+//! Runs a command as a shell does, and returns its exit status. The command uses the same terminal as this process.
+//! Signals that are meant for the command are forwarded to it. The command inherits the same state (signal actions,
+//! signal mask, descriptors) that this process inherited.
 //!
 //! ```text
 //! start --spawn--> command runs --ends--> signals have their earlier actions again; status
@@ -37,7 +37,7 @@ const STATE_POLL_INTERVAL_NS: i64 = 50_000_000;
 
 /// Process id of the command; 0 before the command is started and after it has ended.
 static CHILD_PROCESS: AtomicI32 = AtomicI32::new(0);
-/// Bit mask of the signals to forward that arrived before the command was started.
+/// Bit mask of the signals that arrived before the command was started and must be forwarded to the command.
 static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Bit mask of the signals that this process has received.
 static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
@@ -75,7 +75,7 @@ pub extern "C" fn note_inherited() {
 /// Starts `command` and waits until it ends. Call this function once per process.
 ///
 /// # Errors
-/// The command could not be started.
+/// Fails if the command could not be started.
 pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     OWNER_PROCESS.store(std::process::id(), Ordering::SeqCst);
     let inherited = InheritedActions::read_current();
@@ -114,8 +114,8 @@ pub fn run(command: &mut Command) -> io::Result<ExitStatus> {
     ended
 }
 
-/// Makes this process continue to run while the command is stopped. Needed if this process itself stops and continues
-/// the command.
+/// Makes this process continue to run while the command is stopped. Call this function if this process itself stops and
+/// continues the command.
 pub fn keep_running_while_stopped() {
     KEEPS_RUNNING.store(true, Ordering::SeqCst);
 }

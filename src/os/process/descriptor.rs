@@ -27,15 +27,16 @@ const MIN_DESCRIPTOR: i32 = 1000;
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {
-        // SAFETY: no file has the number -1, so nothing is duplicated; the kernel enlarges the table before it checks.
+        // SAFETY: no file has the number -1, so nothing is duplicated; the kernel enlarges the table before it checks
+        // the number.
         unsafe { libc::dup3(-1, MIN_DESCRIPTOR, libc::O_CLOEXEC) };
         IS_MADE.store(true, Ordering::Release);
     }
 }
 
-/// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files is lower, moves it
-/// to a number of at least 3. So the file never has the number of standard input, output or error, which a program may
-/// have closed and may open again.
+/// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files is lower, moves
+/// the file to a number of at least 3. So the file never has the number of standard input, output or error, which a
+/// program may have closed and may open again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
@@ -62,7 +63,7 @@ impl fmt::Display for FileId {
 /// Returns the kernel's description (`stat`) of the file that is open under a descriptor number.
 ///
 /// # Errors
-/// No file is open under this number.
+/// Fails if no file is open under this number.
 pub fn stat_descriptor(number: i32) -> io::Result<libc::stat> {
     // SAFETY: all-zero is a valid `stat`.
     let mut facts: libc::stat = unsafe { std::mem::zeroed() };
@@ -77,7 +78,7 @@ impl FileId {
     /// Returns the identity of an open file.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn from_file(file: &File) -> io::Result<Self> {
         Self::from_descriptor(file.as_raw_fd())
     }
@@ -86,7 +87,7 @@ impl FileId {
     /// host's.
     ///
     /// # Errors
-    /// No file is open under this number.
+    /// Fails if no file is open under this number.
     pub fn from_descriptor(number: i32) -> io::Result<Self> {
         stat_descriptor(number).as_ref().map(Self::from_stat).map_err(|error| error.kind().into())
     }
@@ -99,7 +100,7 @@ impl FileId {
     /// Returns the identity of the file at `path`. A symbolic link is not followed.
     ///
     /// # Errors
-    /// Errors of the file system.
+    /// Fails if the file system returns an error.
     pub fn from_path(path: &Path) -> io::Result<Self> {
         path.symlink_metadata().map(|facts| Self(facts.dev(), facts.ino()))
     }
@@ -133,7 +134,7 @@ impl Appender {
     /// Opens the file again.
     ///
     /// # Errors
-    /// Errors of the file system, or the path refers to another file.
+    /// Fails if the file system returns an error, or if the path refers to another file.
     pub fn open(&self) -> io::Result<File> {
         self.open_with(OpenOptions::new().append(true))
     }
@@ -141,7 +142,7 @@ impl Appender {
     /// Overwrites the start of the file with `bytes`, which takes no additional disk space.
     ///
     /// # Errors
-    /// As for [`Appender::open`], and errors of writing.
+    /// Fails in the same cases as [`Appender::open`], or if writing fails.
     pub fn overwrite(&self, bytes: &[u8]) -> io::Result<()> {
         self.open_with(OpenOptions::new().write(true))?.write_all(bytes)
     }

@@ -6,8 +6,8 @@ use std::ops::Range;
 /// Registers `action`, which the C library's `fork` will call in each child, on the child's only thread. `action` must
 /// take no lock and allocate nothing, because neither is permitted in a forked child.
 pub fn on_fork_in_child(action: extern "C" fn()) {
-    // SAFETY: `action` is never unloaded (see `pinning::pin_library`), and the caller guarantees that it only does what
-    // a child may do.
+    // SAFETY: `action` is never unloaded (see `pinning::pin_library`), and the caller guarantees that `action` does
+    // only what is permitted in a forked child.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 

@@ -57,7 +57,7 @@ impl EventCount {
         self.0.load(Ordering::SeqCst)
     }
 
-    /// Counts a notification and wakes all waiting threads. May be called in a signal handler.
+    /// Counts a notification and wakes all waiting threads. This method may be called in a signal handler.
     pub fn notify_all(&self) {
         self.0.fetch_add(1, Ordering::SeqCst);
         wake(&self.0);

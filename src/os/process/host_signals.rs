@@ -1,6 +1,6 @@
 //! Protects gpuflame's code against the application's signal handlers. On a thread of the application, such a handler
-//! may interrupt gpuflame's code at any instruction, and may jump out of it (`longjmp`). The application's signal
-//! handlers never run on gpuflame's own threads.
+//! may interrupt gpuflame's code at any instruction, and may jump out of this code (`longjmp`). The application's
+//! signal handlers never run on gpuflame's own threads.
 
 /// Runs `body` with all signals blocked, so that no signal handler jumps out of `body`. A thread that `body` creates
 /// inherits the blocked signals, so it never runs the application's handlers.
@@ -81,8 +81,8 @@ fn has_signal_frame(_inside: usize, _at: usize) -> bool {
 }
 
 /// Returns the address of the code that returns from the handler of each signal. Usually all handlers that were set
-/// through the C library have the same address. A language runtime that sets handlers without the C library uses
-/// another address.
+/// through the C library have the same return address. A language runtime that sets handlers without the C library
+/// uses another address.
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 fn return_addresses() -> [usize; 64] {
     /// The kernel's `sigaction`.

@@ -12,9 +12,9 @@
 //!
 //! This module changes only words that the linker itself writes or reads. A word is written through the file
 //! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
-//! linker has made the page read-only, and returns an error if it is not permitted. Therefore no page must be made
-//! writable while other threads use it, and no write can fault. Tables and slots of modules are read through the same
-//! file, because a program may have protected or unmapped their pages. All reads and writes happen inside
+//! linker has made the page read-only, and returns an error if it is not permitted. Therefore gpuflame need not make a
+//! page writable while other threads use it, and no write can fault. Tables and slots of modules are read through the
+//! same file, because a program may have protected or unmapped their pages. All reads and writes happen inside
 //! `dl_iterate_phdr`, because during that call the linker loads and unloads nothing.
 
 use std::cell::RefCell;
@@ -43,7 +43,7 @@ pub struct Interposition {
 /// and the modules that use it still call the library's function.
 ///
 /// # Errors
-/// The file `/proc/self/mem` cannot be written, or the library is not found.
+/// Fails if the file `/proc/self/mem` cannot be written, or if the library is not found.
 pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
     // Signals are blocked because the linker's lock would stay locked if a signal handler of the program jumped out of
     // `dl_iterate_phdr`.
@@ -81,7 +81,7 @@ fn replace_all(places: &[Interposition]) -> io::Result<usize> {
 /// changed.
 ///
 /// # Errors
-/// The file `/proc/self/mem` cannot be written.
+/// Fails if the file `/proc/self/mem` cannot be written.
 pub fn replace_in_module(inside: usize, name: &str, ours: usize) -> io::Result<usize> {
     host_signals::with_all_blocked(|| replace_slots(inside, name, ours))
 }
@@ -338,7 +338,7 @@ impl<'a> LoadedModule<'a> {
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
         // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
-        // has all symbols, it is the number of symbols.
+        // has all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
         // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. In
         // such a program the strings directly follow the symbols.

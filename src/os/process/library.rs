@@ -8,7 +8,7 @@ use std::path::Path;
 /// loads the file and runs the file's code.
 ///
 /// # Errors
-/// The dynamic linker's message, or a message that the file is another library.
+/// Returns the dynamic linker's message, or a message that the file is another library.
 pub fn library_version(path: &Path) -> Result<String, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name contains a NUL byte".to_owned())?;
@@ -45,7 +45,7 @@ pub fn c_library() -> String {
 }
 
 /// # Safety
-/// `at` is a C string.
+/// `at` must be a C string.
 unsafe fn text(at: *const c_char) -> String {
     // SAFETY: the caller fulfils this function's contract.
     unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned()

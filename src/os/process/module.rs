@@ -32,7 +32,8 @@ struct ModuleSearch {
 }
 
 /// # Safety
-/// The arguments are those of `dl_iterate_phdr`; `search` points to a [`ModuleSearch`].
+/// The arguments must be those that `dl_iterate_phdr` passes to its callback, and `search` must point to a
+/// [`ModuleSearch`].
 unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _size: usize, search: *mut c_void) -> c_int {
     // SAFETY: `ModuleId::containing` passed this pointer, and nothing else uses the search during this call.
     let search = unsafe { &mut *search.cast::<ModuleSearch>() };

@@ -1,4 +1,4 @@
-//! During set-up, makes each kind of system call once that a recording session needs later.
+//! Makes all system calls that a recording session needs later: during set-up, each kind of call is made once.
 //!
 //! Some sandboxes observe which system calls a program makes when it starts, and later allow only these calls with a
 //! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The

@@ -28,7 +28,7 @@ pub fn current_id() -> i32 {
     unsafe { libc::syscall(libc::SYS_gettid) as i32 }
 }
 
-/// Returns the milliseconds since the machine started. May be called in a signal handler.
+/// Returns the milliseconds since the machine started. This function may be called in a signal handler.
 pub fn uptime_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `now`.
@@ -56,8 +56,8 @@ impl CpuClock {
         }
     }
 
-    /// Returns the CPU time that the measured thread has used so far; zero if no thread is measured yet. May be called
-    /// in a signal handler.
+    /// Returns the CPU time that the measured thread has used so far; zero if no thread is measured yet. This function
+    /// may be called in a signal handler.
     pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
         // 0 means that no thread is measured. No thread's clock has this id, because it is the id of the wall clock.
@@ -148,7 +148,7 @@ pub fn is_ours() -> bool {
 /// this call. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
 ///
 /// # Errors
-/// The system cannot create another thread.
+/// Fails if the system cannot create another thread.
 pub fn spawn(name: &'static CStr, stack: usize, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let has_started = Arc::new(AtomicBool::new(false));
     let start = ThreadStart { name, body: Box::new(body), has_started: Arc::clone(&has_started) };
@@ -225,7 +225,7 @@ fn wait_for_memory() {
 /// error number.
 ///
 /// # Safety
-/// `start` may be called with `argument` on another thread.
+/// It must be safe to call `start` with `argument` on another thread.
 unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_void) -> i32 {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: the call initialises `attributes`, and does not fail.
@@ -269,7 +269,7 @@ pub fn note_threads_of_tracer() {
 /// same moment the program may also start a thread that blocks all signals.
 ///
 /// # Safety
-/// As for `pthread_create`.
+/// The conditions of `pthread_create` apply.
 pub unsafe extern "C" fn create_for_tracer(
     thread: *mut libc::pthread_t,
     attributes: *const libc::pthread_attr_t,

@@ -32,7 +32,7 @@ const SLOT_SAMPLES: usize = 16;
 /// Maximum number of threads sampled at the same time.
 const MAX_THREADS: usize = 256;
 
-/// Timer that samples one thread. Dropping it stops the timer and frees the slot.
+/// Timer that samples one thread. Dropping this value stops the timer and frees the slot.
 #[derive(Debug)]
 pub struct CpuTimer {
     slot: &'static SampleSlot,
@@ -88,7 +88,7 @@ impl CpuTimer {
     /// [`wake::wait`]. Call this function from one thread only.
     ///
     /// # Errors
-    /// No signal is free, there are too many threads, or the kernel refuses the timer.
+    /// Fails if no signal is free, if there are too many threads, or if the kernel refuses the timer.
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         let signal = timer_signal()?;
         let slot = SampleSlot::reserve(thread)?;
@@ -104,8 +104,8 @@ impl CpuTimer {
         SLOT_SAMPLES
     }
 
-    /// Passes each sample to `each`, with the number of sampling periods that it represents. Returns the number of
-    /// periods whose samples were dropped since the last call because the slot was full.
+    /// Passes each sample to `each`, with the number of sampling periods that the sample represents. Returns the number
+    /// of periods whose samples were dropped since the last call because the slot was full.
     pub fn drain(&mut self, mut each: impl FnMut(&ThreadSample<'_>, u64)) -> u64 {
         let head = self.slot.head.load(Ordering::Acquire);
         let mut tail = self.slot.tail.load(Ordering::Relaxed);
@@ -232,7 +232,7 @@ fn start_timer(thread: i32, signal: i32, period: Duration, slot: &'static Sample
     event.sigev_notify_thread_id = thread;
     event.sigev_signo = signal;
     event.sigev_value.sival_ptr = std::ptr::from_ref(slot).cast_mut().cast();
-    // Id of the clock that shows the CPU time that one thread has used since its start, in the kernel's encoding.
+    // Id, in the kernel's encoding, of the clock that measures the CPU time of one thread since the thread's start.
     let clock = !thread << 3 | 6;
     let mut timer = 0_i32;
     // SAFETY: `event` has the kernel's layout of a `sigevent`, and the kernel writes the timer's number to `timer`.

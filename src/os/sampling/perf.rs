@@ -2,8 +2,8 @@
 //! registers and a part of its stack at regular intervals of CPU time, or each time that the thread is descheduled.
 //!
 //! The sampled thread is not disturbed: the thread gets no signals, and none of its system calls is interrupted. The
-//! event needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and unmapping
-//! ends it. A forked child inherits neither the event nor the mapping.
+//! event needs no open descriptor, which the host might close. The event's mapping keeps the event alive, and removing
+//! this mapping ends the event. A forked child inherits neither the event nor the mapping.
 //!
 //! ```text
 //! mapping := page: where the data begins and ends (byte 1024: head, byte 1032: tail)
@@ -57,8 +57,8 @@ pub enum PerfRecord<'a> {
     Sample(ThreadSample<'a>),
     /// The thread was descheduled. The sample taken at that moment precedes this record.
     Descheduled {
-        /// Whether the thread was blocked. If the thread was still runnable, this is false. (Before Linux 4.17, it is
-        /// always true.)
+        /// Whether the thread was blocked. The value is false if the thread was still runnable. (Before Linux 4.17, the
+        /// value is always true.)
         blocked: bool,
     },
     /// The thread has returned to a processor and runs again.
@@ -106,17 +106,17 @@ impl PerfEvent {
     /// `wakes` is not 0, each sample wakes the thread with this id from [`wake::wait`](crate::wake::wait).
     ///
     /// # Errors
-    /// Errors of the kernel, for example because sampling is not permitted or the thread has ended.
+    /// Fails if the kernel refuses the event, for example because sampling is not permitted or the thread has ended.
     pub fn open(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         // Also try to exclude time in the kernel, because a user who may not observe the kernel may still sample time
         // outside the kernel.
         Self::open_largest(&RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
 
-    /// As [`PerfEvent::open`], with room for only a few samples.
+    /// Does the same as [`PerfEvent::open`], but with room for only a few samples.
     ///
     /// # Errors
-    /// As for [`PerfEvent::open`].
+    /// Fails in the same cases as [`PerfEvent::open`].
     pub fn open_small(thread: i32, period: Duration, wakes: i32) -> io::Result<Self> {
         Self::open_largest(&SMALL_RING_SIZES, (thread, wakes), Trigger::CpuTime(period), &[false, true])
     }
@@ -125,7 +125,7 @@ impl PerfEvent {
     /// because a thread is descheduled inside the kernel.
     ///
     /// # Errors
-    /// As for [`PerfEvent::open`].
+    /// Fails in the same cases as [`PerfEvent::open`].
     pub fn open_switches(thread: i32, wakes: i32) -> io::Result<Self> {
         Self::open_largest(&SWITCH_RING_SIZES, (thread, wakes), Trigger::Deschedule, &[false])
     }
@@ -216,7 +216,7 @@ impl PerfEvent {
 
 /// Returns the CPU time that a thread of this process has used so far; `None` if the thread has ended.
 pub fn thread_cpu_time(thread: i32) -> Option<Duration> {
-    // Id of the clock that shows the CPU time that one thread has used since its start, in the kernel's encoding.
+    // Id, in the kernel's encoding, of the clock that measures the CPU time of one thread since the thread's start.
     let clock = !thread << 3 | 6;
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes to `time`, and fails for a thread that has ended.
@@ -419,8 +419,8 @@ fn open(thread: i32, when: Trigger, stack: u32, is_user_only: bool) -> io::Resul
     Ok(descriptor::move_out_of_reach(unsafe { File::from_raw_fd(event as i32) }))
 }
 
-/// Closes the descriptor of a perf event, unless the host has closed it and its number now refers to one of the host's
-/// files.
+/// Closes the descriptor of a perf event, unless the host has closed this descriptor and its number now refers to one
+/// of the host's files.
 fn close_event(event: File) {
     if !is_event(event.as_raw_fd()) {
         let _ = event.into_raw_fd();

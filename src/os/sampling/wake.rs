@@ -58,7 +58,7 @@ pub fn wait(limit: Duration) -> bool {
 
 /// Wakes the gpuflame thread with id `thread` in the process with id `process`. Do not call this function for a thread
 /// that may have ended long ago, because another thread may have its id, and the signal's default action ends the
-/// process. May be called in a signal handler.
+/// process. This function may be called in a signal handler.
 pub fn wake(process: i32, thread: i32) {
     // SAFETY: the call has no preconditions; a thread that has ended is not found.
     unsafe { libc::syscall(libc::SYS_tgkill, process, thread, SIGNAL) };

@@ -32,9 +32,9 @@ static INSTALLED: OnceLock<Installed> = OnceLock::new();
 /// each later signal on such a thread calls [`FatalSignalHandler::wait`] again.
 static WAITING_THREADS: [AtomicI32; 64] = [const { AtomicI32::new(0) }; 64];
 
-/// Installs the handler for each of [`SIGNALS`] whose action is the default now, or when the program sets it to the
-/// default later. Call this function once. In the first process of a container, this function does nothing, because
-/// there the default is to ignore these signals.
+/// Installs the handler for each of [`SIGNALS`] whose action is the default now. If the program later sets the action
+/// of such a signal to the default, also installs the handler then. Call this function once. In the first process of a
+/// container, this function does nothing, because there the default is to ignore these signals.
 pub fn handle_fatal_signals(handler: FatalSignalHandler) {
     let process = std::process::id();
     if process != 1 && INSTALLED.set(Installed { process, handler }).is_ok() {
@@ -93,7 +93,7 @@ fn change_mask(how: i32, signal: i32) {
 }
 
 /// Ends the process with a signal: restores the signal's default action, and sends the signal to the calling thread.
-/// May be called in a signal handler.
+/// This function may be called in a signal handler.
 pub fn die(signal: i32) -> ! {
     signal_actions::restore_default(signal);
     // SAFETY: the signal is sent to the calling thread, and delivered once it is unblocked.

@@ -129,8 +129,8 @@ pub fn is_installed(signal: i32) -> bool {
 /// Sets the default action in the kernel, and stops replacing later defaults with gpuflame's handler. Call this
 /// function only to end the process.
 pub fn restore_default(signal: i32) {
-    // If a thread of the program sets the default after this, the kernel gets the default instead of gpuflame's
-    // handler.
+    // If a thread of the program sets the default after this statement, the kernel gets the default instead of
+    // gpuflame's handler.
     let _ = OWNER_PROCESS.compare_exchange(std::process::id(), 0, Ordering::AcqRel, Ordering::Relaxed);
     // SAFETY: the action is valid.
     unsafe { original_sigaction()(signal, &default_action(), std::ptr::null_mut()) };
