@@ -35,7 +35,8 @@ mod tests {
     #[test]
     fn seconds_are_formatted_as_a_utc_date() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
-        // The last second of a leap day. The command `date -u -d @951868799 +%FT%TZ` prints the same text.
+        // This time is the last second of a leap day. The command `date -u -d @951868799 +%FT%TZ` prints the same
+        // text.
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
         // Three more times: the last second of a year, March 1 of the year 2100 (which has no leap day), and the last
         // second with a four-digit year.

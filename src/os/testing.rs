@@ -1,4 +1,4 @@
-//! Folders for the unit tests of modules that create files.
+//! Creates and lists folders for the unit tests of modules that create files.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -24,28 +24,29 @@
 //! **A stack is read in place only if it is the thread's own stack. Only one address range of this stack is read:
 //! from 128 bytes (the red zone) below the stack pointer at which the capture began, up to the stack's end.**
 //!
-//! - **1.** The range from the red zone to the stack's end stays mapped while the capture runs. This range contains
-//!   the frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly
-//!   below the range. Only a host that unmaps pages between a thread's stack pointer and the stack's end would break
-//!   statement 1. No such host is known. Tested by `a_threads_locals_are_within_its_stack_bounds` of `bounds`, and for
-//!   the main thread by `unwind/main_thread.rs`.
+//! - **1.** The range from the red zone to the stack's end stays mapped while the capture runs. This range contains the
+//!   frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly below
+//!   the range. Only a host that unmaps pages between a thread's stack pointer and the stack's end would break
+//!   statement 1. No such host is known. This is tested by `a_threads_locals_are_within_its_stack_bounds` of `bounds`,
+//!   and for the main thread by `unwind/main_thread.rs`.
 //! - **2.** The walk checks every address against the range of statement 1 (see `x86_64/words.rs`). This check is
 //!   necessary because each way to leave a frame (a plain rule, a rule for a realigned frame, a register rule, an
 //!   expression) may yield any address or stack pointer. A second check requires that the caller's stack pointer is
 //!   above the frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check,
-//!   the walk ends and the stack is flagged as cut. Tested by `walking_with_broken_unwind_information_is_safe` of
-//!   `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
+//!   the walk ends and the stack is flagged as cut. This is tested by `walking_with_broken_unwind_information_is_safe`
+//!   of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
 //! - **3.** A signal may interrupt code on any stack. If the interrupted code runs on the same stack as the signal
 //!   handler, the walk continues on this stack. If the interrupted code is on another stack, the walk starts again and
-//!   reads all stacks through a copy. Tested by `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
-//! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that
-//!   are in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
+//!   reads all stacks through a copy. This is tested by
+//!   `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
+//! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are
+//!   in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
 //!   thread's own stack. The cache of whole stacks compares an entry with the stack only if the capture begins at
-//!   exactly the stack pointer at which the walk of the cached stack began. Tested by
+//!   exactly the stack pointer at which the walk of the cached stack began. This is tested by
 //!   `cached_and_uncached_walks_give_equal_stacks` and `a_repeated_stacks_number_refers_to_an_equal_stack` of
 //!   `unwind/fuzz.rs`, and for greenlets, which move parts of a stack to another place, by `host/runtimes.rs`.
-//! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. Tested by the cases
-//!   `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
+//! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. This is tested by the
+//!   cases `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
 //!
 //! **If a capture begins on a stack other than the thread's own, or reaches such a stack, it reads all stacks
 //! (including the thread's own) through a copy that the kernel makes.** There is one exception: **words on the page
@@ -53,31 +54,31 @@
 //! words up to the stack's end.
 //!
 //! - **6.** The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
-//!   bounds can be out of date. Tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
+//!   bounds can be out of date. This is tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
 //!   `unwind/foreign.rs` and `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with
 //!   libgcc by `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
-//! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at
-//!   the first gap, at most 8 MiB later. A capture copies at most 16 MiB. Tested by
+//! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the
+//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB. This is tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
 //!   `copy`.
 //! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a
 //!   copy before (see `x86_64/foreign_path_cache.rs`). Reading this page in place is safe, because it contains our own
-//!   frames: another thread that unmapped the page would crash the program even without gpuflame. Tested by
+//!   frames: another thread that unmapped the page would crash the program even without gpuflame. This is tested by
 //!   `a_foreign_path_never_reads_past_the_stack_pointers_page` and
 //!   `a_foreign_path_is_followed_only_with_the_same_frame_pointer` of that file. The results are compared with those of
 //!   the copy by `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`. A page that another thread
 //!   protects and unprotects is tested by `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`.
 //! - **9.** The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system
-//!   call, and opens no file. Tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
+//!   call, and opens no file. This is tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
 //!   `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`.
 //! - **10.** If a sandbox refuses the copying system call, memory is read through a file. If the sandbox refuses the
-//!   file too, the stack is flagged as cut. The host's errno is preserved. Tested by `unwind/sandboxed.rs`.
+//!   file too, the stack is flagged as cut. The host's errno is preserved. This is tested by `unwind/sandboxed.rs`.
 //!
 //! **Only addresses of user space (below 2^47) are looked up**, because the rule table and frames use the upper bits
 //! for other data.
 //!
 //! - **11.** A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the address is
-//!   looked up in the rule table, because the table's keys have a tag in those bits. Tested by the case
+//!   looked up in the rule table, because the table's keys have a tag in those bits. This is tested by the case
 //!   `return_to_nearly_an_address` of the test of statement 2.
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
@@ -90,22 +91,23 @@
 //! the object during the read. The lock is necessary because an address on a stack may be garbage, and garbage may be
 //! an address in any object.
 //!
-//! - **12.** The lock is held for the object's headers, unwind information, build id and name. Tested by
+//! - **12.** The lock is held for the object's headers, unwind information, build id and name. This is tested by
 //!   `unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`.
-//! - **13.** No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or
-//!   unloaded, captures of known code do not query the loader. Tested by
+//! - **13.** No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or unloaded,
+//!   captures of known code do not query the loader. This is tested by
 //!   `a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`.
 //!
 //! # Why no frame has a wrong name
 //!
 //! - **14.** Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
 //!   counters with their last known values. So a rule is never applied to other code that was loaded later at the same
-//!   address. Tested by `a_self_checking_capture_needs_no_poll`,
+//!   address. This is tested by `a_self_checking_capture_needs_no_poll`,
 //!   `a_library_loaded_at_an_address_without_rules_is_recognised_at_once` and
 //!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. A load or unload during a capture is
-//!   detected at the end of the capture. Tested by `threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`,
-//!   and by `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`. Each rule in a thread's path
-//!   cache is used only for the address and the loader state for which it was stored. Tested by
+//!   detected at the end of the capture. This is tested by
+//!   `threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`, and by
+//!   `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`. Each rule in a thread's path cache is
+//!   used only for the address and the loader state for which it was stored. This is tested by
 //!   `a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`, and compared with the walk without caches by
 //!   the fuzzer of statement 4.
 //! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file.
@@ -113,7 +115,7 @@
 //!   Names are tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
 //!   `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks are tested by
 //!   `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
-//! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. Tested by
+//! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. This is tested by
 //!   `launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs` and
 //!   `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`.
 //!
@@ -207,7 +209,7 @@ pub fn poll() -> bool {
     loader::poll() != before
 }
 
-/// Frames at the leaf side of the stack to omit, usually those of the callback that captures.
+/// Frames to omit at the leaf side of the stack, usually the frames of the callback that captures the stack.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum Skip {
     /// Keep all frames, starting at the function that called [`Unwinder::capture`].
@@ -275,9 +277,10 @@ pub const REGISTERS: usize = 17;
 /// Walks the stacks of other threads. Each walk reads a copy that the kernel has made of a thread's stack and
 /// registers, for example for a sample of `perf_event_open`.
 ///
-/// A walk reads nothing from the original stack, because the thread has run on since the copy was made. If the copy is
-/// too short, the stack is cut where the copy ends. Python frames are not included: see [`python::OtherThreads`]. Code
-/// may have been unloaded since the copy was made: see [`CopyUnwinder::check_loaded_objects`].
+/// A walk reads nothing from the original stack, because the thread has continued to run since the copy was made. If
+/// the copy is too short, the stack is cut where the copy ends. Python frames are not included: see
+/// [`python::OtherThreads`]. Code may have been unloaded since the copy was made: see
+/// [`CopyUnwinder::check_loaded_objects`].
 #[derive(Debug)]
 pub struct CopyUnwinder(engine::CopyWalker);
 

@@ -51,7 +51,8 @@ pub unsafe fn unmap(memory: NonNull<u8>, bytes: usize) {
     unsafe { release(memory, bytes, bytes) };
 }
 
-/// Releases memory from [`reserve`]. `counted` is the number of its bytes that were passed to [`count_used`].
+/// Releases memory from [`reserve`]. `counted` is the number of bytes of this memory that were passed to
+/// [`count_used`].
 ///
 /// # Safety
 /// The conditions of [`unmap`] apply.

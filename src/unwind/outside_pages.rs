@@ -18,7 +18,7 @@ const CAPACITY: usize = 1024;
 const MAX_NOTED_PAGES: usize = 1024;
 pub(super) const PAGE: u64 = 4096;
 
-/// A note: a capture reached code on this page, which is outside all objects.
+/// A note that a capture reached code on this page, which is outside all objects.
 #[derive(Clone, Copy)]
 pub(super) struct OutsideNote {
     pub(super) page: u64,
@@ -26,9 +26,9 @@ pub(super) struct OutsideNote {
     pub(super) state: LoaderState,
 }
 
-/// A slot of the ring. Many positions use the same slot, one after another. The slot's `turn` decides which thread may
-/// use the slot. The thread that writes a position may use the slot if `turn` equals the position's write turn. The
-/// thread that reads the position may use the slot if `turn` is the write turn plus 1.
+/// A slot of the ring. Many positions of the ring use the same slot, one after another. The slot's `turn` decides
+/// which thread may use the slot. The thread that writes a position may use the slot if `turn` equals the position's
+/// write turn. The thread that reads the position may use the slot if `turn` is the write turn plus 1.
 struct RingSlot {
     turn: AtomicUsize,
     note: UnsafeCell<OutsideNote>,

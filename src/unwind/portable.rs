@@ -18,7 +18,7 @@ use super::loader::{self, Object, Visit};
 use super::loader_state::{self, LoaderState};
 use super::{CachedCapture, Captured, MAX_FRAMES, Skip, epochs, memory, outside_pages};
 
-/// Size of the stack cache. This engine caches no stacks.
+/// Maximum number of cached stacks. The value has no effect, because this engine caches no stacks.
 pub(super) const STACKS: usize = 1;
 use gpuflame_model::record::{ContextFlags, Frame, ModuleEpoch};
 

@@ -41,9 +41,9 @@ struct InterpreterExports {
     programs: [Option<ExportedSymbol>; PROGRAMS.len()],
 }
 
-/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the
-/// interpreter runs the whole program, and if `is_due` returns true at that time. Call this function once, after the
-/// interpreter was initialized, and not inside a callback. Returns false if there is no interpreter, or if its table
+/// Registers `callback` to be called when this process's interpreter ends. `callback` is called only if the interpreter
+/// runs the whole program, and if `is_due` returns true at that time. Call this function once, after the interpreter
+/// was initialized, and not inside a callback. Returns false if there is no interpreter, or if the interpreter's table
 /// of exit callbacks is full.
 ///
 /// A forked child inherits the registration, but `is_due` must return false in the child. If `is_due` returned true in

@@ -80,8 +80,8 @@ pub(super) unsafe fn remap(block: *mut u8, from: usize, to: usize) -> Option<Non
     })
 }
 
-/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect. An error only means
-/// that the kernel does not support the advice, or cannot apply it to these pages.
+/// Calls `madvise` for mapped pages. Errors are ignored, because no code depends on the effect of the advice. An error
+/// only means that the kernel does not support the advice, or cannot apply it to these pages.
 ///
 /// # Safety
 /// The pages must belong to the caller. If the advice discards the pages' content, the caller must not need this

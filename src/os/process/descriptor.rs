@@ -53,7 +53,7 @@ pub fn move_out_of_reach(file: File) -> File {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId(u64, u64);
 
-/// `DEVICE:INODE` in hexadecimal.
+/// Formats the identity as `DEVICE:INODE`, in hexadecimal.
 impl fmt::Display for FileId {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{:x}:{:x}", self.0, self.1)
@@ -105,7 +105,7 @@ impl FileId {
         path.symlink_metadata().map(|facts| Self(facts.dev(), facts.ino()))
     }
 
-    /// Parses the output of `Display`.
+    /// Parses an identity from the text that `Display` writes.
     pub fn parse(text: &str) -> Option<Self> {
         let (device, inode) = text.split_once(':')?;
         let number = |digits| u64::from_str_radix(digits, 16).ok();

@@ -24,7 +24,7 @@ static LATE_ACTION: RegisteredAction = RegisteredAction::none();
 /// An action that runs when the process exits.
 #[derive(Clone, Copy)]
 pub struct ExitAction {
-    /// Performs the action, or waits until another thread has performed it. May be called several times.
+    /// Performs the action, or waits until another thread has performed it. This function may be called several times.
     pub action: fn(),
     /// Whether the action is done.
     pub is_done: fn() -> bool,

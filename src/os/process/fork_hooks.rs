@@ -1,5 +1,5 @@
-//! Helps to handle forked children. A forked child can use neither the parent's CUDA driver state nor gpuflame's
-//! collector thread.
+//! Functions with which gpuflame handles forked children. A forked child can use neither the parent's CUDA driver state
+//! nor gpuflame's collector thread.
 
 use std::ops::Range;
 

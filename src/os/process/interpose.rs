@@ -369,9 +369,9 @@ impl<'a> LoadedModule<'a> {
         });
     }
 
-    /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The slot may
-    /// be filled or not. The slots are found by the symbols in their relocations. So most of the hundreds of thousands
-    /// of slots of a machine-learning library need not be read.
+    /// Calls `look` with each slot for a function with one of these names, and with the index of the name. The linker
+    /// may or may not have filled the slot yet. The slots are found by the symbols in their relocations. So most of the
+    /// hundreds of thousands of slots of a machine-learning library need not be read.
     fn visit_slots(&self, names: &[&str], look: &mut dyn FnMut(usize, usize)) {
         let symbols = self.referenced_symbols(names);
         if symbols.is_empty() {

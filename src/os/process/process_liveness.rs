@@ -68,7 +68,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
 /// Whether this process was forked and has not executed another program since the fork. Worker processes are typically
 /// forked in this way, and usually end by `_exit`.
 pub fn is_forked() -> bool {
-    /// Flag from the kernel's `sched.h`. The flags of a process are field 9 of `stat`.
+    /// Flag from the kernel's `sched.h`: the process was forked and has not executed another program. The flags of a
+    /// process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let flags = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse().ok());

@@ -3,8 +3,8 @@
 //! Some sandboxes observe which system calls a program makes when it starts, and later allow only these calls with a
 //! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The
 //! sandbox will then allow these calls later. If a filter is already active and kills the process for such a call, the
-//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls. This
-//! module makes the calls that no other set-up code makes.
+//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls that
+//! gpuflame makes. This module makes the calls that no other set-up code makes.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -51,7 +51,8 @@ fn make_common_calls() {
         // `mkdir` and `write` are needed on the first launch, when files and their folders are created.
         libc::mkdir(nothing, 0);
         libc::write(-1, null(), 0);
-        // When a signal ends the process, gpuflame's handler finally sends the signal to its own thread again.
+        // When a signal ends the process, the last step of gpuflame's handler is to send the signal to its own thread
+        // again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
         // The next four calls are needed if the main thread launches after set-up, if a signal handler uses an
         // alternate stack, if stderr was replaced, and if maps of generated code are read.

@@ -201,8 +201,8 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates them
-/// when a thread first uses one of them, and aborts the process if there is no memory.
+/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates these
+/// variables when a thread first uses one of them, and aborts the process if there is no memory.
 fn wait_for_memory() {
     // The variables of gpuflame's library take 0.4 KiB, and the thread's list of all libraries takes 16 bytes per
     // library.
@@ -221,8 +221,8 @@ fn wait_for_memory() {
     }
 }
 
-/// Creates a detached thread that calls `start` with `argument`. `stack` is its stack size in bytes. Returns 0, or an
-/// error number.
+/// Creates a detached thread that calls `start` with `argument`. `stack` is the thread's stack size in bytes. Returns
+/// 0, or an error number.
 ///
 /// # Safety
 /// It must be safe to call `start` with `argument` on another thread.

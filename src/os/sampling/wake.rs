@@ -24,8 +24,8 @@ struct SignalOwner {
     thread: i32,
 }
 
-/// Makes each sample of a perf event wake the gpuflame thread with id `thread` (0 for no thread). If the kernel
-/// refuses, samples wake no thread.
+/// Makes each sample of a perf event wake the gpuflame thread with id `thread` (0 for no thread). If the kernel refuses
+/// this setting, samples wake no thread.
 pub(super) fn on_event(event: i32, thread: i32) {
     if thread != 0 {
         let owner = SignalOwner { kind: OWNER_IS_THREAD, thread };

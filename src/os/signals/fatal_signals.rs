@@ -15,9 +15,10 @@ use crate::process::threads;
 /// Therefore the callbacks must not take a lock, use heap memory or wait for a thread of the application.
 #[derive(Clone, Copy)]
 pub struct FatalSignalHandler {
-    /// Called with the number of the signal each time that such a signal arrives.
+    /// Function that is called with the number of the signal each time that such a signal arrives.
     pub on_signal: fn(i32),
-    /// Called once on each thread that received such a signal. Must block the thread until the process ends.
+    /// Function that is called once on each thread that received such a signal. The function must block the thread
+    /// until the process ends.
     pub wait: fn(i32) -> !,
 }
 

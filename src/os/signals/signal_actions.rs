@@ -99,8 +99,8 @@ impl DefaultAction {
     }
 }
 
-/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. Later, also installs it when the program
-/// sets the action of such a signal to the default. Call this function once.
+/// Installs `handler` for each of [`SIGNALS`] whose action is the default now. If the program later sets the action of
+/// such a signal to the default, also installs the handler then. Call this function once.
 pub fn handle_default_signals(handler: extern "C" fn(i32)) {
     HANDLER.store(handler as usize, Ordering::Release);
     OWNER_PROCESS.store(std::process::id(), Ordering::Release);

@@ -16,8 +16,8 @@
 //!
 //! # What it relies on, and what it checks
 //!
-//! 1. Frames are read only if the layout of this CPython version is known, and equals the layout that the interpreter
-//!    publishes (`layout`).
+//! 1. Frames are read only if the layout of this CPython version is known. If the interpreter publishes its layout in a
+//!    table, the table must match the version (`layout`).
 //!
 //! 2. A pointer is followed only to pages that the kernel has reported readable (`pages`). So if the chain of frames
 //!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
@@ -25,10 +25,10 @@
 //! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
 //!    object, the addresses of the types of these objects are compared with the expected addresses (`code`).
 //!
-//! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, the C stack addresses to which the
-//!    Python frames lead must be inside native frames. Before 3.11, the native stack must have as many evaluator calls
-//!    as the Python stack has frames. If native and Python frames disagree for a stack, and have not agreed for any
-//!    earlier stack, Python frames are switched off.
+//! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, each C stack address that is found
+//!    through the Python frames must be inside a native frame. Before 3.11, the native stack must have as many
+//!    evaluator calls as the Python stack has frames. If native and Python frames disagree for a stack, and have not
+//!    agreed for any earlier stack, Python frames are switched off.
 //!
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once this flag is
 //!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory: the kernel

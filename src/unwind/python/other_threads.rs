@@ -6,8 +6,8 @@
 //!
 //! 1. Two reads find the same Python frames. (Only the positions in the functions may differ.)
 //!
-//! 2. After the reads, the thread's stack is compared with the copy. Native frames further in than the innermost
-//!    evaluator call may differ; the thread is then still in that evaluator call. Since 3.11, the native frame of the
+//! 2. After the reads, the thread's stack is compared with the copy. Native frames on the leaf side of the innermost
+//!    evaluator call may differ. The thread is then still in that evaluator call. Since 3.11, the native frame of the
 //!    innermost evaluator call may also differ in one case: a register, or a word of the copy up to the end of that
 //!    frame, is an address in the innermost function's instructions. Such an address shows that the thread executed
 //!    this function when it was sampled. The stack differs in this way if the thread has continued to run between the
@@ -23,8 +23,9 @@
 //! read, while the address of the next function's frame is still in the copy. Second, the sampled function may have
 //! another caller at the time of the read than at the time of the sample.
 //!
-//! Threads of all interpreters are read. If a thread has states in several interpreters, only its state in the
-//! interpreter that is listed first is read. Samples of this thread in another interpreter count as not read.
+//! The Python frames of all interpreters' threads are read. If a thread has states in several interpreters, only its
+//! state in the interpreter that is listed first is read. Samples of this thread in another interpreter count as not
+//! read.
 
 use std::time::{Duration, Instant};
 
@@ -515,9 +516,9 @@ fn innermost_call(pair: &StackPair<'_>, stack_pointers: &[u64]) -> Option<usize>
     at.checked_sub(1).filter(|_| at < stack_pointers.len())
 }
 
-/// Whether the merged stack has no native frame of the evaluator further in than the outermost Python frame. If there
-/// is such a native frame, its evaluator call began or ended between the sample and the read. Evaluator calls further
-/// out may belong to another interpreter, or to the stack below a greenlet.
+/// Whether the merged stack has no native frame of the evaluator on the leaf side of the outermost Python frame. If
+/// there is such a native frame, its evaluator call began or ended between the sample and the read. Evaluator calls
+/// nearer to the root may belong to another interpreter, or to the stack below a greenlet.
 fn has_all_inner_calls(frames: &[Frame], pair: &StackPair<'_>) -> bool {
     use gpuflame_model::record::FrameKind;
     let is_python = |frame: &Frame| matches!(frame.kind(), FrameKind::Python { .. });

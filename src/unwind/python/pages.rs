@@ -1,10 +1,10 @@
 //! Reads memory through pointers that may be corrupted.
 //!
 //! Memory on a page is read in place only after the kernel has reported the page as readable. Before the kernel has
-//! reported a page, memory is read through a copy that the kernel makes (`memory::copy_mapped`), which fails for
-//! unmapped memory. A page that was readable may be unmapped later. But an intact chain of frames never leads to an
-//! unmapped page, because Python does not free memory that the chain uses. One risk remains: a corrupted chain may
-//! lead to an unmapped page on which frames once were.
+//! reported a page as readable, memory on this page is read through a copy that the kernel makes
+//! (`memory::copy_mapped`), which fails for unmapped memory. A page that was readable may be unmapped later. But an
+//! intact chain of frames never leads to an unmapped page, because Python does not free memory that the chain uses.
+//! One risk remains: a corrupted chain may lead to an unmapped page on which frames once were.
 
 use crate::memory;
 
@@ -12,8 +12,8 @@ use crate::memory;
 const MIN_ADDRESS: u64 = 4096;
 const END_ADDRESS: u64 = 1 << 47;
 
-/// The pages that the kernel has reported as readable. These readable pages are pages of stacks and heaps that contain
-/// a thread's frames.
+/// The pages that the kernel has reported as readable. Each of these pages belongs to a stack or heap that contains a
+/// thread's frames.
 #[repr(C)]
 pub(super) struct ReadablePages {
     /// Number of the page that was checked last. A page's number is its address divided by the page size.

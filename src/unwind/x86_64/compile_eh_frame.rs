@@ -142,7 +142,8 @@ fn find_fde(object: &Object, address: u64) -> Option<FoundFde> {
     Some((section, bases, fde))
 }
 
-/// Finds a function's FDE by reading the whole section. Needed for an object without a binary search table.
+/// Finds a function's FDE by reading the whole section. This function is needed for an object without a binary search
+/// table.
 #[cold]
 #[inline(never)]
 fn find_fde_by_scan(section: &EhFrame<Bytes>, bases: &BaseAddresses, address: u64) -> Option<Fde> {

@@ -102,7 +102,8 @@ pub(super) struct UnchangedSuffix<'a> {
     next_sp: u64,
 }
 
-/// The caller's frame at which a step arrived. Used while the words that the step read are being recorded.
+/// The caller's frame at which a step arrived. This struct is used while the words that the step read are being
+/// recorded.
 #[derive(Clone, Copy, Debug)]
 struct StepTarget {
     pc: u64,

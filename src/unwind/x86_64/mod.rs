@@ -55,8 +55,8 @@ pub(super) struct ThreadEngine(NonNull<Engine>);
 /// the depth of the thread's stacks requires.
 #[repr(C)]
 pub(super) struct Engine {
-    /// Set while a capture runs. If a signal handler interrupts the capture and starts a second capture, the second
-    /// capture sees this flag and returns without a result.
+    /// This flag is set while a capture runs. If a signal handler interrupts the capture and starts a second capture,
+    /// the second capture sees this flag and returns without a result.
     is_busy: BusyFlag,
     checks_every_capture: bool,
     is_uncached: bool,

@@ -38,7 +38,7 @@ use crate::memory;
 /// Number of cached stacks per thread. A full cache takes 645 KiB: 1 KiB per stack, and 5 KiB for the sets. Stacks are
 /// stored one after another, so a thread touches only the memory of the stacks that it caches.
 pub(crate) const STACKS: usize = SETS * WAYS;
-/// Maximum number of hashes per look-up.
+/// Maximum number of hashes that a look-up computes.
 const MAX_HASHES: usize = 5;
 /// Amount that a hit subtracts from the sum of misses. A miss adds 2, so look-ups become rarer if more than four fifths
 /// of the comparisons fail. Computing a hash takes a tenth of the time that a hit saves.

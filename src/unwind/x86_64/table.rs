@@ -46,7 +46,7 @@ struct RuleSlot {
 
 const _: () = assert!(size_of::<RuleSlot>() == 16, "four rules fit a cache line");
 
-/// The header of a table. In memory, `capacity + MAX_PROBES` slots follow the header.
+/// The header of a rule table. In memory, `capacity + MAX_PROBES` slots follow the header.
 #[repr(C, align(64))]
 pub(super) struct RuleTable {
     /// Mask of those bits of a hash that give the position of the key's home slot, as a byte offset from the first
@@ -55,7 +55,7 @@ pub(super) struct RuleTable {
     /// The unload count without its low 16 bits, which are the keys' tags. Each table is used in one era only, so no
     /// tag occurs twice in a table's lifetime.
     era: u32,
-    /// The unload count at the time when the rules that `live` counts were stored.
+    /// The unload count under which the rules that `live` counts were stored.
     unloads: AtomicU32,
     /// Number of rules that were stored under the unload count in `unloads`.
     live: AtomicU32,

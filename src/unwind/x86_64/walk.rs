@@ -92,7 +92,7 @@ impl Cursor {
         self.lookup_pc.wrapping_sub(self.exact)
     }
 
-    /// Whether a signal interrupted the frame's function. If false, the function made a call.
+    /// Whether a signal interrupted the frame's function. If the result is false, the function made a call.
     #[inline(always)]
     pub(super) fn is_exact(&self) -> bool {
         self.exact != 0

@@ -42,8 +42,8 @@ const MAX_TEXT_CHARS: usize = 1024;
 /// lines has, is omitted.
 const MAX_LINE_TABLE_BYTES: usize = 32 << 10;
 
-/// Data that distinguishes a code object from other code objects at the same address. Used if Python gave the code
-/// object no version number.
+/// Data that distinguishes a code object from other code objects at the same address. This fingerprint is used if
+/// Python gave the code object no version number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub(super) struct CodeFingerprint {
