@@ -147,8 +147,8 @@ pub(super) fn prepare() {
             return;
         }
     }
-    // SAFETY: this mapping of ours has that size and is not in use, because the kernel is too old, or because
-    // another thread has published its own page first.
+    // SAFETY: this mapping of ours has that size. The mapping is not in use, because the kernel is too old for such a
+    // page, or because another thread has published its own page first.
     unsafe { unmap(page, PAGE) };
 }
 

@@ -133,7 +133,8 @@ pub fn remove_temporary_files() {
 /// Removes the file of an entry that is no longer in the table, if this process owns the file. The memory of the entry
 /// is leaked.
 fn remove_file_of_entry(own: *mut TemporaryPath) {
-    // SAFETY: `own` is null, or was made from a box that is never freed after its entry was removed for this call.
+    // SAFETY: `own` is null, or points to the memory of a box. Once the entry was removed from the table for this call,
+    // no code frees this memory.
     let Some(own) = (unsafe { own.as_ref() }) else { return };
     if own.process == std::process::id() {
         // SAFETY: the path is a C string.

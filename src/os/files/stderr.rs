@@ -88,9 +88,9 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. A text that must
-/// start on its own line then needs a heading line before the text, because the heading may be appended to an
-/// unfinished line.
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, a text that
+/// must start on its own line needs a heading line before it: only the heading may then be appended to an unfinished
+/// line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
         .is_ok_and(|facts| last_line(&facts) == LastLine::Unknown && !is_terminal())

@@ -26,7 +26,7 @@ pub(super) struct Pool {
     returned: AtomicPtr<u8>,
     /// List of slabs with free blocks for each size class. Some slabs in the list may have become full.
     slabs: [Slabs; SizeClass::COUNT],
-    /// Empty slabs whose pages still have memory. `kept_count` is the number of these slabs.
+    /// Empty slabs whose pages still have physical memory. `kept_count` is the number of these slabs.
     kept: Slabs,
     kept_count: Cell<u32>,
     /// Empty slabs whose pages were returned to the kernel.

@@ -201,7 +201,7 @@ impl SignalMask {
     fn block_all() -> Self {
         // SAFETY: all-zero is a valid `sigset_t`.
         let (mut all, mut before) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-        // SAFETY: both sets are live; sigfillset writes to the first, pthread_sigmask to the second.
+        // SAFETY: both sets are live; sigfillset writes to the first set, and pthread_sigmask writes to the second set.
         unsafe {
             libc::sigfillset(&mut all);
             libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);

@@ -5,7 +5,8 @@
 /// Runs `body` with all signals blocked, so that no signal handler jumps out of `body`. A thread that `body` creates
 /// inherits the blocked signals, so it never runs the application's handlers.
 pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
-    // SAFETY: all-zero is a valid signal set; sigfillset writes to the first, pthread_sigmask to the second.
+    // SAFETY: all-zero is a valid signal set; sigfillset writes to the first set, and pthread_sigmask writes to the
+    // second set.
     let old = unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();

@@ -17,9 +17,9 @@ pub fn apply_process_scheduling(threads: &[i32]) {
         let mut one: cpu_set_t = unsafe { zeroed() };
         // SAFETY: the call writes at most the size of `one`.
         if unsafe { libc::sched_getaffinity(thread, size_of::<cpu_set_t>(), &mut one) } == 0 {
-            // SAFETY: the numbers are below the size of the sets.
+            // SAFETY: the processor numbers are less than the size of the sets.
             let added = (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &one) });
-            // SAFETY: the numbers are below the size of the sets.
+            // SAFETY: the processor numbers are less than the size of the sets.
             added.for_each(|at| unsafe { libc::CPU_SET(at, &mut allowed) });
         }
     }
@@ -83,7 +83,7 @@ mod tests {
             assert_eq!(libc::sched_getaffinity(0, size_of::<cpu_set_t>(), &mut allowed), 0);
             allowed
         };
-        // SAFETY: the numbers are below the size of the set.
+        // SAFETY: the processor numbers are less than the size of the set.
         (0..CPU_SETSIZE as usize).filter(|at| unsafe { libc::CPU_ISSET(*at, &allowed) }).collect()
     }
 

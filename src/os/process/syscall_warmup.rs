@@ -24,8 +24,8 @@ fn make_common_calls() {
     let (nothing, nowhere) = (c"".as_ptr(), libc::AT_FDCWD);
     let none = 0 as libc::c_ulong;
     let mut time = MaybeUninit::<libc::timespec>::uninit();
-    // SAFETY: an empty path names no file, no file has the number -1, zero pieces of memory are copied, signal 0 is not
-    // sent, and results are written to live places.
+    // SAFETY: the calls have no effect: an empty path names no file, no file has the number -1, zero pieces of memory
+    // are copied, and signal 0 is not sent. Results are written to live variables.
     unsafe {
         libc::syscall(
             libc::SYS_process_vm_readv,
@@ -84,7 +84,7 @@ fn make_common_calls() {
 /// a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
-    // SAFETY: a call without attributes creates no event, and no clock and no timer has the number -1.
+    // SAFETY: without attributes no perf event is created, and no clock and no timer has the id -1.
     unsafe {
         libc::syscall(libc::SYS_perf_event_open, nothing, none, none, none, none);
         libc::syscall(libc::SYS_timer_create, none, nothing, nothing);

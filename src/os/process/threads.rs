@@ -346,7 +346,7 @@ pub fn is_thread_ours(thread: i32) -> bool {
     ThreadKey::of_thread(thread).is_some_and(is_ours)
 }
 
-/// Whether the main thread has ended, and gpuflame or the tracer (CUPTI) has started all remaining threads.
+/// Whether the main thread has ended, and all remaining threads were started by gpuflame or by the tracer (CUPTI).
 pub fn are_only_ours_left() -> bool {
     let main = std::process::id() as i32;
     has_main_ended() && thread_ids().into_iter().all(|thread| thread == main || is_thread_ours(thread))

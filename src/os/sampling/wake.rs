@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 const SIGNAL: i32 = libc::SIGSTKFLT;
-/// Two `fcntl` commands of the kernel, and the kind of signal owner that is a single thread.
+/// Two `fcntl` commands of the kernel, and the value of `SignalOwner::kind` for a single thread.
 const SET_OWNER: i32 = 15;
 const SET_SIGNAL: i32 = 10;
 const OWNER_IS_THREAD: i32 = 0;

@@ -154,9 +154,9 @@ fn default_action() -> libc::sigaction {
 fn our_action() -> libc::sigaction {
     let mut action = default_action();
     action.sa_sigaction = HANDLER.load(Ordering::Acquire);
-    // With SA_NODEFER and a mask without [`SIGNALS`], a second signal reaches the thread that waits for the end of the
-    // process, even if there is no other thread. All other signals are masked, because the application's handlers must
-    // not run on this thread any more.
+    // In gpuflame's handler, the thread waits until the process ends. SA_NODEFER and a mask without [`SIGNALS`] let a
+    // second such signal interrupt the waiting thread, so the signal also arrives if the process has only this thread.
+    // All other signals are masked, because the application's handlers must not run on this thread any more.
     action.sa_flags = libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART;
     // SAFETY: both calls write to the mask of a local action.
     unsafe {

@@ -489,7 +489,7 @@ impl HeldWords<'_> {
 }
 
 /// Whether a thread with these registers waits in the kernel for a lock that is one of the interpreter's own
-/// variables. The GIL is the only such lock for which threads wait long.
+/// variables. Of the locks in the interpreter's variables, only the GIL makes threads wait long.
 pub fn waits_for_gil(registers: &[u64; REGISTERS]) -> bool {
     let is_within = |interpreter: &Interpreter| {
         registers[FIRST_ARGUMENT_INDEX].wrapping_sub(interpreter.runtime) < interpreter.runtime_bytes

@@ -444,9 +444,9 @@ impl PythonWalk {
         (self.is_cut, self.head) = (false, ThreadHead { thread, cframe, root: last.root });
         while at != 0 {
             let index = usize::from(self.slots[slot_of(at)]);
-            // A walk joins the last walk only if the stack is certainly not deeper than `MAX_FRAMES`. The outermost
-            // frames of a deeper stack are omitted, so a walk of a stack that may be deeper follows the frames up to
-            // this limit.
+            // A walk joins the last walk (reuses the rest of its frames) only if the stack is certainly not deeper
+            // than `MAX_FRAMES`. The outermost frames of a deeper stack are omitted, so a walk of a stack that may be
+            // deeper follows the frames up to this limit.
             if index < known && count + index < MAX_FRAMES && self.items[index].at == at {
                 // SAFETY: the frames led to a frame that the last walk reached, and all memory of that walk was
                 // readable.

@@ -35,7 +35,8 @@ pub(super) struct CachedStack {
     pub(super) is_generated: bool,
     /// Number of words that the walk of this stack read.
     len: u16,
-    /// The slot of this stack: eight times the index of its set, plus its way.
+    /// Place of this stack in the sets: eight times the index of its set, plus the index of its way (its place within
+    /// the set).
     pub(super) slot: u16,
     /// Index of the stack that was hit directly after this stack's latest hit.
     pub(super) follower: u16,
@@ -144,15 +145,15 @@ impl CachedStack {
         self.word_offsets[..len].copy_from_slice(&other.word_offsets[..len]);
     }
 
-    /// Whether a stack with this key and rbp may be this cached stack.
+    /// Whether a stack with the key `key` and the rbp `bp` may be equal to this cached stack.
     #[inline(always)]
     pub(super) fn has_key(&self, key: &StackKey, bp: u64) -> bool {
         self.key == *key && (self.bp == bp || !self.bp_matters)
     }
 
-    /// Hash of the present words at the addresses of this cached stack. The present stack has the key `key`, and its
-    /// rbp is `bp`. The two stacks are equal if the returned hash equals the field `hash`. Returns `None`, without
-    /// hashing, if the key, rbp or a sample word differs.
+    /// Computes the hash of the words that are now at the word addresses of this cached stack. The present stack has
+    /// the key `key`, and its rbp is `bp`. The two stacks are equal if the returned hash equals the field `hash`.
+    /// Returns `None`, without hashing, if the key, rbp or a sample word differs.
     #[inline(always)]
     pub(super) fn hash_if_likely(&self, key: &StackKey, bp: u64) -> Option<[u64; 2]> {
         let is_likely = self.has_key(key, bp) && self.probe(key.sp) == self.probes;
@@ -191,8 +192,9 @@ impl CachedStack {
     }
 }
 
-/// Initial hash of each lane, and a seed for each lane; the values are digits of pi. All values must differ: if a
-/// lane's initial hash equalled its seed, exchanging the lane's first two words would not change the hash.
+/// Initial hash and seed of each lane. (A hash is computed in several lanes at the same time.) The values are digits
+/// of pi. All values must differ: if a lane's initial hash equalled its seed, exchanging the lane's first two words
+/// would not change the hash.
 const STARTS: [u64; BLOCK_WORDS / 2] =
     [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c, 0xc0ac_29b7_c97c_50dd, 0x3f84_d5b5_b547_0917];
 const SEEDS: [u64; BLOCK_WORDS / 2] =
@@ -205,7 +207,7 @@ fn layout_of(word_offsets: &[u16]) -> u64 {
     packed.fold(SEEDS[0], |hash, offsets| fold(hash ^ offsets, SEEDS[1]))
 }
 
-/// XOR of both halves of the 128-bit product.
+/// Multiplies two words, and returns the XOR of both halves of the 128-bit product.
 #[inline(always)]
 fn fold(one: u64, other: u64) -> u64 {
     let product = u128::from(one) * u128::from(other);

@@ -149,8 +149,8 @@ fn page_end(sp: u64) -> u64 {
     sp.next_multiple_of(PAGE)
 }
 
-/// Whether the value `bp` cannot be the address of a saved rbp, for a frame whose stack pointer is `sp`. In code
-/// without unwind information, a walk does not follow a value that cannot be a frame pointer.
+/// Returns true if `bp` cannot be the address of a saved rbp, for a frame whose stack pointer is `sp`. In code without
+/// unwind information, a walk does not follow a value that cannot be a frame pointer.
 fn is_not_frame_pointer(bp: u64, sp: u64) -> bool {
     !bp.is_multiple_of(8) || bp < sp
 }
@@ -174,8 +174,8 @@ impl ForeignPath {
                 return None;
             }
             *step = WalkStep { pc: frame_pc, sp, bp, rule: cached.rule };
-            // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that contains our own
-            // outermost frame.
+            // SAFETY: `insert` stores a path only if each stack word that the path reads is in our own frames, or on
+            // the page that contains our own outermost frame.
             let (saved, pc) = unsafe { (memory::word(cfa - cached.rule.saved()), memory::word(cfa - 8)) };
             (frame_pc, bp) = (pc, select_unpredictable(cached.rule.restores_bp(), saved, bp));
         }
@@ -192,8 +192,8 @@ impl ForeignPath {
             RuleKind::End => Some(WalkEnd::Bottom),
             RuleKind::Step
                 if cfa_by(rule, sp, bp) == end_of_walk
-                    // SAFETY: `insert` keeps only paths whose words are in our own frames or on the page that contains
-                    // our own outermost frame.
+                    // SAFETY: `insert` stores a path only if each stack word that the path reads is in our own frames,
+                    // or on the page that contains our own outermost frame.
                     && unsafe { memory::word(end_of_walk - 8) } == 0 =>
             {
                 Some(WalkEnd::ZeroReturn(end_of_walk))

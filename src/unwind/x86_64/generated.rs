@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Number of times that any thread has found replaced code, modulo 2^32.
 static REPLACEMENTS: AtomicU32 = AtomicU32::new(0);
 
-/// Amount that a capture of a suspicious stack adds to `captures`. Any other capture of a stack with generated code
-/// adds 1.
+/// Amount that the capture of a suspicious stack (whose walk may have used an outdated rule) adds to `captures`, so
+/// that the next check comes sooner. Any other capture of a stack with generated code adds 1.
 const SUSPICIOUS: u32 = 64;
 /// Binary logarithm of the maximum number of captures between two checks.
 const MAX_BACK_OFF: u32 = 12;

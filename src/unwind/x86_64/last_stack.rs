@@ -340,7 +340,7 @@ impl LastStack {
     }
 
     /// Records the words of a step that is not plain, or of the root's step, as [`LastStack::record_plain_step`] does
-    /// for plain steps. Returns `None` if the frame is a barrier.
+    /// for plain steps. Returns `None` if the frame is a barrier, that is, if it must not be stored.
     #[cold]
     fn record_special_step(
         &mut self,

@@ -8,11 +8,12 @@
 //! ```
 //!
 //! A *step* rule (kind 0) covers nearly all code. The canonical frame address (CFA, the caller's stack pointer) is
-//! `rsp + offset`, or `rbp + offset` if BP is set. The return address is at `CFA - 8`. The frame saved rbp at `CFA -
-//! 8k`, or did not save rbp if k is 1. Because k is at least 1, the word at `CFA - 8k` is always readable, and the
-//! walk needs no branch. The other kinds of rules cover the remaining code. The module epoch is the epoch of the
-//! object that contains the code; a [`Frame`] has the epoch in the same bits. EX is never set in the table. A walk
-//! sets EX in its own copy of the rule if the frame's function was interrupted by a signal instead of making a call.
+//! `rsp + offset`, or `rbp + offset` if the bit BP is set. The return address is at `CFA - 8`. The frame saved rbp at
+//! `CFA - 8k`, or did not save rbp if k is 1. Because k is at least 1, the word at `CFA - 8k` is always readable, and
+//! the walk needs no branch. The other kinds of rules cover the remaining code. The module epoch is the epoch of the
+//! object that contains the code; a [`Frame`] has the epoch in the same bits. The bit EX is never set in the table. A
+//! walk sets EX in its own copy of the rule if the frame's function was interrupted by a signal instead of making a
+//! call.
 
 use super::epilogue::Epilogue;
 use gpuflame_model::record::{Frame, ModuleEpoch};
@@ -64,8 +65,8 @@ const SAVED_SHIFT: u32 = 32;
 const SAVED: u64 = 0x3fff;
 
 impl Rule {
-    /// Maximum value of a step's `saved`, in words. The limit means that rbp may be saved at most 128 KiB below the
-    /// CFA.
+    /// Maximum value of the field `saved` of a step rule, in words. Because of this limit, rbp may be saved at most
+    /// 128 KiB below the CFA.
     pub(super) const MAX_SAVED: u16 = SAVED as u16;
 
     /// Creates the rule of a step. The CFA is rsp + `offset`, or rbp + `offset` if `from_bp`. The caller's rbp was
@@ -192,7 +193,7 @@ impl Rule {
         self.kind() == RuleKind::Unknown && epoch == u64::from(ModuleEpoch::OUTSIDE.0) & EPOCH
     }
 
-    /// Returns this rule, with EX set if `is_exact`, that is, if the frame's address is that of an interrupted
+    /// Returns this rule, with the bit EX set if `is_exact`, that is, if the frame's address is that of an interrupted
     /// instruction and not a return address.
     pub(super) fn at_exact(self, is_exact: bool) -> Self {
         if is_exact { Self(self.0 | EXACT) } else { self }

@@ -54,7 +54,8 @@ pub(super) struct StackCache {
     count: usize,
     /// Index of the stack that was hit or inserted last.
     last: usize,
-    /// Index of the stack that was hit directly after the stack `last`, the previous time that `last` was hit.
+    /// Index of the stack that is expected to be hit next, because it was hit directly after the previous hit of the
+    /// stack `last`.
     expected: usize,
     backoff: LookupBackoff<HIT_WEIGHT>,
     debt: InsertDebt,

@@ -1,5 +1,5 @@
-//! The sets of the cache of whole stacks (see `stack_cache`). A set finds the indices of stacks, and chooses the stack
-//! that a new stack replaces.
+//! The sets of the cache of whole stacks (see `stack_cache`). Each set has eight *ways*, which are places for one
+//! stack each. A set finds the indices of stacks, and chooses the stack that a new stack replaces.
 
 /// Number of sets, and number of stacks per set. Each stack may be in either of two sets. If only one set were
 /// possible for each stack, some sets would overflow long before the cache is full.
@@ -51,9 +51,9 @@ impl StackSet {
         *hits = (*hits + 1).min(MAX_HITS);
     }
 
-    /// Returns the best way for a new stack: a free way if there is one, otherwise a way with the lowest hit count.
-    /// Also returns a rank: 0 for a free way, otherwise one more than the hit count. If both sets of a stack have a
-    /// way of the same rank, the set with fewer stacks is better.
+    /// Returns the way that is best for a new stack: a free way if there is one, otherwise a way with the lowest hit
+    /// count. Also returns a rank: 0 for a free way, otherwise one more than the hit count. If both sets of a stack
+    /// have a way of the same rank, the set with fewer stacks is better.
     pub(super) fn best_way(&self) -> (BestWay, usize) {
         let ways = (0..WAYS).map(|turn| (usize::from(self.hand) + turn) % WAYS);
         let rank = |way: usize| if self.tags[way] == 0 { 0 } else { 1 + self.hits[way] };

@@ -28,7 +28,7 @@ use crate::memory;
 
 /// Number of slots of the first table, which takes 128 KiB.
 const MIN_CAPACITY: usize = 8192;
-/// Number of slots that are searched for a key, starting at the key's home slot.
+/// Number of slots that are searched for a key, starting at the key's home slot (the slot that the key's hash selects).
 const MAX_PROBES: usize = 32;
 
 const EMPTY: u64 = 0;
@@ -52,8 +52,8 @@ pub(super) struct RuleTable {
     /// Mask of those bits of a hash that give the position of the key's home slot, as a byte offset from the first
     /// slot.
     homes: u64,
-    /// The unload count without its low 16 bits, which are the keys' tags. Each table is used in one era only, so no
-    /// tag occurs twice in a table's lifetime.
+    /// The era of the table: the loader's unload count without its low 16 bits, which are the keys' tags. Each table is
+    /// used in one era only, so no tag occurs twice in a table's lifetime.
     era: u32,
     /// The unload count under which the rules that `live` counts were stored.
     unloads: AtomicU32,

@@ -212,8 +212,8 @@ impl TextPair {
         // A non-ASCII string has a pointer at this offset, so its bytes there do not equal the stored letters.
         let theirs = self.path + u64::from(layout.text.ascii);
         let ours = self.letters.as_ptr() as u64;
-        // SAFETY: the caller guarantees that the path is readable; our copy is as long, and a path has at least eight
-        // letters.
+        // SAFETY: the caller guarantees that the path is readable. The path and our copy both have `count` letters,
+        // and `count` is at least eight, because shorter paths are not copied.
         unsafe {
             match self.count {
                 // Most paths have a length from 33 to 64, so they are compared without a loop.
@@ -289,8 +289,8 @@ unsafe fn hash_letters(text: u64, layout: &Layout) -> u64 {
     if text == 0 {
         return 0;
     }
-    // SAFETY: the caller guarantees that the text is readable; a string ends with a zero byte, and objects are aligned
-    // to eight bytes.
+    // SAFETY: the caller guarantees that the text is readable. The word that contains its last letter is readable too,
+    // because a string ends with a zero byte and objects are aligned to eight bytes.
     let word = |at: u64| unsafe { memory::word(text + at) };
     let (length, state) = (word(layout::LENGTH).min(MAX_TEXT_CHARS as u64), word(layout::STATE) as u32);
     let (kind, is_ascii) = (u64::from(state >> 2 & 7), state >> 6 & 1 != 0);

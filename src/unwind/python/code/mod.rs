@@ -171,7 +171,8 @@ impl CodeFingerprint {
     /// The texts must belong to a code object that has all other parts of this fingerprint.
     #[inline(always)]
     pub(super) unsafe fn has_same_texts(&self, layout: &Layout, texts: &mut CodeTexts) -> bool {
-        // SAFETY: the caller guarantees that the texts belong to a code object with all other parts.
+        // SAFETY: the caller guarantees that the texts belong to a code object with all other parts of this
+        // fingerprint.
         unsafe { texts.are_unchanged(self.offsets.texts(), layout) }
     }
 
