@@ -1,11 +1,11 @@
 //! Reads stacks other than the thread's own, such as coroutine stacks, through a copy.
 //!
-//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping
-//! since its previous capture. The frames on a foreign stack may also mislead the walk: if a host switches stacks by
-//! hand, the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign
-//! stack is read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page
-//! that it copies. The walk then reads this copy of the stack. Nothing about a stack is stored between captures, so
-//! 2,000 fibers cost as much as one.
+//! A coroutine's stack or a signal stack may have been unmapped, protected, or joined with a neighbouring mapping since
+//! its previous capture. The frames on a foreign stack may also mislead the walk. If a host switches stacks by hand,
+//! the unwind information of the outermost frames may point beyond the stack's end. So no word of a foreign stack is
+//! read in place. Instead, the kernel copies the stack from the stack pointer upwards and checks every page that it
+//! copies. The walk then reads this copy of the stack. Nothing about a stack is stored between captures, so 2,000
+//! fibers cost as much as one.
 //!
 //! A stack whose words equal those of an earlier stack needs no copy: `x86_64/foreign_path_cache.rs` explains
 //! when a word of a foreign stack may be read in place.

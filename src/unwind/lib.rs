@@ -3,7 +3,7 @@
 //! An [`Unwinder`] belongs to a thread and captures that thread's own stack, from inside a callback. A callback may run
 //! anywhere: inside the program's allocator, in a signal handler, on a coroutine's stack. Therefore a capture takes no
 //! lock that another thread may hold for long, and allocates nothing. Once rules and caches are filled, a capture on
-//! the thread's own stack makes no system call, and a capture on any other stack nearly always makes one system call. A
+//! the thread's own stack makes no system call. A capture on any other stack nearly always makes one system call. A
 //! capture reads no word outside the stack on which it runs. On x86-64 the frames are the same as those of libgcc's
 //! unwinder. In code without unwind information, the unwinder follows frame pointers and flags the stack as guessed.
 //!
@@ -27,26 +27,26 @@
 //! - **1.** The range from the red zone to the stack's end stays mapped while the capture runs. This range contains the
 //!   frames of the thread's callers, up to the frame in which the thread began, and our own frames are directly below
 //!   the range. Only a host that unmaps pages between a thread's stack pointer and the stack's end would break
-//!   statement 1. No such host is known. This is tested by `a_threads_locals_are_within_its_stack_bounds` of `bounds`,
-//!   and for the main thread by `unwind/main_thread.rs`.
+//!   statement 1. No such host is known. Statement 1 is tested by `a_threads_locals_are_within_its_stack_bounds` of
+//!   `bounds`, and for the main thread by `unwind/main_thread.rs`.
 //! - **2.** The walk checks every address against the range of statement 1 (see `x86_64/words.rs`). This check is
-//!   necessary because each way to leave a frame (a plain rule, a rule for a realigned frame, a register rule, an
-//!   expression) may yield any address or stack pointer. A second check requires that the caller's stack pointer is
-//!   above the frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check,
-//!   the walk ends and the stack is flagged as cut. This is tested by `walking_with_broken_unwind_information_is_safe`
-//!   of `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
+//!   necessary because every kind of rule (a plain rule, a rule for a realigned frame, a register rule, an expression)
+//!   may yield any address or stack pointer. A second check requires that the caller's stack pointer is above the
+//!   frame's stack pointer and not beyond the stack's end. If an address or a stack pointer fails its check, the walk
+//!   ends and the stack is flagged as cut. Statement 2 is tested by `walking_with_broken_unwind_information_is_safe` of
+//!   `unwind/foreign.rs`, which tries 21 kinds of wrong unwind information.
 //! - **3.** A signal may interrupt code on any stack. If the interrupted code runs on the same stack as the signal
 //!   handler, the walk continues on this stack. If the interrupted code is on another stack, the walk starts again and
-//!   reads all stacks through a copy. This is tested by
+//!   reads all stacks through a copy. Statement 3 is tested by
 //!   `a_walk_continues_from_a_signal_stack_to_the_interrupted_stack`.
 //! - **4.** The last-stack cache reads only words that an earlier walk of the thread's own stack has read, and that are
 //!   in frames above the present stack pointer. The last-stack cache is used only in a capture that begins on the
 //!   thread's own stack. The cache of whole stacks compares an entry with the stack only if the capture begins at
-//!   exactly the stack pointer at which the walk of the cached stack began. This is tested by
+//!   exactly the stack pointer at which the walk of the cached stack began. Statement 4 is tested by
 //!   `cached_and_uncached_walks_give_equal_stacks` and `a_repeated_stacks_number_refers_to_an_equal_stack` of
 //!   `unwind/fuzz.rs`, and for greenlets, which move parts of a stack to another place, by `host/runtimes.rs`.
-//! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. This is tested by the
-//!   cases `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
+//! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. Statement 5 is tested
+//!   by the cases `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
 //!
 //! **If a capture begins on a stack other than the thread's own, or reaches such a stack, it reads all stacks
 //! (including the thread's own) through a copy that the kernel makes.** There is one exception: **words on the page
@@ -54,31 +54,32 @@
 //! words up to the stack's end.
 //!
 //! - **6.** The kernel checks each page when it copies the page. So the bounds of other stacks are not cached, and no
-//!   bounds can be out of date. This is tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
+//!   bounds can be out of date. Statement 6 is tested by `a_stack_is_walked_to_its_end_whatever_is_mapped_above_it` of
 //!   `unwind/foreign.rs` and `a_page_made_unreadable_since_the_last_capture_is_not_read` of `copy`, and compared with
 //!   libgcc by `stacks_of_short_lived_fibers_match_libgccs_walk` of `recorded/verify.rs`.
 //! - **7.** A walk through the copy stays in a readable range, which starts at the walk's stack pointer and ends at the
-//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB. This is tested by
+//!   first gap, at most 8 MiB later. A capture copies at most 16 MiB. Statement 7 is tested by
 //!   `words_are_read_from_the_red_zone_to_the_first_unreadable_page` and `a_capture_copies_at_most_its_limit` of
 //!   `copy`.
 //! - **8.** A stack whose frames are on one page is read without a copy if it matches a stack that was walked through a
 //!   copy before (see `x86_64/foreign_path_cache.rs`). Reading this page in place is safe, because it contains our own
-//!   frames: another thread that unmapped the page would crash the program even without gpuflame. This is tested by
-//!   `a_foreign_path_never_reads_past_the_stack_pointers_page` and
+//!   frames: another thread that unmapped the page would crash the program even without gpuflame. Statement 8 is tested
+//!   by `a_foreign_path_never_reads_past_the_stack_pointers_page` and
 //!   `a_foreign_path_is_followed_only_with_the_same_frame_pointer` of that file. The results are compared with those of
 //!   the copy by `cached_paths_on_foreign_stacks_equal_uncached_walks` of `unwind/fuzz.rs`. A page that another thread
 //!   protects and unprotects is tested by `pages_protected_by_another_thread_are_not_read` of `host/generated.rs`.
 //! - **9.** The cost of a capture does not depend on the number of stacks: a capture makes at most one copying system
-//!   call, and opens no file. This is tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
+//!   call, and opens no file. Statement 9 is tested by `a_capture_on_any_of_2000_fibers_takes_one_system_call` and
 //!   `fibers_with_equal_stacks_are_copied_only_if_their_frames_exceed_a_page` of `unwind/fibers.rs`.
 //! - **10.** If a sandbox refuses the copying system call, memory is read through a file. If the sandbox refuses the
-//!   file too, the stack is flagged as cut. The host's errno is preserved. This is tested by `unwind/sandboxed.rs`.
+//!   file too, the stack is flagged as cut. The host's errno is preserved. Statement 10 is tested by
+//!   `unwind/sandboxed.rs`.
 //!
 //! **Only addresses of user space (below 2^47) are looked up**, because the rule table and frames use the upper bits
 //! for other data.
 //!
 //! - **11.** A return address of 0 ends a stack. A return address beyond 2^47 cuts the stack before the address is
-//!   looked up in the rule table, because the table's keys have a tag in those bits. This is tested by the case
+//!   looked up in the rule table, because the table's keys have a tag in those bits. Statement 11 is tested by the case
 //!   `return_to_nearly_an_address` of the test of statement 2.
 //!
 //! **Machine code is read through a system call**, never in place, since code without unwind information may be
@@ -91,23 +92,23 @@
 //! the object during the read. The lock is necessary because an address on a stack may be garbage, and garbage may be
 //! an address in any object.
 //!
-//! - **12.** The lock is held for the object's headers, unwind information, build id and name. This is tested by
-//!   `unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`.
+//! - **12.** The lock is held for the object's headers, unwind information, build id and name. Statement 12 is tested
+//!   by `unloading_an_object_that_stack_garbage_points_to_is_harmless` of `unwind/unloaded.rs`.
 //! - **13.** No thread waits forever for the loader; `loader` explains why. As long as no object is loaded or unloaded,
-//!   captures of known code do not query the loader. This is tested by
+//!   captures of known code do not query the loader. Statement 13 is tested by
 //!   `a_self_checking_capture_does_not_wait_for_the_loader` of `unwind/unload.rs`.
 //!
 //! # Why no frame has a wrong name
 //!
 //! - **14.** Every load and unload, in any namespace, changes the loader's counters, and each capture compares these
 //!   counters with their last known values. So a rule is never applied to other code that was loaded later at the same
-//!   address. This is tested by `a_self_checking_capture_needs_no_poll`,
+//!   address. The comparison is tested by `a_self_checking_capture_needs_no_poll`,
 //!   `a_library_loaded_at_an_address_without_rules_is_recognised_at_once` and
 //!   `more_unloads_than_tags_do_not_revive_old_rules` of `unwind/unload.rs`. A load or unload during a capture is
-//!   detected at the end of the capture. This is tested by
+//!   detected at the end of the capture. The detection is tested by
 //!   `threads_sharing_rules_during_loads_and_unloads_agree_with_libgcc`, and by
 //!   `a_rule_read_without_an_intervening_unload_is_current` of `x86_64/table.rs`. Each rule in a thread's path cache is
-//!   used only for the address and the loader state for which it was stored. This is tested by
+//!   used only for the address and the loader state for which it was stored. The path cache is tested by
 //!   `a_path_is_used_from_its_third_walk_on` of `x86_64/path_cache.rs`, and compared with the walk without caches by
 //!   the fuzzer of statement 4.
 //! - **15.** An epoch permanently belongs to one file at one address, and each frame contains the epoch of its file.
@@ -115,7 +116,7 @@
 //!   Names are tested by `plugins_that_alternate_at_one_address_keep_their_names` and the tests after it in
 //!   `recorded/modules.rs`, and by `overlapping_objects_have_different_epochs` of `epochs`. Stacks are tested by
 //!   `stacks_stay_equal_while_other_libraries_are_loaded_and_unloaded` of `unwind/modules.rs`.
-//! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. This is tested by
+//! - **16.** A frame whose module cannot be determined is reported as unknown, and counted. Statement 16 is tested by
 //!   `launches_from_an_address_with_too_many_files_are_unknown_and_counted` of `recorded/modules.rs` and
 //!   `an_address_in_two_files_mapped_outside_the_loader_is_unresolved` of `symbolize`.
 //!
@@ -200,8 +201,8 @@ pub fn emulate_older_glibc() {
 /// the loader.
 ///
 /// Unwind rules for unloaded code are dropped when this function, or a capture that reaches an address without a rule,
-/// notices the unload. Until the unload is noticed, other code that is loaded at the same address may be unwound by
-/// the rules of the unloaded code, and may get the names of the unloaded functions. Call this function after a
+/// notices the unload. Until the unload is noticed, the rules of the unloaded code may be applied to other code that is
+/// loaded at the same address. This code may also get the names of the unloaded functions. Call this function after a
 /// `dlclose` that you know of, poll it from a housekeeping thread every few milliseconds, or set
 /// [`Unwinder::check_every_capture`].
 pub fn poll() -> bool {
@@ -349,7 +350,7 @@ impl Unwinder {
 
     /// Captures the stack of the calling thread, beginning at the caller of this function.
     ///
-    /// If a signal handler interrupts a capture and captures with the same unwinder, the inner capture returns no
+    /// A signal handler may interrupt a capture and capture with the same unwinder. The inner capture then returns no
     /// frames, is flagged as [`ContextFlags::CUT`], and does not disturb the outer capture. The caller must make sure
     /// that no handler captures while the returned frames are still in use.
     #[inline(always)]

@@ -7,7 +7,7 @@
 //!
 //! No thread waits for another thread. One thread at a time copies the list. Any other thread that needs the copy
 //! during this time asks the loader instead. A reader checks a sequence number before and after it reads the copy (a
-//! seqlock): the number is odd while the copy is being written, and changes with each write. All memory is static, so
+//! seqlock). The number is odd while the copy is being written, and changes with each write. All memory is static, so
 //! nothing is allocated or freed.
 
 use std::cell::UnsafeCell;

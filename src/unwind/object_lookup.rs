@@ -78,7 +78,7 @@ fn object_at(address: u64, state: LoaderState) -> Option<Object> {
 }
 
 /// Asks `_dl_find_object` for the object that contains `address`. If `_dl_find_object` finds no object, the loader's
-/// list may still contain such an object: while an object is being loaded, its resolvers already run, but
+/// list may still contain such an object. While an object is being loaded, its resolvers already run, but
 /// `_dl_find_object` cannot find the object yet.
 fn call_find_object(find: *mut c_void, address: u64) -> Result<Option<Object>, MustAskLoader> {
     // SAFETY: `find` is glibc's `_dl_find_object`, which has this type.

@@ -4,8 +4,8 @@
 //! callbacks (`Py_AtExit`), which run at the end of the finalization, can act before the process dies.
 //!
 //! A program that embeds CPython may finalize the interpreter and continue to run. The stack shows whether the program
-//! ends with the interpreter: if so, the stack contains one of the few functions of CPython that run a whole program
-//! and may end the process by a signal.
+//! ends together with the interpreter. If so, the stack contains one of the few functions of CPython that run a whole
+//! program and may end the process by a signal.
 //!
 //! This module calls two functions of CPython: `Py_IsInitialized` reads a flag, and `Py_AtExit` stores a pointer in a
 //! table with 32 entries. Since CPython 3.12, `Py_AtExit` takes a lock that is held only for this store. Before 3.12

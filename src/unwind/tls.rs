@@ -9,9 +9,10 @@
 //! the reserve has space for the library's block of thread-locals, an access is a load and a call to a function of two
 //! instructions. Such an access takes 1 ns more than an access with initial-exec. If the reserve has no space, the
 //! loader searches for the thread's block at each access, and allocates the block at the thread's first access. The
-//! block contains all of the library's thread-locals: the eight bytes of this pointer, and about 330 bytes of the
-//! standard library and other crates, which the callback never touches. In an executable, the linker turns the access
-//! into one load. Stable Rust has no switch for the TLS model, so the variable and its access are written in assembly.
+//! block contains all of the library's thread-locals. These are the eight bytes of this pointer, and about 330 bytes
+//! that belong to the standard library and other crates. The callback never touches these 330 bytes. In an executable,
+//! the linker turns the access into one load. Stable Rust has no switch for the TLS model, so the variable and its
+//! access are written in assembly.
 
 #[cfg(target_arch = "x86_64")]
 mod by_descriptor {

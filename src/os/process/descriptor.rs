@@ -22,8 +22,8 @@ const MIN_DESCRIPTOR: i32 = 1000;
 
 /// Makes the kernel enlarge the process's descriptor table, so that the table has room for descriptors of 1,000 and
 /// above. Later calls do nothing. Call this function before opening a file that will be moved to such a number. Without
-/// this call, the first move enlarges the table, which takes 10 to 30 ms in a process with threads, and the file has
-/// its low number during that time.
+/// a call of this function, the first move of a file enlarges the table. Enlarging takes 10 to 30 ms in a process with
+/// threads, and the file has its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
     if !IS_MADE.load(Ordering::Acquire) {

@@ -340,8 +340,8 @@ impl<'a> LoadedModule<'a> {
         // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
         // has all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
-        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. In
-        // such a program the strings directly follow the symbols.
+        // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. If
+        // the hash table is empty, the strings directly follow the symbols.
         let is_empty = self.table(DT_GNU_HASH).is_some() && listed <= 1;
         let end = match self.table(DT_STRTAB).filter(|strings| is_empty && *strings > symbols) {
             Some(strings) => ((strings - symbols) / SYMBOL_BYTES) as u32,

@@ -54,8 +54,8 @@ fn make_common_calls() {
         // When a signal ends the process, the last step of gpuflame's handler is to send the signal to its own thread
         // again.
         libc::syscall(libc::SYS_tgkill, libc::getpid(), threads::current_id(), 0);
-        // The next four calls are needed if the main thread launches after set-up, if a signal handler uses an
-        // alternate stack, if stderr was replaced, and if maps of generated code are read.
+        // Each of the next four calls is needed in one of these cases, in this order: the main thread launches after
+        // set-up; a signal handler uses an alternate stack; stderr was replaced; maps of generated code are read.
         libc::getrlimit(libc::RLIMIT_STACK, MaybeUninit::<libc::rlimit>::uninit().as_mut_ptr());
         libc::sigaltstack(null(), null_mut());
         libc::isatty(-1);

@@ -57,7 +57,7 @@ pub fn wait(limit: Duration) -> bool {
 }
 
 /// Wakes the gpuflame thread with id `thread` in the process with id `process`. Do not call this function for a thread
-/// that may have ended long ago, because another thread may have its id, and the signal's default action ends the
+/// that may have ended long ago. Another thread may have its id by then, and the signal's default action would end the
 /// process. This function may be called in a signal handler.
 pub fn wake(process: i32, thread: i32) {
     // SAFETY: the call has no preconditions; a thread that has ended is not found.

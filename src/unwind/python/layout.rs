@@ -173,8 +173,8 @@ impl ThreadList {
     }
 }
 
-/// Offset of the pointer to an object's type. This offset is the same in all versions up to 3.15, except in
-/// free-threaded builds.
+/// Offset of the pointer to an object's type. The offset of this pointer is the same in all versions up to 3.15,
+/// except in free-threaded builds.
 pub(super) const TYPE: u64 = 8;
 pub(super) const LENGTH: u64 = 16;
 pub(super) const HASH: u64 = 24;

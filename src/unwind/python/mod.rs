@@ -31,9 +31,9 @@
 //!    agreed for any earlier stack, Python frames are switched off.
 //!
 //! 5. When the interpreter is finalized, it sets a flag and then frees the frames of other threads. Once this flag is
-//!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory: the kernel
-//!    preempts a thread in the middle of a walk (which takes about 50 ns), and before the thread continues, the
-//!    interpreter sets the flag and unmaps the thread's frames.
+//!    set, only the finalizing thread's frames are read. In one case, a walk may still read freed memory. A walk takes
+//!    about 50 ns. If the kernel preempts a thread in the middle of a walk, the interpreter may set the flag and unmap
+//!    the thread's frames before the thread continues.
 
 mod code;
 mod interpreter;
@@ -247,8 +247,8 @@ impl PythonUnwinder {
         let (frames, agreement) = stacks.merge(captured.stack_pointers(), MergedFrames::new(merged));
         match agreement {
             Agreement::Complete => HAS_AGREED.store(true, Ordering::Relaxed),
-            // A native stack with more evaluator calls than the Python stack does not prove a mismatch, because such a
-            // stack also occurs at the first launch of a program that launches only from greenlets.
+            // If the native stack has more evaluator calls than the Python stack, this does not prove a mismatch. A
+            // program that launches only from greenlets has such a stack at its first launch.
             Agreement::MoreNative => {}
             Agreement::None if HAS_AGREED.load(Ordering::Relaxed) => {}
             Agreement::None => interpreter::turn_off(OffReason::Mismatch),

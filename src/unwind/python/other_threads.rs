@@ -8,9 +8,9 @@
 //!
 //! 2. After the reads, the thread's stack is compared with the copy. Native frames on the leaf side of the innermost
 //!    evaluator call may differ. The thread is then still in that evaluator call. Since 3.11, the native frame of the
-//!    innermost evaluator call may also differ in one case: a register, or a word of the copy up to the end of that
-//!    frame, is an address in the innermost function's instructions. Such an address shows that the thread executed
-//!    this function when it was sampled. The stack differs in this way if the thread has continued to run between the
+//!    innermost evaluator call may also differ if an address in the innermost function's instructions is in a
+//!    register, or in the copy up to the end of that frame. Such an address shows that the thread executed this
+//!    function when it was sampled. The stack differs in this way if the thread has continued to run between the
 //!    sample and the reads.
 //!
 //! 3. Since 3.11, an evaluator call may enter or leave a Python function without a change of the stack. So the address

@@ -320,7 +320,7 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
                 Boundary::Each => {}
                 Boundary::Shim if item.boundary == 0 => {}
                 // The frame is not the first frame of its evaluator call, so the call stays the same. (The flag itself
-                // was compared as a part of the frame.) In the other cases, the memory of the evaluator call was
+                // was compared as a part of the frame.) In the other match arms, the memory of the evaluator call was
                 // readable at the earlier walk, or no field of the call is read.
                 Boundary::Flag(_) if owner(item.at, layout).to_ne_bytes()[0] == 0 => {}
                 Boundary::Shim => {

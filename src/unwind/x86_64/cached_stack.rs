@@ -1,10 +1,10 @@
 //! Entry of the cache of whole stacks (see `stack_cache`): all values that determine the result of a walk.
 //!
-//! An entry equals the present stack if both have the same key, the same rbp (if the walk reads rbp), and the same
-//! values of all words that the walk read. The words themselves are not stored. Instead, hashes of 128 bits are
-//! compared, which depend on the values of the words and on their order. Entries whose words have the same addresses
-//! (the same layout) have the words in the same order. So a hash that was computed for one entry is valid for all
-//! entries with the same layout. Two layouts count as the same if their hashes of 64 bits are equal.
+//! An entry equals the present stack if both have the same key and the same values of all words that the walk read. If
+//! the walk reads rbp, both must also have the same rbp. The words themselves are not stored. Instead, hashes of 128
+//! bits are compared, which depend on the values of the words and on their order. Entries whose words have the same
+//! addresses (the same layout) have the words in the same order. So a hash that was computed for one entry is valid
+//! for all entries with the same layout. Two layouts count as the same if their hashes of 64 bits are equal.
 //!
 //! The words are in the order in which `last_stack` lists them: first the return addresses (leaf first), then the
 //! other words. Only the choice of the sample words depends on this order, because the sample words are taken at
@@ -15,7 +15,7 @@ use crate::copy::RED_ZONE;
 use crate::loader_state::LoaderState;
 use crate::memory::word;
 
-/// Maximum number of words per stack. This number must be a multiple of `BLOCK_WORDS`, the number of words that one
+/// Maximum number of words per stack. The maximum must be a multiple of `BLOCK_WORDS`, the number of words that one
 /// step of the hash processes.
 const MAX_WORDS: usize = 57 * BLOCK_WORDS;
 const BLOCK_WORDS: usize = 8;
@@ -41,7 +41,7 @@ pub(super) struct CachedStack {
     /// Index of the stack that was hit directly after this stack's latest hit.
     pub(super) follower: u16,
     /// Sample words from all parts of the stack. Two stacks with the same starting state usually differ in one of
-    /// these words, because they have either different callers at the root, or different functions at the leaf.
+    /// these words, because they have different callers at the root or different functions at the leaf.
     probes: [u64; PROBES],
     probe_offsets: [u16; PROBES],
     /// Hash of `word_offsets`.
@@ -170,8 +170,9 @@ impl CachedStack {
     #[inline(always)]
     fn word(&self, sp: u64, offset: u16) -> u64 {
         let base = sp.wrapping_sub(RED_ZONE);
-        // SAFETY: a walk that started at this stack pointer read the word at this address of the thread's own stack:
-        // memory above the stack pointer is in use, and our own frames are in the red zone below the stack pointer.
+        // SAFETY: an earlier walk that started at this stack pointer read the word at this address of the thread's own
+        // stack. The memory is still mapped: memory above the stack pointer is in use, and our own frames are in the
+        // red zone below the stack pointer.
         unsafe { word(base.wrapping_add(8 * u64::from(offset))) }
     }
 

@@ -17,9 +17,9 @@ use crate::loader::Object;
 
 type Bytes = EndianSlice<'static, LittleEndian>;
 
-/// Storage for running one unwind program: rules for 18 registers (a frame that the kernel pushes has rules for 17),
-/// and 6 rows that the program may save with `DW_CFA_remember_state`. The storage is small, because rows are copied on
-/// the launching thread's stack, which may be small.
+/// Storage for running one unwind program. It has room for the rules of 18 registers (a frame that the kernel pushes
+/// has rules for 17 registers), and for 6 rows that the program may save with `DW_CFA_remember_state`. The storage is
+/// small, because rows are copied on the launching thread's stack, which may be small.
 pub(super) struct UnwindStorage;
 
 impl UnwindContextStorage<usize> for UnwindStorage {
@@ -70,8 +70,8 @@ impl Compiler {
     }
 
     /// Runs the unwind program in `found` up to `address`. This function and `store_fde`, which finds the unwind
-    /// program, are not inlined, so that they do not need stack space at the same time: each needs 1 KiB of the stack,
-    /// which may be small.
+    /// program, each need 1 KiB of the stack, which may be small. The two functions are not inlined, so that they do
+    /// not need this space at the same time.
     #[inline(never)]
     fn run(&mut self, address: u64) -> Option<UnwindRow<'_>> {
         let (section, bases, fde) = self.found.as_ref()?;

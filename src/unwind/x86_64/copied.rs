@@ -112,8 +112,8 @@ impl WalkerState {
             (self.count, self.flags) = (0, ContextFlags(ContextFlags::CUT));
             return;
         }
-        // This walk runs on one of gpuflame's own threads. So it may check the rules of generated code, although each
-        // frame of generated code then takes one system call.
+        // This walk runs on one of gpuflame's own threads. So the walk may check the rules of generated code, although
+        // each frame of generated code then takes one system call.
         self.compiler.checks = Checks::all();
         let mut words = CopiedStack { base: at.sp(), stack, bp: at.bp() };
         let mut walk = Walk::new(state, &mut self.compiler, &mut self.steps, None);

@@ -11,9 +11,9 @@
 //!
 //! All words of a path are on the page that contains our own outermost frame, and no thread can unmap that page
 //! without crashing our own code. If a stack's frames extend beyond that page, the stack is copied each time. Asking
-//! the kernel whether the next page is readable would cost only a tenth of a copy, but would not be safe: the next
-//! page may no longer be part of the stack, although its words still equal those of the earlier stack. Another thread
-//! may unmap the page between the kernel's answer and the read.
+//! the kernel whether the next page is readable would cost only a tenth of a copy, but would not be safe. The next
+//! page may no longer be part of the stack, even if its words still equal the words of the earlier stack. Another
+//! thread may unmap the page between the kernel's answer and the read.
 //!
 //! If a stack differs from the path, the walk starts again and reads the stack through a copy.
 

@@ -1,15 +1,15 @@
 //! Decides how often to check whether the rules of generated code still match the instructions of the code.
 //!
-//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`), but a
-//! program may replace generated code by other code at the same address at any time. Only the kernel can read code
-//! safely, which costs a system call per frame. Checking the rules in every capture would be too expensive, so a
-//! thread checks the rules of stacks with generated code as follows:
+//! The rule for code without unwind information is derived from the code's instructions (see `epilogue`). But a program
+//! may replace generated code by other code at the same address at any time. Only the kernel can read code safely,
+//! which costs a system call per frame. Checking the rules in every capture would be too expensive, so a thread checks
+//! the rules of stacks with generated code as follows:
 //!
 //! * The rules are checked in the first capture of a stack with generated code, and then at intervals of up to 4,096
 //!   captures. Each check that finds no replaced code doubles the interval.
 //! * While stacks are suspicious, the rules are checked 64 times as often. A stack is suspicious if its walk fails at
-//!   or after generated code, or arrives from generated code at an address without a rule. (An outdated rule leads into
-//!   the middle of a frame.)
+//!   or after generated code. A stack is also suspicious if its walk arrives from generated code at an address without
+//!   a rule. (An outdated rule leads into the middle of a frame.)
 //! * After a check that found replaced code, the rules are also checked in the next capture.
 //!
 //! After a check that found replaced code, the stack is walked a second time, without caches. The caches of other

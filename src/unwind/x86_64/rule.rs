@@ -40,8 +40,8 @@ pub(super) enum RuleKind {
     /// interrupted code at the offsets below.
     Signal = 10,
     /// A frame without unwind information. The offset field contains the number of objects that had been loaded when
-    /// the search for unwind information failed. This number is needed because an object that is loaded later may
-    /// provide the unwind information. If an epilogue follows the call, the field `k` describes how this epilogue
+    /// the search for unwind information failed. The rule contains this number because an object that is loaded later
+    /// may provide the unwind information. If an epilogue follows the call, the field `k` describes how this epilogue
     /// leaves the frame (see `epilogue`).
     Unknown = 11,
     /// Any frame that the other kinds cannot describe. At such a frame, the plain walk, which follows only rip, rsp

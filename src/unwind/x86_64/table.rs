@@ -6,17 +6,17 @@
 //! 16 bits of the loader's unload count. So an unload immediately invalidates every older rule, and the slots of older
 //! rules are free for reuse. No thread waits for another thread, because of the following protocol:
 //!
-//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims
-//!   the slot even if the slot already has the right key and the writer only replaces an *unknown* rule by a better
-//!   rule. Without the claim, a writer that was preempted between reading the key and storing the rule could store a
+//! * A writer claims a slot by compare-and-swap, stores the rule, then stores the key with Release. A writer claims the
+//!   slot even if the slot already has the right key and the writer only replaces an *unknown* rule by a better rule.
+//!   Without the claim, a writer could be preempted between reading the key and storing the rule. It could then store a
 //!   rule from before an unload under a key from after the unload.
 //! * A reader loads the key with Acquire, then the rule. As long as a slot's key has the present unload count, no
 //!   writer changes the slot, except to replace an unknown rule.
-//! * A slot is reused only after the unload count has advanced, and only for a newer rule. If a reader reads a slot
-//!   during its reuse, the reader finds at the end of its capture that the unload count has changed, and starts the
-//!   capture again (see `Engine::capture_idle`). So one check per capture is enough, instead of one check per frame.
-//!   Before the check at the end of the capture, a wrong rule does no harm, because all reads of a capture are checked
-//!   against the stack's bounds.
+//! * A slot is reused only after the unload count has advanced, and only for a newer rule. A reader may read a slot
+//!   while the slot is being reused. At the end of its capture, this reader finds that the unload count has changed,
+//!   and starts the capture again (see `Engine::capture_idle`). So one check per capture is enough, instead of one
+//!   check per frame. Before the check at the end of the capture, a wrong rule does no harm, because all reads of a
+//!   capture are checked against the stack's bounds.
 //! * A table that fills up is replaced by a table twice as large. The old table is never freed, because readers may
 //!   still use it. All old tables together are smaller than the new table.
 
@@ -205,8 +205,8 @@ impl RuleTable {
     }
 
     /// Counts a new rule of the present loader state, and returns the number of rules of this state. If two threads
-    /// count at the same time, one of the two rules may not be counted. This error is harmless, because the number is
-    /// only used to decide when the table grows.
+    /// count at the same time, one of the two rules may not be counted. Such a missing count is harmless, because the
+    /// number of rules is only used to decide when the table grows.
     fn count(&self, state: LoaderState) -> usize {
         if self.unloads.swap(state.unloads(), Ordering::Relaxed) != state.unloads() {
             self.live.store(0, Ordering::Relaxed);

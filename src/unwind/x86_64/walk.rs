@@ -274,9 +274,9 @@ impl Walk<'_> {
         rule
     }
 
-    /// Returns `rule` if it is still valid, otherwise compiles a new rule. An [`RuleKind::Unknown`] rule is invalid if
-    /// generated code was replaced, or if an object was loaded after the rule was compiled, because that object may be
-    /// at this address.
+    /// Returns `rule` if it is still valid, otherwise compiles a new rule. A rule of the kind [`RuleKind::Unknown`] is
+    /// invalid if generated code was replaced. It is also invalid if an object was loaded after the rule was compiled,
+    /// because that object may be at this address.
     #[inline]
     fn refresh_rule(&mut self, rule: Rule, cursor: Cursor, follower: &mut PathFollower<'_>) -> Rule {
         let is_old = rule.kind() == RuleKind::Unknown && rule.loads() != self.state.loads();

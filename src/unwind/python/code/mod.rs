@@ -15,9 +15,9 @@
 //! not compared.
 //!
 //! Since 3.12, CPython can call a watcher when a code object is destroyed (`PyCode_AddWatcher`). gpuflame does not use
-//! it, because a thread that holds the GIL must register the watcher, once per interpreter. To run on a thread that
-//! holds the GIL, gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the program's
-//! code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
+//! a watcher, because a thread that holds the GIL would have to register it, once per interpreter. To run on a thread
+//! that holds the GIL, gpuflame would need a pending call (`Py_AddPendingCall`), which runs in the middle of the
+//! program's code at an unpredictable time. Comparing the object's contents needs neither a watcher nor the GIL.
 //!
 //! When a walk reaches a new code object, the object is copied through the kernel, the type of each part is checked,
 //! and a description is stored. Later walks read the object's name, file and line table in place, but only if the

@@ -28,8 +28,8 @@ struct DescriptionWriter<'a> {
     at: usize,
 }
 
-/// The parts of a code object, copied from its memory: the addresses of its texts (0 if a part is missing), and its
-/// numbers, such as the first line.
+/// The parts of a code object, copied from its memory. They are the addresses of its texts (0 if a text is missing),
+/// and its numbers, such as the first line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::python) struct CodeParts {
     name: u64,
