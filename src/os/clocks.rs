@@ -14,7 +14,7 @@ pub struct ClockPair {
 
 impl ClockPair {
     /// Reads both clocks. Returns `None` if the reads took longer than `MAX_READ_NS`, which happens if the thread is
-    /// preempted between them.
+    /// preempted between the two reads.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);

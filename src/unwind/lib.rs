@@ -48,7 +48,7 @@
 //! - **5.** Expressions terminate, because they are limited to 256 operations and fixed memory. Statement 5 is tested
 //!   by the cases `sp_for_ever` and `cfa_for_ever` of the test of statement 2.
 //!
-//! **If a capture begins on a stack other than the thread's own, or reaches such a stack, it reads all stacks
+//! **If a capture begins on a stack other than the thread's own, or reaches such a stack, the capture reads all stacks
 //! (including the thread's own) through a copy that the kernel makes.** There is one exception: **words on the page
 //! that contains the capture's own outermost frame** are read in place, if an earlier walk through a copy read equal
 //! words up to the stack's end.

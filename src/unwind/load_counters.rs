@@ -6,8 +6,8 @@
 //! of objects of the program's own namespace that are loaded now. The offsets of these counters in `_rtld_global` are
 //! not part of any interface. So [`find`] searches for the counters once, by the pattern of the data around them.
 //! Every later [`read_under_lock`] compares the counters with the numbers that `dl_iterate_phdr` reports. If the
-//! counters are not found, or once they differ from the reported numbers, [`is_unchanged`] always returns false, and
-//! every capture queries the loader.
+//! counters are not found, [`is_unchanged`] always returns false, and every capture queries the loader. The same
+//! happens once the counters differ from the reported numbers.
 //!
 //! ```text
 //! _rtld_global: { map of the program | loaded now: u32 | … } namespace 0, … namespace 15

@@ -198,13 +198,14 @@ impl Object {
         unsafe { CStr::from_ptr(self.name) }
     }
 
-    /// The bytes from the object's `.eh_frame_hdr` to the end of the segment that contains it.
+    /// The bytes from the start of the object's `.eh_frame_hdr` section to the end of the segment that contains this
+    /// section.
     pub(crate) fn eh_frame_hdr(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))
     }
 
-    /// The bytes from the object's dynamic section to the end of the segment that contains it.
+    /// The bytes from the start of the object's dynamic section to the end of the segment that contains this section.
     pub(crate) fn dynamic(&self) -> Option<&'static [u8]> {
         let header = self.headers().iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
         self.rest_of_segment(self.bias.wrapping_add(header.p_vaddr))

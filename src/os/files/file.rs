@@ -514,7 +514,7 @@ impl Claim {
         Ok(Self { path, _temporary })
     }
 
-    /// Whether a process has claimed the name of this file. If that process has ended, removes its claim and returns
+    /// Whether a process has claimed the name of this file. If that process has ended, removes the claim and returns
     /// false.
     pub fn is_claimed(target: &Path) -> bool {
         let path = claim_path(target);

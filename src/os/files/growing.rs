@@ -37,8 +37,8 @@ const REMOVAL_TIMEOUT: Duration = Duration::from_millis(100);
 /// Interval between two checks whether blocks are being written.
 const PROGRESS_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Handle to a growing file. Callers use it to create the file, to wait until its data is written, and to change or
-/// remove an abandoned file.
+/// Handle to a growing file. Callers use this handle to create the file, to wait until its data is written, and to
+/// change or remove an abandoned file.
 #[derive(Clone, Debug)]
 pub struct GrowingFile(Arc<SharedFile>);
 

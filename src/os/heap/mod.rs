@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn freed_blocks_are_reused_and_zeroed_on_request() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
-        // Other tests use the heap at the same time, so not all freed blocks are allocated again; but at least one of
-        // them must be.
+        // Other tests use the heap at the same time, so perhaps not all freed blocks are allocated again. But at least
+        // one freed block must be allocated again.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();
         // SAFETY: the blocks were allocated just now.
         first.iter().for_each(|block| unsafe { dealloc(*block, layout) });

@@ -222,8 +222,8 @@ fn set_mask(mask: &libc::sigset_t) {
 }
 
 /// Closes a standard descriptor that was closed at the start of this process, if it still refers to `/dev/null`, which
-/// Rust's runtime opened in its place. A descriptor that was replaced since then, for example by [`Command::stdin`],
-/// stays open.
+/// Rust's runtime opened under its number. A descriptor that was replaced since then, for example by
+/// [`Command::stdin`], stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
     let (mut found, mut placeholder): (libc::stat, libc::stat) = unsafe { std::mem::zeroed() };

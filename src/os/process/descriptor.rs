@@ -3,9 +3,9 @@
 //! number, and gpuflame would write its output into that file. Therefore gpuflame moves its files to high numbers that
 //! such loops do not reach, and checks before each write whether the descriptor still refers to its file.
 //!
-//! Directly after a file is opened, it is not protected yet, because the kernel assigns the lowest free descriptor
-//! number. The file has this number until it is moved to a higher number. A file that gpuflame only reads (`/proc`, a
-//! module's names) is not moved. Such a file keeps its low number until it is closed, usually after tens of
+//! Directly after a file is opened, it is not protected yet. The kernel assigns the lowest free descriptor number, and
+//! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (`/proc`,
+//! a module's names) is not moved. Such a file keeps its low number until it is closed, usually after tens of
 //! microseconds.
 
 use std::fmt;

@@ -4,7 +4,7 @@
 //! Before glibc 2.41, several threads may be in `exit` at the same time. Each exit handler runs on one of the exiting
 //! threads. A thread that finds no more handlers ends the process, even if other threads are still running handlers.
 //! Therefore, until gpuflame's action is done, each thread that runs gpuflame's handler first registers the handler
-//! again. So every other exiting thread finds the handler, and waits in it until the action is done.
+//! again. So every other exiting thread finds the handler, and waits in this handler until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;

@@ -12,10 +12,10 @@
 //!
 //! This module changes only words that the linker itself writes or reads. A word is written through the file
 //! `/proc/self/mem`, which changes this process's private copy of the page. A write to that file succeeds even if the
-//! linker has made the page read-only, and returns an error if it is not permitted. Therefore gpuflame need not make a
-//! page writable while other threads use it, and no write can fault. Tables and slots of modules are read through the
-//! same file, because a program may have protected or unmapped their pages. All reads and writes happen inside
-//! `dl_iterate_phdr`, because during that call the linker loads and unloads nothing.
+//! linker has made the page read-only, and returns an error if the write is not permitted. Therefore gpuflame need not
+//! make a page writable while other threads use it, and no write can fault. Tables and slots of modules are read
+//! through the same file, because a program may have protected or unmapped their pages. All reads and writes happen
+//! inside `dl_iterate_phdr`, because during that call the linker loads and unloads nothing.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_void};
@@ -40,7 +40,7 @@ pub struct Interposition {
 
 /// Replaces the functions of all `places`, which must belong to one library. Returns the number of words that were
 /// changed. Each changed word is a module's slot or a symbol's value. If a word cannot be written, it keeps its value,
-/// and the modules that use it still call the library's function.
+/// and the modules that use this word still call the library's function.
 ///
 /// # Errors
 /// Fails if the file `/proc/self/mem` cannot be written, or if the library is not found.
@@ -359,7 +359,8 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Replaces the functions' addresses in the slots that the linker has already filled. Slots that the linker fills
-    /// on the first call need no change, because the linker will store the address of gpuflame's function in them.
+    /// on the first call need no change, because the linker will store the address of gpuflame's function in these
+    /// slots.
     fn exchange_slots(&self, places: &[Interposition], write: &mut dyn FnMut(usize, usize)) {
         let names: Vec<_> = places.iter().map(|place| place.name).collect();
         self.visit_slots(&names, &mut |slot, at| {

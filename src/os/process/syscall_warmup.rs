@@ -12,7 +12,7 @@ use std::ptr::{null, null_mut};
 use super::threads;
 
 /// Makes each system call once, and ignores the results. The calls may change errno, but gpuflame's entry points
-/// restore it.
+/// restore errno.
 pub fn make_all_once(takes_samples: bool) {
     make_common_calls();
     if takes_samples {

@@ -60,7 +60,7 @@ impl CpuClock {
     /// may be called in a signal handler.
     pub fn elapsed(&self) -> Duration {
         let clock = self.0.load(Ordering::Acquire);
-        // 0 means that no thread is measured. No thread's clock has this id, because it is the id of the wall clock.
+        // 0 means that no thread is measured. No thread's clock has the id 0, because 0 is the id of the wall clock.
         if clock == 0 {
             return Duration::ZERO;
         }
@@ -141,8 +141,8 @@ pub fn is_ours() -> bool {
 
 /// Starts a detached thread that runs `body` with all signals blocked. A panic in `body` ends only this thread.
 ///
-/// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library.
-/// The C library aborts the process if it has no memory for a destructor, and waits for the loader's lock.
+/// `std::thread` is not used, because its threads register destructors of thread-local variables with the C library. To
+/// register a destructor, the C library waits for the loader's lock, and it aborts the process if there is no memory.
 ///
 /// Returns when the new thread has its thread-local variables, because the program may use up its memory soon after
 /// this call. If the thread does not start in time, for example on a busy machine, returns after 0.1 s.
@@ -265,8 +265,8 @@ pub fn note_threads_of_tracer() {
 }
 
 /// Replacement for `pthread_create` in the tracer (CUPTI). Notes that each new thread exists only because gpuflame
-/// records. The tracer's threads cannot be recognized in any other way. For example, they block all signals, but at the
-/// same moment the program may also start a thread that blocks all signals.
+/// records. The tracer's threads cannot be recognized in any other way. For example, the tracer's threads block all
+/// signals, but at the same moment the program may also start a thread that blocks all signals.
 ///
 /// # Safety
 /// The conditions of `pthread_create` apply.

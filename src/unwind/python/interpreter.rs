@@ -7,7 +7,8 @@
 //!
 //! While another thread is in `dlopen`, the loader may list a library that is not relocated yet. A call to a function
 //! of such a library could jump to any address. The search therefore skips an interpreter that is not initialized yet.
-//! CPython can only initialize itself after it was relocated, so the search runs again after the initialization.
+//! CPython can initialize itself only after its library was relocated, so the search runs again after the
+//! initialization.
 
 use std::ffi::CStr;
 use std::ops::Range;

@@ -416,8 +416,8 @@ impl OtherThreads {
         {
             pair.native = others;
         }
-        // Compare no memory above the root of the stack, because it does not belong to the thread's stack and may
-        // change at any time.
+        // Compare no memory above the root of the stack, because such memory does not belong to the thread's stack and
+        // may change at any time.
         let base = registers[SP_INDEX];
         let root = stack_pointers.last()?.saturating_sub(base) as usize;
         let compared = if captured.is_partial() { stack.len() } else { root.min(stack.len()) };

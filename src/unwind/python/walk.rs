@@ -344,7 +344,8 @@ impl<'a, F: Fn(usize) -> &'a InterpreterFrame> ReachedFrames<F> {
         0
     }
 
-    /// Does the same as [`ReachedFrames::changed`], with constant offsets for the versions that have them.
+    /// Does the same as [`ReachedFrames::changed`]. For CPython 3.11, passes all offsets as constants; since 3.12,
+    /// passes those offsets as constants that are equal in all versions.
     ///
     /// # Safety
     /// The conditions of [`ReachedFrames::changed`] apply.

@@ -67,8 +67,8 @@ impl StackSet {
         self.hits.iter_mut().for_each(|hits| *hits = hits.saturating_sub(1));
     }
 
-    /// Stores a new stack with this tag in `way`. The new stack gets the index of the stack that it replaces, or the
-    /// index `number` if the way is free. Returns the new stack's index.
+    /// Stores a new stack with this tag in `way`. The new stack gets the index of the stack that it replaces. If the
+    /// way is free, the new stack gets the index `number`. Returns the new stack's index.
     pub(super) fn put(&mut self, way: usize, tag: u32, number: usize) -> usize {
         if self.tags[way] == 0 {
             self.numbers[way] = number as u16;
