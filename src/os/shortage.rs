@@ -30,7 +30,7 @@ pub fn sleep_unless_short(pause: Duration) {
     }
 }
 
-/// Wakes all threads that sleep in [`sleep_unless_short`], and makes all later calls of that function return
+/// Wakes all threads that sleep in [`sleep_unless_short`], and makes later calls of [`sleep_unless_short`] return
 /// immediately. Call this function when the process ends.
 pub fn end_sleeps() {
     STATE.set(SLEEPS_ENDED);

@@ -7,7 +7,7 @@ use std::ops::Range;
 /// take no lock and allocate nothing, because neither is permitted in a forked child.
 pub fn on_fork_in_child(action: extern "C" fn()) {
     // SAFETY: `action` is never unloaded (see `pinning::pin_library`), and the caller guarantees that `action` does
-    // only what is permitted in a forked child.
+    // nothing that is forbidden in a forked child.
     unsafe { libc::pthread_atfork(None, None, Some(action)) };
 }
 

@@ -1,10 +1,11 @@
 //! Merges the native and Python frames of one stack: each native frame of the evaluator is replaced by the Python
 //! frames that this evaluator call ran. Each distinct pair of a native and a Python stack is merged only once.
 //!
-//! Since 3.11, one call of the evaluator runs many Python frames. The Python frames of such a call contain, directly
-//! or through a cframe, an address on the C stack. The native frame that contains this address is the frame of the
-//! evaluator call, whatever the name of its function is. Before 3.11, each call of the evaluator runs one Python
-//! frame, so evaluator calls and Python frames are paired one by one, from the innermost outwards.
+//! Since 3.11, one call of the evaluator runs many Python frames. A walk along the Python frames of such a call also
+//! finds an address on the C stack: the address of a cframe, or of one of the evaluator's own frames. The native frame
+//! that contains this address is the frame of the evaluator call, whatever the name of its function is. Before 3.11,
+//! each call of the evaluator runs one Python frame, so evaluator calls and Python frames are paired one by one, from
+//! the innermost outwards.
 
 use std::ops::Range;
 

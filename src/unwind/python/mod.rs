@@ -23,7 +23,7 @@
 //!    is corrupted, the walk ends and Python frames are no longer recorded, but nothing else happens.
 //!
 //! 3. A code object, its name, file and line table must have the expected types. When a walk first reaches a code
-//!    object, the addresses of the types of these objects are compared with the expected addresses (`code`).
+//!    object, the objects' type addresses are compared with the expected addresses (`code`).
 //!
 //! 4. The native stack must agree with the Python frames (`merge`). Since 3.11, each C stack address that is found
 //!    through the Python frames must be inside a native frame. Before 3.11, the native stack must have as many

@@ -43,8 +43,8 @@ pub(super) struct UnwindRow<'a> {
     section: EhFrame<Bytes>,
     encoding: gimli::Encoding,
     pub(super) row: &'a UnwindTableRow<usize, UnwindStorage>,
-    /// Whether this frame is a signal trampoline. The frame above a signal trampoline did not call the trampoline, but
-    /// was interrupted by a signal.
+    /// Whether this frame is a signal trampoline. The caller of such a frame did not call the trampoline, but was
+    /// interrupted by a signal.
     pub(super) is_signal: bool,
 }
 

@@ -202,8 +202,8 @@ impl StackCacheMemory {
         let (sets, tag) = key.sets_and_tag();
         for number in self.numbers_with(sets, tag) {
             let stack = &self.stacks[number];
-            // Two stacks with the same layout have the same hash if and only if their words are equal. So one hash is
-            // enough to compare the present stack with all cached stacks of the same layout.
+            // Two stacks with the same layout have the same hash if their words are equal, and practically never
+            // otherwise. So one hash is enough to compare the present stack with all cached stacks of the same layout.
             let hash = match computed {
                 Some((layout, hash)) if layout == stack.layout && stack.has_key(key, bp) => Some(hash),
                 _ if number == expected || hashed == MAX_HASHES => None,
