@@ -14,7 +14,7 @@
 /// Whether the process has more privileges than the user who started it. If the process has more privileges, the user's
 /// settings must be ignored.
 pub fn is_privileged() -> bool {
-    // SAFETY: the call takes any number.
+    // SAFETY: the call accepts any number.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
@@ -27,7 +27,7 @@ pub fn user() -> u32 {
 /// Path by which this program was started, available even without `/proc`.
 pub fn program_path() -> Option<std::path::PathBuf> {
     use std::os::unix::ffi::OsStrExt as _;
-    // SAFETY: the call takes any number.
+    // SAFETY: the call accepts any number.
     let path = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const std::ffi::c_char;
     if path.is_null() {
         return None;

@@ -212,7 +212,7 @@ fn last_line(facts: &libc::stat) -> LastLine {
 fn last_byte(facts: &libc::stat) -> io::Result<Option<u8>> {
     let position = match is_appended() {
         true => facts.st_size,
-        // SAFETY: lseek takes any number, and an offset of 0 from the current position does not move the position.
+        // SAFETY: lseek accepts any number, and an offset of 0 from the current position does not move the position.
         false => unsafe { libc::lseek(libc::STDERR_FILENO, 0, libc::SEEK_CUR) },
     };
     let Some(before) = u64::try_from(position).map_err(io::Error::other)?.checked_sub(1) else {
@@ -309,13 +309,13 @@ fn is_for_messages(facts: &libc::stat) -> bool {
 }
 
 fn is_appended() -> bool {
-    // SAFETY: F_GETFL takes any number and no pointer.
+    // SAFETY: F_GETFL accepts any number and takes no pointer.
     let flags = unsafe { libc::fcntl(libc::STDERR_FILENO, libc::F_GETFL) };
     flags != -1 && flags & libc::O_APPEND != 0
 }
 
 fn is_terminal() -> bool {
-    // SAFETY: isatty takes any number.
+    // SAFETY: isatty accepts any number.
     unsafe { libc::isatty(libc::STDERR_FILENO) == 1 }
 }
 

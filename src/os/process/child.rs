@@ -65,7 +65,7 @@ pub extern "C" fn note_inherited() {
         Ordering::Relaxed,
     );
     for number in STANDARD_DESCRIPTORS {
-        // SAFETY: F_GETFD takes any number and no pointer.
+        // SAFETY: F_GETFD accepts any number and takes no pointer.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
             CLOSED_DESCRIPTORS.fetch_or(1 << number, Ordering::Relaxed);
         }
@@ -169,7 +169,7 @@ impl InheritedActions {
         }
         set_mask(&mask);
         let missed = SIGNALS_BEFORE_EXEC.swap(0, Ordering::SeqCst);
-        // SAFETY: raise takes any number, and the signals have their inherited actions again.
+        // SAFETY: raise accepts any number, and the signals have their inherited actions again.
         HANDLED_SIGNALS.iter().filter(|signal| missed & signal_bit(**signal) != 0).for_each(
             |signal| unsafe {
                 libc::raise(*signal);
@@ -232,7 +232,7 @@ fn close_if_placeholder(number: i32) {
         libc::fstat(number, &mut found) == 0 && libc::stat(c"/dev/null".as_ptr(), &mut placeholder) == 0
     };
     if are_known && found.st_rdev == placeholder.st_rdev {
-        // SAFETY: close takes any number; in the child before `exec` nothing uses the descriptor.
+        // SAFETY: close accepts any number; in the child before `exec` nothing uses the descriptor.
         unsafe { libc::close(number) };
     }
 }
@@ -255,7 +255,7 @@ fn wait_for_end(process: i32) {
 
 /// Waits until the process has ended or, if `options` contains WSTOPPED, until it is stopped. The change is not
 /// consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited for. With
-/// WNOHANG, also returns `None` if its state has not changed.
+/// WNOHANG, also returns `None` if the process's state has not changed.
 fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
@@ -295,7 +295,8 @@ fn stop_with_command(command: i32, signal: i32) {
     restore_action(TERMINAL_STOP_SIGNAL, stop_key.as_ref());
     restore_action(libc::SIGCONT, continued.as_ref());
     if let Some(watcher) = watcher {
-        // SAFETY: kill takes any two numbers, and waitpid accepts a null status; the helper is a child of this process.
+        // SAFETY: kill accepts any two numbers, and waitpid accepts a null status. The helper is a child of this
+        // process.
         unsafe {
             libc::kill(watcher, libc::SIGKILL);
             libc::waitpid(watcher, null_mut(), 0);
@@ -330,7 +331,7 @@ fn is_stopped(command: i32) -> bool {
 }
 
 fn raise(signal: i32) {
-    // SAFETY: raise takes any number.
+    // SAFETY: raise accepts any number.
     unsafe { libc::raise(signal) };
 }
 
@@ -384,7 +385,7 @@ fn read_state(stat: &std::ffi::CStr) -> Option<u8> {
 }
 
 fn send_signal(process: i32, signal: i32) {
-    // SAFETY: kill takes any two numbers, and the target is a child of this process that is not reaped yet.
+    // SAFETY: kill accepts any two numbers, and the target is a child of this process that is not reaped yet.
     unsafe { libc::kill(process, signal) };
 }
 

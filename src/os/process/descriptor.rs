@@ -67,7 +67,7 @@ impl fmt::Display for FileId {
 pub fn stat_descriptor(number: i32) -> io::Result<libc::stat> {
     // SAFETY: all-zero is a valid `stat`.
     let mut facts: libc::stat = unsafe { std::mem::zeroed() };
-    // SAFETY: fstat takes any number and writes to `facts`.
+    // SAFETY: fstat accepts any number and writes to `facts`.
     match unsafe { libc::fstat(number, &mut facts) } {
         0 => Ok(facts),
         _ => Err(io::Error::last_os_error()),

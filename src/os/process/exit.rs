@@ -119,7 +119,7 @@ unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let theirs = unsafe {
         std::mem::transmute::<usize, unsafe extern "C" fn(c_int) -> !>(ORIGINAL_EXIT.load(Ordering::Acquire))
     };
-    // SAFETY: `_exit` takes any number.
+    // SAFETY: `_exit` accepts any number.
     unsafe { theirs(status) }
 }
 

@@ -478,7 +478,7 @@ mod tests {
         }
         #[inline(never)]
         fn by_table(device: u64) -> u32 {
-            // SAFETY: the function takes any number.
+            // SAFETY: the function accepts any number.
             unsafe { gnu_dev_major(device) }
         }
         let before = by_table(0x801);

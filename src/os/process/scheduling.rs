@@ -30,8 +30,8 @@ pub fn apply_process_scheduling(threads: &[i32]) {
             libc::sched_setscheduler(0, libc::SCHED_OTHER, &zeroed::<sched_param>());
         }
     }
-    // SAFETY: both calls take any number; 0 means the calling thread, and the process id means the first thread of the
-    // process.
+    // SAFETY: both calls accept any number; 0 means the calling thread, and the process id means the first thread of
+    // the process.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, libc::getpriority(PRIO_PROCESS, std::process::id())) };
 }
 
@@ -39,7 +39,7 @@ pub fn apply_process_scheduling(threads: &[i32]) {
 /// this function only on gpuflame's own threads that use little CPU time.
 pub fn run_first() {
     const NICE: i32 = -10;
-    // SAFETY: the call takes any number; 0 means the calling thread.
+    // SAFETY: the call accepts any number; 0 means the calling thread.
     unsafe { libc::setpriority(PRIO_PROCESS, 0, NICE) };
 }
 

@@ -36,24 +36,24 @@ impl Epilogue {
         let (mut words, mut rbp) = (0_u32, None);
         loop {
             let (length, popped) = match *code {
-                // ret, rep ret
+                // The instruction `ret` or `rep ret`.
                 [0xc3, ..] | [0xf3, 0xc3, ..] => break,
-                // add imm, %rsp
+                // The instruction `add imm, %rsp`.
                 [0x48, 0x83, 0xc4, bytes, ..] if bytes < 0x80 && bytes % 8 == 0 => (4, u32::from(bytes) / 8),
                 [0x48, 0x81, 0xc4, a, b, 0, 0, ..] if a % 8 == 0 => {
                     (7, u32::from(u16::from_le_bytes([a, b])) / 8)
                 }
-                // pop of any register but rsp
+                // A `pop` of any register except rsp.
                 [0x5d, ..] => {
                     rbp = Some(words);
                     (1, 1)
                 }
                 [0x58..=0x5b | 0x5e | 0x5f, ..] => (1, 1),
                 [0x41, 0x58..=0x5f, ..] => (2, 1),
-                // vzeroupper, xor %eax, %eax
+                // The instruction `vzeroupper` or `xor %eax, %eax`.
                 [0xc5, 0xf8, 0x77, ..] => (3, 0),
                 [0x31 | 0x33, 0xc0, ..] => (2, 0),
-                // mov of a register to rax
+                // A `mov` of a register to rax.
                 [0x48, 0x89, to, ..] if to & 0b11_000_111 == 0b11_000_000 => (3, 0),
                 [0x89, to, ..] if to & 0b11_000_111 == 0b11_000_000 => (2, 0),
                 _ => return None,
@@ -86,7 +86,7 @@ mod tests {
         // The code is `add $0x28, %rsp; pop %rbx; pop %rbp; pop %r12; ret`: rbp is stored below r12 and the return
         // address.
         assert_eq!(read(&[0x48, 0x83, 0xc4, 0x28, 0x5b, 0x5d, 0x41, 0x5c, 0xc3]), Some((9, 3)));
-        // vzeroupper; mov %rbx, %rax; add $0x108, %rsp; ret
+        // The code is `vzeroupper; mov %rbx, %rax; add $0x108, %rsp; ret`.
         assert_eq!(
             read(&[0xc5, 0xf8, 0x77, 0x48, 0x89, 0xd8, 0x48, 0x81, 0xc4, 8, 1, 0, 0, 0xc3]),
             Some((34, 1))
@@ -100,17 +100,17 @@ mod tests {
             &[][..],
             &[0x48, 0x83, 0xc4],
             &[0x48, 0x83, 0xc4, 8],
-            // pop %rsp; ret
+            // The code is `pop %rsp; ret`.
             &[0x5c, 0xc3],
-            // add $-8, %rsp; ret
+            // The code is `add $-8, %rsp; ret`.
             &[0x48, 0x83, 0xc4, 0xf8, 0xc3],
-            // add $4, %rsp; ret
+            // The code is `add $4, %rsp; ret`.
             &[0x48, 0x83, 0xc4, 4, 0xc3],
-            // leave; ret: code with a frame pointer
+            // The code is `leave; ret`, which belongs to code with a frame pointer.
             &[0xc9, 0xc3],
-            // mov %rax, %rsp; ret
+            // The code is `mov %rax, %rsp; ret`.
             &[0x48, 0x89, 0xc4, 0xc3],
-            // add $0x10008, %rsp; ret: a frame larger than the limit
+            // The code is `add $0x10008, %rsp; ret`, which belongs to a frame larger than the limit.
             &[0x48, 0x81, 0xc4, 8, 0, 1, 0, 0xc3],
             &[0x48, 0x81, 0xc4, 8, 0x40, 0, 0, 0xc3],
             // jmp
