@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
-//! next to the library. The first file is a symbolic link named like the soname. Through this link, a program that is
-//! linked against `target/release/libgpuflame.so` finds the library there. The second file is the small library that
-//! can be preloaded into a whole shell.
+//! next to the library. The first file is a symbolic link named like the soname. A program that is linked against
+//! `target/release/libgpuflame.so` finds the library through this link. The second file is the small library that can
+//! be preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -12,10 +12,10 @@ use std::{env, fs, io};
 const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
-/// A stub that is linked in place of one of glibc's libraries. A stub exports functions with the symbol versions that
-/// they had before glibc moved them into the C library (in 2.32 and 2.34). Without the stubs, the linker would find
-/// these functions in a newer glibc under newer symbol versions. A library that is linked against the stubs also runs
-/// on newer systems, like any program with the old symbol versions.
+/// A stub that is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved functions from other libraries
+/// into the C library. A stub exports such functions with the symbol versions that they had before. Without the stubs,
+/// the linker would find these functions in a newer glibc under newer symbol versions. A library that is linked against
+/// the stubs also runs on newer systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // These functions have no symbol version. If an older glibc lacks such a function, the function's address
-            // is null, and the standard library works without it.
+            // The functions in this row have no symbol version. If an older glibc lacks such a function, the function's
+            // address is null, and the standard library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },
@@ -71,7 +71,7 @@ fn main() -> io::Result<()> {
             }
         }
     }
-    // target/release/build/NAME/out
+    // `out` is the folder target/release/build/NAME/out.
     if let Some(profile) = out.ancestors().nth(3) {
         for folder in [profile.to_owned(), profile.join("deps")] {
             if let Err(error) = build_preload(&folder) {
@@ -91,7 +91,7 @@ fn main() -> io::Result<()> {
 }
 
 impl StubLibrary {
-    /// Builds the stub, a library that exports the names and contains no code.
+    /// Builds the stub, a library that exports the names of the functions and contains no code.
     fn build(&self, folder: &Path) -> io::Result<()> {
         let (mut code, mut map) = (String::new(), String::new());
         for (version, symbols) in self.versions {

@@ -34,16 +34,16 @@ enum { IS_SECURE = 23, READ_WRITE = 3, PRIVATE_ANONYMOUS = 0x22, LAZY_GLOBAL = 0
  * NVTX reads NVTX_INJECTION64_PATH. libgpuflame.so reads _GPUFLAME_PRELOAD, so that it can refuse to work with the
  * preload stub of another release. libgpuflame.so also reads _GPUFLAME_STDERR, which identifies the file that was open
  * as descriptor 2 when the program started. `gpuflame run --preload` sets _GPUFLAME_LOAD, which makes this stub load
- * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. This works only in
- * programs with glibc, which libgpuflame.so needs. The names are an array of arrays, because an array of pointers would
- * need relocations. */
+ * libgpuflame.so immediately, so that the program can call libgpuflame.so before CUDA is loaded. Loading libgpuflame.so
+ * immediately works only in programs that use glibc, because libgpuflame.so needs glibc. The names are an array of
+ * arrays, because an array of pointers would need relocations. */
 enum { DRIVER, NVTX, OWN, STDERR, PRELOAD, AT_ONCE, NAMES };
 static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTION64_PATH=", "_GPUFLAME_PRELOAD=",
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of variables and its strings, if they are short enough. This memory is in a page to which the
- * loader writes in any case, so it costs no additional page. */
+/* Memory for the new list of environment variables and its strings. It is used if the list and the strings fit. This
+ * memory is in a page to which the loader writes in any case, so it costs no additional page. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -64,7 +64,7 @@ static char *append(char *at, const char *text, size_t bytes)
 }
 
 /* Searches LD_PRELOAD for the entry with this library's file name. Returns the start of the entry, and sets `end` to
- * the start of the file name in it. Returns NULL if there is no such entry. */
+ * the start of the file name within the entry. Returns NULL if there is no such entry. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -211,8 +211,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* Another thread may be reading the old list. Therefore the list is replaced with one atomic store, and the old
-     * list is not freed. */
+    /* Another thread may be reading the old list of environment variables. Therefore the list is replaced with one
+     * atomic store, and the old list is not freed. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     load(has[AT_ONCE] ? library : NULL);
 }

@@ -2,14 +2,15 @@
  * needs C99 or C++11, or later versions.
  *
  * A program can link the library (-lgpuflame), or the library can be injected into the program (CUDA_INJECTION64_PATH
- * or LD_PRELOAD). If both happen, in any order, the process still has only one session. GPUFLAME_* environment
- * variables configure recording. The outputs are written when the process exits.
+ * or LD_PRELOAD). Even if the library is both linked and injected, in any order, the process has only one session.
+ * GPUFLAME_* environment variables configure recording. The outputs are written when the process exits.
  *
  * If GPUFLAME_HEADER_ONLY is defined before this header is included, nothing is linked (an old glibc needs -ldl). If
  * libgpuflame was injected into the process, the functions of this header find it. If the library is absent, the
- * functions do nothing, return GPUFLAME_ABSENT, and cost about 30 ns per call. With this mode, a library can define
- * ranges and windows without adding a dependency for its users. The driver loads gpuflame when CUDA starts. Calls
- * before CUDA starts, and calls within 10 ms after the last of them, do nothing and are not counted.
+ * functions do nothing, return GPUFLAME_ABSENT, and cost about 30 ns per call. In header-only mode, a library can
+ * define ranges and windows without adding a dependency for its users. The CUDA driver loads gpuflame when CUDA starts.
+ * Before CUDA starts, calls do nothing and are not counted. The same applies to calls within 10 ms after the last such
+ * call.
  *
  * Any thread may call any function at any time, also concurrently, but not in a signal handler. Windows, steps and
  * outputs belong to the process. Ranges and gpuflame_last_error() belong to the calling thread. No function ends the
@@ -95,9 +96,9 @@ int gpuflame_start(void);
 
 /* Closes the window. Launches in the window are tracked until their GPU work ends, even if that is much later. Launches
  * after this call are counted as "outside" and not recorded. One second after this call, launches are no longer
- * counted. After another second, a launch only costs the time that CUPTI needs to record it. If the window is already
- * closed, the call has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This function does
- * not wait for the GPU. */
+ * counted. From two seconds after this call, a launch only costs the time that CUPTI needs to record it. If the window
+ * is already closed, the call has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This
+ * function does not wait for the GPU. */
 int gpuflame_stop(void);
 
 /* Returns 1 if launches are currently recorded: a window is open and gpuflame has not failed. Otherwise returns 0. The
@@ -125,12 +126,13 @@ int gpuflame_mark(const char *text);
  * unchanged. If the process is killed, its checkpoint still has the prefix that applied when recording started. */
 int gpuflame_set_output(const char *prefix);
 
-/* Fills in the results so far. Recording continues. The numbers are the same as the ledger would contain if the process
- * ended now. The numbers cover all windows so far. No number ever decreases, except for pending launches and for idle
- * times, whose cause may be found later. So the difference between the results of two calls covers the time between the
- * calls. The function first collects the completed GPU work, like gpuflame_flush(). A call takes longer the more
- * different stacks there are (a few milliseconds for thousands of stacks), so do not call it in every step. If the size
- * of the structure is too small, the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
+/* Fills in the results of the run so far. Recording continues. The numbers are the same as the ledger would contain if
+ * the process ended now. The numbers cover all windows so far. No number ever decreases, with two exceptions. The
+ * number of pending launches decreases when GPU work completes, and an idle time decreases if its cause is found later.
+ * So the difference between the results of two calls covers the time between the calls. The function first collects the
+ * completed GPU work, like gpuflame_flush(). A call takes longer the more different stacks there are (a few
+ * milliseconds for thousands of stacks), so do not call it in every step. If the size of the structure is too small,
+ * the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
 int gpuflame_stats(struct gpuflame_statistics *stats);
 
 /* Collects the activity records of the GPU work that has completed so far, without waiting for GPU work in flight.
@@ -161,7 +163,7 @@ const char *gpuflame_last_error(void);
 } /* extern "C" */
 #endif
 
-#else /* With GPUFLAME_HEADER_ONLY, the same functions look up the library at run time. This needs GCC or Clang, on Linux. */
+#else /* With GPUFLAME_HEADER_ONLY, the functions look up the library at run time. Needs GCC or Clang, on Linux. */
 
 #include <dlfcn.h>
 #include <string.h>
@@ -178,15 +180,15 @@ const char *gpuflame_last_error(void);
 extern "C" {
 #endif
 
-/* Variables that all source files of a program or library share if they include this header. Only a successful search
- * is cached. */
+/* Variables that are shared by all source files of a program or library that include this header. Only a successful
+ * search for the library is cached. */
 GPUFLAME_SHARED_ void *gpuflame_library_ = 0;
 GPUFLAME_SHARED_ long gpuflame_asked_ = 0;
 GPUFLAME_SHARED_ void *gpuflame_functions_[16] = {0};
 
 /* Returns the library if it is loaded in this process. At most one thread queries the loader, and at most once every 10
- * ms. The driver loads the library into a separate scope. There the loader finds the library by its file name, but not
- * by the names of its functions. */
+ * ms. The driver loads the library into a separate scope. In that scope, the loader finds the library by its file name,
+ * but not by the names of its functions. */
 GPUFLAME_UNUSED_ static void *gpuflame_find_library_(void)
 {
     void *found = __atomic_load_n(&gpuflame_library_, __ATOMIC_ACQUIRE);
@@ -342,7 +344,7 @@ public:
     GPUFLAME_NODISCARD_MADE_ Window() : status_(gpuflame_start()) {}
     ~Window() { close(); }
 
-    /* Closes the window early. Closing twice has no effect. */
+    /* Closes the window early. A second call has no effect. */
     void close() {
         if (status_ == GPUFLAME_OK) {
             gpuflame_stop();

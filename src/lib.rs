@@ -1,8 +1,8 @@
 //! Draws GPU flame graphs, which show every nanosecond of GPU time under the CPU stack that launched the work.
 //!
 //! Most programs do not need this crate: `CUDA_INJECTION64_PATH=libgpuflame.so ./app` records the whole run of any CUDA
-//! program, and the command `gpuflame` reads the result. The crate is for Rust programs that want to control *when* to
-//! record, name *what* they do, or read recordings.
+//! program, and the command `gpuflame` reads the result. The crate is for Rust programs that control *when* to record,
+//! name *what* they do, or read recordings.
 //!
 //! # Recording
 //!
@@ -36,7 +36,7 @@
 //! # Reading
 //!
 //! With the feature `read`, `gpuflame::read` explains a recording, or a trace from another tool. The result is a
-//! `gpuflame::Run`, which can draw any view in any format that needs only sums.
+//! `gpuflame::Run`. It can draw any view in any format that can be made from sums alone.
 //!
 //! ```
 //! # #[cfg(feature = "read")]
@@ -63,14 +63,14 @@
 //!
 //! # Inside
 //!
-//! gpuflame has two roles. Inside a CUDA process, it *records*. Inside that process or in another, it *explains* what
-//! was recorded. ARCHITECTURE.md describes both. Modules that this documentation does not list are only for gpuflame's
-//! own command, shared library and tests. They change without notice.
+//! gpuflame has two roles. Inside a CUDA process, it *records*. In the same process or in another process, it
+//! *explains* the recording. ARCHITECTURE.md describes both roles. Modules that this documentation does not list are
+//! only for gpuflame's own command, shared library and tests. Such modules change without notice.
 
 #![deny(unsafe_code)]
 
-/// Ledger of a run: counts of launches and activities that were seen, matched and lost. In each equation of the ledger,
-/// the counts must add up.
+/// Ledger of a run: counts of launches and activities that were seen, matched and lost. The counts in each equation of
+/// the ledger must add up.
 pub mod ledger {
     pub use gpuflame_explain::graphs::NodeTally;
     pub use gpuflame_explain::join::{Activities, Launches, Tally};

@@ -4,7 +4,7 @@
     PREBUILT_GPUFLAME=target/release pip install .   # uses the files in that folder, as they are
     pip install -e .                                # Python files from the clone, library and command from target/release
 
-The platform tag of the wheel is that of this machine, unless PREBUILT_GPUFLAME_PLATFORM names another one
+The wheel gets the platform tag of this machine, unless PREBUILT_GPUFLAME_PLATFORM names another platform
 (`manylinux_2_17_x86_64`).
 """
 

@@ -1,8 +1,8 @@
 //! The library's global allocator. This allocator uses only gpuflame's own heap, never the application's heap.
 //!
 //! If an allocation failed, the standard library would abort the process, which belongs to the application. Therefore,
-//! on gpuflame's own threads, a failed allocation does not return, but ends the thread. For the application's threads,
-//! the heap has a reserve.
+//! on gpuflame's own threads, a failed allocation does not return, but ends the thread. For allocations by the
+//! application's threads, the heap has a reserve of memory.
 
 use std::alloc::{GlobalAlloc, Layout};
 

@@ -51,7 +51,7 @@ pub extern "C" fn InitializeInjection() -> c_int {
 /// Always returns 1. After a result of 0, NVTX would unload the library.
 ///
 /// # Safety
-/// The caller is NVTX, which passes the arguments that it documents.
+/// The caller must be NVTX, and must pass the arguments that NVTX documents.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn InitializeInjectionNvtx2(table: Option<GetExportTable>) -> c_int {
     let _ = run_guarded(|| {

@@ -1,8 +1,8 @@
 //! Handles preloading and linking, which are the two ways to load the library into a process without the CUDA driver.
 //!
 //! A preloaded library only sets environment variables. These variables make the CUDA driver inject the library if the
-//! program ever loads the driver. So a process without CUDA only spends the time for one search of the environment, and
-//! nothing is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
+//! program ever loads the driver. Therefore a process without CUDA only spends the time to search the environment once.
+//! Nothing is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -119,7 +119,8 @@ pub(crate) fn forward_to_linked_copy() -> bool {
     true
 }
 
-/// As [`forward_to_linked_copy`], but for the call of NVTX, which may also inject another copy of this library.
+/// Does the same as [`forward_to_linked_copy`] for the call from NVTX, which may also inject another copy of this
+/// library.
 pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
     let Some(entry) = entry_of_linked_copy(c"InitializeInjectionNvtx2") else { return false };
     // SAFETY: a library that exports gpuflame_start also exports this entry with this type.
@@ -133,8 +134,8 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // The path of this copy is found through a private function. `gpuflame_start` is unsuitable, because even in this
-    // file the loader resolves it to the linked copy.
+    // The path of this copy is found through the address of a private function. `gpuflame_start` is unsuitable, because
+    // even in this file the loader resolves it to the linked copy.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

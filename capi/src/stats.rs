@@ -80,7 +80,7 @@ impl CallerStruct {
     /// Writes `stats` to the caller's structure.
     ///
     /// # Safety
-    /// The contract of [`CallerStruct::new`] is still fulfilled, and the structure may be written.
+    /// The caller still fulfils the contract of [`CallerStruct::new`], and the structure may be written.
     pub(crate) unsafe fn fill(&self, stats: &Stats) {
         let mut all = Statistics::from_stats(stats);
         all.size = self.size.min(size_of::<Statistics>()) as u64;
@@ -100,7 +100,7 @@ impl Statistics {
         let timed = || devices().filter(|device| device.time.is_some());
         let mut idle_by_cause_ns = [0; 6];
         for device in timed() {
-            // The structure has no separate fields for start-up and shutdown.
+            // The structure has no separate fields for the idle time during start-up and shutdown.
             let (opening, closing) = (device.opening + device.start_up, device.closing + device.shutdown);
             let parts = device.between.into_iter().chain([opening, closing]);
             idle_by_cause_ns.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);

@@ -1,12 +1,12 @@
-//! Registers destructors of thread-local variables without the C library's function for that.
+//! Registers destructors of thread-local variables without the C library's function for this purpose.
 //!
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
 //! the process if there is no memory for an entry. Glibc's version also waits for the loader's lock, which the first
 //! CUDA call may hold. Therefore this file defines another version, which the linker prefers for the code of this
-//! library. No other library sees this version. Threads of gpuflame register no destructors, because they either live
-//! until the process ends or have nothing to drop that another thread needs. Each thread of the application has a list
-//! of destructors, which is stored under a key from `pthread_key_create`. If there is no memory for an entry, the
-//! destructor is not called.
+//! library. No other library sees this version of the function. The threads that gpuflame creates do not register
+//! destructors. They either live until the process ends, or have nothing to drop that another thread needs. Each thread
+//! of the application has a list of destructors, which is stored under a key from `pthread_key_create`. If there is no
+//! memory for an entry, the destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;
@@ -71,7 +71,7 @@ fn key() -> Option<libc::pthread_key_t> {
     }
     pinning::pin_library();
     let mut key = 0;
-    // SAFETY: `key` is a place to write to, and `pin_library` keeps the function loaded.
+    // SAFETY: `key` may be written, and `pin_library` keeps the function loaded.
     if unsafe { libc::pthread_key_create(&mut key, Some(run_destructors)) } != 0 {
         return None;
     }

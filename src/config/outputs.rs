@@ -1,4 +1,5 @@
-//! Makes the names of output files from the user's path prefix. The names differ from those of all existing files.
+//! Makes the names of output files from the user's path prefix. A name that is chosen never belongs to an existing
+//! file.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,13 +20,13 @@ pub struct PrefixMacros {
     pub program: OsString,
     /// `%t`: the time at which gpuflame was loaded into the process, in seconds since 1970.
     pub time: u64,
-    /// Environment variables of the process. `%r` and `%q{NAME}` are replaced by their values.
+    /// Environment variables of the process. `%r` and `%q{NAME}` are replaced by the values of such variables.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
-/// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank, each
-/// paired with the launcher's variable for the number of ranks, if it has one. The first rank variable that is set is
-/// used. `LOCAL_RANK` is last, because it contains only the rank within the machine.
+/// Environment variables in which launchers (torchrun, Open MPI, PMIx, MPICH and Slurm) store a process's rank. Each is
+/// paired with the launcher's variable for the number of ranks, if the launcher has such a variable. The first rank
+/// variable that is set is used. `LOCAL_RANK` is last, because it contains only the rank within the machine.
 const RANK_VARIABLES: [(&str, Option<&str>); 6] = [
     ("RANK", Some("WORLD_SIZE")),
     ("OMPI_COMM_WORLD_RANK", Some("OMPI_COMM_WORLD_SIZE")),
@@ -84,9 +85,9 @@ fn host() -> String {
     if name.trim().is_empty() { "localhost".to_owned() } else { name.trim().to_owned() }
 }
 
-/// Replaces the macros in `prefix`, which may be non-UTF-8. Unknown macros are left unchanged. So are `%n` and `%w`,
-/// which [`Outputs`] replaces later, when the existing files and the window are known. A `/` in a value is replaced by
-/// `_`, because values are parts of file names, not folders.
+/// Replaces the macros in `prefix`, which may be non-UTF-8. Unknown macros are left unchanged. The macros `%n` and `%w`
+/// are also left unchanged. [`Outputs`] replaces them later, when the existing files and the window are known. A `/` in
+/// a value is replaced by `_`, because values are parts of file names, not folders.
 pub fn expand(prefix: &OsStr, macros: &PrefixMacros) -> OsString {
     let mut out = Vec::with_capacity(prefix.len() + 32);
     let mut rest = prefix.as_bytes();
@@ -148,12 +149,12 @@ impl Outputs {
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files. The `%w` in the prefix is then replaced by the number of the window.
+    /// Whether each window has its own files. If so, the window's number replaces the `%w` in the prefix.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
 
-    /// Returns the prefix for the outputs of the window with this number.
+    /// Returns the prefix for the output files of the window with this number.
     pub fn for_window(&self, number: u64) -> Self {
         Self { prefix: replaced(&self.prefix, "%w", &number.to_string()) }
     }
@@ -163,10 +164,10 @@ impl Outputs {
         Self { prefix: replaced(&self.prefix, "%w", "all") }
     }
 
-    /// Chooses the file names for a set of outputs, one for each item of `suffixes`. No file with a chosen name may
-    /// exist, and all names of the set contain the same number. `claim` returns true if no other process is about to
-    /// create files with the names passed to it. Returns the names, and a [`RenamedOutput`] for each output whose first
-    /// choice was taken.
+    /// Chooses the file names for a set of outputs, one for each item of `suffixes`. No file may already have a chosen
+    /// name. All names of the set contain the same number. `claim` returns true if no other process is about to create
+    /// files with the names passed to it. Returns the names, and a [`RenamedOutput`] for each output whose first choice
+    /// was taken.
     pub fn choose_names(
         &self,
         suffixes: &[&str],

@@ -5,10 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Maximum length of a program's name, in bytes. The name of a module may be longer. It is then not used, because the
-/// names of output files must be short.
+/// Maximum length of a program's name, in bytes. The name of a module may be longer. Such a long name is not used,
+/// because the names of output files must be short.
 const MAX_NAME_BYTES: usize = 100;
-/// File extensions of Python programs. They are removed from a program's name.
+/// File extensions of Python programs, which are removed from a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];
 /// The only long option of the interpreter whose value is a separate argument.
 const LONG_OPTION_WITH_VALUE: &[u8] = b"--check-hash-based-pycs";

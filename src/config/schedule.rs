@@ -22,19 +22,20 @@ pub struct WindowPlan {
     pub duration: Option<Duration>,
     /// Maximum number of windows per run, if windows have a duration; 0: no limit.
     pub repeat: u64,
-    /// Steps during which a window may be open, counted from 1. `None`: all steps, and the time before the first step.
+    /// Steps during which a window may be open, counted from 1. `None`: windows may be open during all steps and before
+    /// the first step.
     pub steps: Option<Range<u64>>,
-    /// Maximum number of launches per window. The window closes when this number is reached.
+    /// Maximum number of launches per window. A window closes when it reaches this number of launches.
     pub max_launches: Option<u64>,
-    /// Maximum number of bytes that are written to files while a window is open. The window closes when this number is
-    /// reached.
+    /// Maximum number of bytes that are written to files while a window is open. A window closes when it reaches this
+    /// number of bytes.
     pub max_bytes: Option<u64>,
 }
 
 /// Progress of the recorded program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RunProgress {
-    /// Time since a moment that the caller chooses and never changes.
+    /// Time since a fixed moment, which the caller has chosen.
     pub time: Duration,
     /// Number of steps that have begun so far.
     pub steps: u64,
@@ -67,7 +68,7 @@ pub struct Schedule {
     runs: u64,
     /// The open window, and the progress when it opened; `None` if no window is open.
     open: Option<(WindowId, RunProgress)>,
-    /// The last window that reached a limit. This window is not opened again.
+    /// The last window that reached a limit. A window that has reached a limit is not opened again.
     exhausted: Option<WindowId>,
 }
 
@@ -142,7 +143,7 @@ impl WindowPlan {
     }
 
     /// Returns the number of the cycle whose window is open when `elapsed` has passed since the beginning of the run.
-    /// Returns `None` if no window is open then.
+    /// Returns `None` if no window is open at that time.
     fn cycle(&self, elapsed: Duration) -> Option<u64> {
         let elapsed = elapsed.as_nanos();
         let (cycle, within) = match self.length() {

@@ -1,10 +1,10 @@
-//! Writes the activity table: a CSV file with a row per activity. The row is written when the join emits the activity
-//! (matched to its launch), so that only names need to be stored.
+//! Writes the activity table: a CSV file with a row per activity. A row is written as soon as the join has matched the
+//! activity to its launch, so that only names need to be stored.
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
-//! have no row. The table of stacks (`stack_table`) counts them. The columns `stack` and `created_stack` contain ids of
-//! stacks in that table.
+//! have no row. The table of stacks (`stack_table`) counts such launches. The columns `stack` and `created_stack`
+//! contain ids of stacks in the table of stacks.
 
 use std::fmt::Write as _;
 use std::io::Write;

@@ -73,7 +73,7 @@ pub fn line(text: &str) -> Cow<'_, str> {
     text.chars().map(|c| if is_printable(c) { c } else { ' ' }).collect()
 }
 
-/// Whether the name is clean, as nearly all names are. A test of the bytes takes a tenth of the time of a test of the
+/// Whether the name is clean, as nearly all names are. Testing the bytes takes a tenth of the time of testing the
 /// characters. The loop does not stop at the first unclean byte, so that the compiler can compare many bytes at once.
 fn is_clean(name: &[u8]) -> bool {
     let is_trimmed = !matches!(name, [] | [b' ', ..] | [.., b' ']);

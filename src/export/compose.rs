@@ -163,7 +163,8 @@ impl<'a> Composer<'a> {
     }
 }
 
-/// Returns a copy of another view's sample, with `leaf_frame` on top. The copy has only the time and the count.
+/// Returns a copy of another view's sample, with `leaf_frame` on top. The copy has only the time and the count of the
+/// original sample.
 fn with_leaf_frame(sample: &Sample, leaf_frame: Option<LeafFrame>) -> Sample {
     let leaf_frames: Vec<LeafFrame> = sample.leaf.frames().chain(leaf_frame).collect();
     let [amount, count, ..] = sample.values;
@@ -207,7 +208,7 @@ pub fn stack(
 /// Returns the frames for a pause between two API calls, in this order:
 /// 1. the frames of functions that ran during the whole pause;
 /// 2. one frame for all functions that may have returned during the pause;
-/// 3. for each call, its other frames (at most `functions`) and the call itself;
+/// 3. for each of the two calls, its other frames (at most `functions`) and the call itself;
 /// 4. the NVTX ranges that were open at the second call.
 fn between(
     profile: &Profile,
@@ -384,7 +385,7 @@ pub fn work_name(profile: &Profile, work: Work) -> Cow<'_, str> {
     }
 }
 
-/// Returns the texts of the frames of `site`, root first, with numbers not folded. For a graph node, the frames of the
+/// Returns the texts of the frames of `site`, root first, without folding numbers. For a graph node, the frames of the
 /// launch come first, then the frames of the stack that created the node.
 pub fn stack_names(profile: &Profile, site: SampleSite) -> Vec<Cow<'_, str>> {
     folded_names(profile, site, NameFolding::Kept)

@@ -2,7 +2,7 @@
 //! gpuflame's recordings.
 //!
 //! In a file made from stored rows, API calls come first, then activities, then waits and recordings of CUDA events.
-//! Each of these groups is sorted by time. In a file written while the application runs, each record is written as soon
+//! Each group of lines is sorted by time. In a file written while the application runs, each record is written as soon
 //! as it is known. The only exception is a launch, which is written directly before its first activity. Kernels have
 //! the names that CUPTI reported. Fields of the format that were not recorded are 0.
 
@@ -20,8 +20,8 @@ use gpuflame_model::record::{
 /// stacks are written without a name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 
-/// A [`Sink`] that writes the text while the application runs. A row to which others refer must be passed to
-/// [`CuptiText::row`] before them.
+/// A [`Sink`] that writes the text while the application runs. A row to which other rows refer must be passed to
+/// [`CuptiText::row`] before those rows.
 #[derive(Debug)]
 pub struct CuptiText<W> {
     out: W,
@@ -31,7 +31,7 @@ pub struct CuptiText<W> {
     names: IdMap<NameId, String>,
     /// Launch of the activity that will be passed next.
     matched: Option<Launched>,
-    /// Buffer for the text of one row. Emptied when the row has been written.
+    /// Buffer for the text of one row. The buffer is emptied after the row was written.
     text: Vec<u8>,
     failed: Option<Error>,
 }
@@ -92,7 +92,7 @@ impl<W: Write> CuptiText<W> {
     /// Writes a call that waited or used a CUDA event.
     fn host_call(&mut self, id: CorrelationId, begun: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // A call that starts work has already been written as a launch.
+        // A call that starts GPU work has already been written as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, begun, nanos, context);
         }
@@ -136,8 +136,8 @@ impl<W: Write> Sink for CuptiText<W> {
     }
 }
 
-/// Whether an API function with this name starts GPU work in addition to waiting for it. A call to such a function
-/// counts as a launch.
+/// Whether an API function with this name starts GPU work in addition to waiting for it. A call to a function that
+/// starts GPU work counts as a launch.
 pub(super) fn starts_work(name: &str) -> bool {
     name.contains("Memcpy") || name.contains("Memset")
 }
@@ -198,7 +198,7 @@ pub fn sync(sync: &SyncRecord, text: &mut Vec<u8>) {
         _ => "UNKNOWN",
     };
     let (start, end) = (sync.start.0, sync.end.0);
-    // The sample programs of CUPTI print absent values as -1.
+    // CUPTI's sample programs print absent values as -1.
     let number = |id: Option<u32>| id.map_or_else(|| "-1".to_owned(), |id| id.to_string());
     let (stream, event) = (number(sync.stream.map(|id| id.0)), number(sync.event.map(|id| id.0)));
     push_line(

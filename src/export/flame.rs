@@ -1,5 +1,5 @@
-//! Builds the tree of a flame graph. Each node represents a path of frames from the root. The node has a weight of its
-//! own if a stack ends there.
+//! Builds the tree of a flame graph. Each node represents a path of frames from the root. A node has a weight of its
+//! own if a stack ends at the node.
 //!
 //! The tree is built once per file. Stacks that begin with the same frames share the nodes of these frames. A frame at
 //! which no stack ends or branches off takes 4 bytes. Writing the stacks needs memory for the tree and for the text of
@@ -20,7 +20,7 @@ use gpuflame_model::profile::{
 };
 use gpuflame_model::record::{Created, DeviceId, IdMap, Work};
 
-/// Flame graph tree. See the module's documentation.
+/// Flame graph tree, which the module's documentation describes.
 pub struct Flame {
     labels: Labels,
     /// Tree whose symbols are labels (indexes of texts).
@@ -41,12 +41,12 @@ struct FlameNode {
     children: (u32, u32),
 }
 
-/// Text after the number of frames, in the name of a merged frame. A merged frame replaces several frames that are too
-/// narrow to draw.
+/// Text that follows the number of frames in the name of a merged frame. A merged frame replaces several frames that
+/// are too narrow to draw.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selects the frames that are shown: all frames heavier than `lightest`, and frames of exactly this weight if their
-/// depth is at most `max_depth`. The parent of a shown frame is shown as well.
+/// Selects the frames that are shown. These are all frames heavier than `lightest`, and those frames of exactly the
+/// weight `lightest` whose depth is at most `max_depth`. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
     lightest: u64,
@@ -57,8 +57,8 @@ impl Detail {
     /// All frames.
     pub const ALL: Self = Self { lightest: 0, max_depth: usize::MAX };
 
-    /// Returns how many frames are shown of a run of `len` consecutive frames. `depth` is the number of frames between
-    /// the run and the root.
+    /// Returns how many of `len` consecutive frames with the weight `total` are shown. `depth` is the number of frames
+    /// between these frames and the root.
     fn shown(self, total: u64, depth: usize, len: usize) -> usize {
         match total.cmp(&self.lightest) {
             Ordering::Greater => len,
@@ -105,7 +105,7 @@ impl Flame {
     /// Returns a `Detail` with at most `max_frames` frames, and without frames lighter than `lightest`. The lightest
     /// frames are omitted first. Among frames of equal weight, those furthest from the root are omitted first.
     pub(super) fn detail(&self, lightest: u64, max_frames: usize) -> Detail {
-        // Weight, depth and length (in frames) of each run.
+        // Weight, depth and length (in frames) of each run of consecutive frames.
         let mut runs = Vec::new();
         let mut left = vec![(NodeId::ROOT, 0)];
         while let Some((node, depth)) = left.pop() {
@@ -266,9 +266,9 @@ impl Labels {
         self.intern_text(&frame.text, (frame.kind, frame.tag))
     }
 
-    /// Returns the label of a text. Frames of several kinds may have one text: `cudaMalloc` may be a call or a host
-    /// function. Then the label gets the last of these kinds in the order of [`ShownFrameKind`], so that the order of
-    /// the stacks does not matter.
+    /// Returns the label of a text. Frames of different kinds may have the same text: `cudaMalloc` may be a call or a
+    /// host function. In that case, the label gets the kind that comes last in the order of [`ShownFrameKind`], so that
+    /// the order of the stacks does not matter.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         match self.shapes.get_mut(label) {
@@ -331,19 +331,19 @@ fn with_slack(count: usize) -> usize {
 struct FlameBuilder {
     labels: Labels,
     tree: PrefixTree,
-    /// Data of the tree's nodes. May be shorter than the tree until `finish`: nodes after the last node with a weight
-    /// have no data yet.
+    /// Data of the tree's nodes. The list may be shorter than the tree until `finish`: nodes after the last node with a
+    /// weight have no data yet.
     nodes: Vec<FlameNode>,
-    /// Node at which each stack ends, keyed by the node where the stack starts and its site. A cache, because most
-    /// stacks have several samples.
+    /// Node at which each stack ends, keyed by the node where the stack starts and its site. The map is a cache, which
+    /// is useful because most stacks have several samples.
     stacks: IdMap<(NodeId, SiteKey), NodeId>,
     leaf_labels: LeafLabels,
     /// Buffer for the labels of one stack.
     leaf_first: Vec<u32>,
 }
 
-/// A [`SampleSite`] as four numbers, all of them initialised. Comparing two `SampleSite`s directly may read
-/// uninitialised padding, and valgrind reports each branch that depends on it.
+/// A [`SampleSite`] as four initialised numbers. Comparing two `SampleSite`s directly may read uninitialised padding,
+/// and valgrind reports each branch that depends on it.
 type SiteKey = [u32; 4];
 
 fn site_key(site: SampleSite) -> SiteKey {

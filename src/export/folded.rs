@@ -62,7 +62,8 @@ pub fn lost(losses: impl Iterator<Item = (Loss, u64)>, out: &mut dyn Write) -> R
     Ok(())
 }
 
-/// Returns the weight to write: `weight` itself in nanoseconds, or `weight` in microseconds, rounded half up.
+/// Returns the weight to write: `weight` in ns unchanged, or, if `is_micros` is true, converted to microseconds and
+/// rounded half up.
 pub fn shown(weight: u64, is_micros: bool) -> u64 {
     if is_micros { weight / 1000 + u64::from(weight % 1000 >= 500) } else { weight }
 }

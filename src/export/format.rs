@@ -52,7 +52,7 @@ pub struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    /// Prepares `view` of `profile` for drawing. Nothing is computed yet.
+    /// Prepares `view` of `profile` for drawing. The flame graph tree is not built yet.
     pub fn new(profile: &'a Profile, view: &'a View, options: &'a Options) -> Self {
         Self { profile, view, options, flame: OnceCell::new() }
     }
@@ -62,7 +62,7 @@ impl<'a> Drawing<'a> {
         self.view
     }
 
-    /// Returns the flame graph tree, which is built when it is first used, only once for all formats.
+    /// Returns the flame graph tree. The tree is built only once for all formats, when it is first used.
     pub fn flame(&self) -> &Flame {
         self.flame.get_or_init(|| Flame::build(self.profile, self.view, self.options))
     }

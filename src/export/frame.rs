@@ -40,9 +40,9 @@ impl<'a> ComposedFrame<'a> {
         Label::new(self.kind, text, self.tag)
     }
 
-    /// Returns the text for formats that gpuflame can read back. Only characters that must not be between two `;` are
-    /// replaced. A number at the end of the text stays, because readers of these formats do not take it for a weight.
-    /// Numbers in names are folded when the file is read, not here.
+    /// Returns the text for formats that gpuflame can read back. This function only replaces characters that must not
+    /// be between two `;`. A number at the end of the text is kept, because readers of these formats do not take it for
+    /// a weight. Numbers in names are folded when the file is read, not here.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }
@@ -57,7 +57,7 @@ impl<'a> ComposedFrame<'a> {
     }
 }
 
-/// Cleaned text of a frame. Formats write it in one of two forms: as in folded stacks, or as in pictures.
+/// Cleaned text of a frame. Formats write the text in one of two forms: as in folded stacks, or as in pictures.
 #[derive(Clone, Copy, Debug)]
 pub struct Label<'a> {
     /// Kind of the frame, which decides its colour.

@@ -1,11 +1,11 @@
 //! Exporters write files from a [`Profile`](gpuflame_model::profile::Profile) and one of its views, or from rows that
 //! the join has matched to launches.
 //!
-//! To add a format, write one function and add one line to [`FORMATS`]. A format with too many rows to store is a sink
-//! (such as `activities`) instead. A format can draw any view without code for that view. The same input gives the same
-//! bytes, because the output does not depend on a clock, a path, a flag, or the order in which CUPTI's buffers arrived.
-//! Every format shows lost and unmatched data: folded files as frames and comments, pictures as frames and in the
-//! subtitle, tables as rows.
+//! To add a format, write one function and add one line to [`FORMATS`]. If a format has too many rows to store, write a
+//! sink (such as `activities`) instead. A format can draw any view without code for that view. The same input results
+//! in the same bytes, because the output does not depend on a clock, a path, a flag, or the order in which CUPTI's
+//! buffers arrived. Every format shows lost and unmatched data: folded files as frames and comments, pictures as frames
+//! and in the subtitle, tables as rows.
 
 #![forbid(unsafe_code)]
 

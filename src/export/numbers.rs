@@ -2,10 +2,10 @@
 //! `ProfilerStep#6` are two runs of the same step, and addresses of objects do not matter. Without folding, each number
 //! would create a separate frame, and the frames of one run would not match those of another run.
 //!
-//! Such a number is replaced by `N` when a view is drawn. Folding applies to names that people write (NVTX ranges,
-//! annotations, thread labels) and to Python's text representation of objects. Folding never applies to GPU work, code
-//! symbols, operators, files and lines, GPUs and streams, because their digits are part of the name (`AddBackward0`).
-//! In rows and recordings, names are unchanged.
+//! A number that is only a counter or an id is replaced by `N` when a view is drawn. Folding applies to names that
+//! people write (NVTX ranges, annotations, thread labels) and to Python's text representation of objects. Folding never
+//! applies to GPU work, code symbols, operators, files and lines, GPUs and streams, because their digits are part of
+//! the name (`AddBackward0`). In rows and recordings, names are unchanged.
 
 use std::borrow::Cow;
 
@@ -31,7 +31,7 @@ const COUNTER_WORDS: [&str; 12] = [
 const COUNTER_SEPARATORS: &[u8] = b" _#:=";
 /// Minimum number of digits of an address.
 const MIN_ADDRESS_DIGITS: usize = 6;
-/// Minimum number of digits of an id. Applies to numbers that are not part of a word.
+/// Minimum number of digits of an id. This minimum applies to numbers that are not part of a word.
 const MIN_ID_DIGITS: usize = 5;
 /// Prefix that torch.profiler puts before the class name of a module.
 const MODULE_PREFIX: &str = "nn.Module: ";

@@ -22,8 +22,8 @@ pub struct Options {
     /// Whether to show the complete stacks of both calls around an idle gap. If false, frames that differ between the
     /// two stacks are shortened: only the first function and the call are shown. Default: false.
     pub all_frames: bool,
-    /// Whether folded stacks contain the full names of kernels. If false, they contain short names, unless two kernels
-    /// of the file would have the same short name. Default: false.
+    /// Whether folded stacks contain the full names of kernels. If false, folded stacks contain short names, unless two
+    /// kernels of the file would have the same short name. Default: false.
     pub whole_kernels: bool,
     /// Maximum number of frames in folded stacks of idle time; `None` for all. If there are more frames, light frames
     /// are merged as in pictures, and the sum of the weights stays the same. Default: all.

@@ -1,7 +1,7 @@
 //! Sorts texts that have long common prefixes, such as kernel names.
 //!
 //! An ordinary sort reads the common prefix in each comparison of two texts, which causes cache misses. This sort skips
-//! the prefix that all texts share. It then sorts the texts by the next eight bytes, compared as a number. Texts with
+//! the prefix that all texts share. The texts are then sorted by the next eight bytes, compared as a number. Texts with
 //! the same number are sorted by the eight bytes after them, and so on.
 //!
 //! This sort takes 5 ms for 80,000 kernel names whose first 110 bytes are equal; a sort by comparison takes 50 ms. If
@@ -38,8 +38,8 @@ pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> 
         all.sort_unstable();
         for run in find_runs(all, |(a, _), (b, _)| a == b) {
             let (word, _) = all[run.start];
-            // The number is padded with zeros. If its last byte is zero, the text may have ended or may contain zero
-            // bytes. Such texts are then compared byte by byte.
+            // The number is padded with zeros. If the last byte of the number is zero, the text may have ended or may
+            // contain zero bytes. In both cases, the texts are compared byte by byte.
             if word & 0xff == 0 {
                 sort_by_suffix(texts, &mut all[run], shared);
             } else {
@@ -60,7 +60,8 @@ fn suffix<'a>(texts: &[&'a str], at: u32, prefix_len: usize) -> &'a [u8] {
     &texts[at as usize].as_bytes()[prefix_len..]
 }
 
-/// Returns how many more bytes all texts share after their first `prefix_len` bytes, which they must share.
+/// Returns the number of bytes that all texts share after their first `prefix_len` bytes. All texts must share these
+/// first bytes.
 fn common_prefix(texts: &[&str], all: &[(u64, u32)], prefix_len: usize) -> usize {
     let first = suffix(texts, all[0].1, prefix_len);
     all.iter().fold(first.len(), |shared, (_, at)| {

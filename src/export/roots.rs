@@ -76,7 +76,7 @@ impl<'a> Roots<'a> {
         }
         let name = self.profile.thread(id).filter(|name| !name.is_empty());
         if self.names != NameFolding::Kept {
-            // The thread id is omitted, because the same thread has a different id in every run.
+            // The thread id is omitted, because a thread has a different id in every run.
             return match name {
                 Some(name) => format!("[thread {}]", numbers::fold_numbers(name, 0)),
                 None => "[thread N]".to_owned(),

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 /// Maximum nesting depth of templates to parse. Real names have up to 12 levels. The limit is needed because a file may
 /// contain any text as a name.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of distinct names that are shortened. A picture has a few hundred names. To find duplicates among
+/// Maximum number of distinct names that are shortened. A picture has a few hundred names. Finding duplicates among
 /// 10,000 short names takes a megabyte of memory.
 const MAX_NAMES: usize = 10_000;
 
@@ -36,7 +36,7 @@ fn shortened(name: &str) -> Option<String> {
 }
 
 /// Returns the short name of each of `names`, unless two names would have the same short name. If there are more than
-/// `MAX_NAMES` names, returns an empty map. Only programs read a file with so many names, so the names may be long.
+/// `MAX_NAMES` names, returns an empty map. A file with more names is only read by programs, so the names may be long.
 pub fn short_kernels<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<&'a str, String> {
     let mut different = BTreeSet::new();
     for name in names {
@@ -269,8 +269,8 @@ impl BracketDepth {
 mod tests {
     use super::*;
 
-    /// The names are of kernels of PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL. They have the forms that torch.profiler,
-    /// Nsight Systems and gpuflame's demangler show.
+    /// The names belong to kernels of PyTorch, cuBLAS, cuDNN, CUB, vLLM and NCCL. The names have the forms that
+    /// torch.profiler, Nsight Systems and gpuflame's demangler show.
     #[test]
     fn a_short_name_consists_of_the_function_and_its_functor() {
         for (name, short) in [

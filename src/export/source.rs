@@ -67,8 +67,8 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
     innermost
 }
 
-/// Returns the name of the innermost function of user code at a site, as shown in its frame. This is the function that
-/// contains the executed line if that function is user code. Otherwise it is the innermost function outside the C and
+/// Returns the name of the innermost function of user code at a site, as shown in its frame. If the executed line is in
+/// user code, this is the function that contains the line. Otherwise, this is the innermost function outside the C and
 /// C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
@@ -142,7 +142,7 @@ fn is_library_file(file: &str) -> bool {
         || ROOTS.iter().chain(&FILES).any(|start| file.starts_with(start))
 }
 
-/// Names of the innermost frames of a stack: the innermost call, function and module. `None` if the name was not
+/// Names of the innermost frames of a stack: the innermost call, function and module. A name is `None` if it was not
 /// recorded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InnermostFrames {
@@ -151,8 +151,8 @@ pub struct InnermostFrames {
     /// Innermost function whose name is known. If no name is known, the innermost address
     /// (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost PyTorch module (`nn.Module`). If there is none, the file that contains the innermost function, even if
-    /// the function's name is unknown.
+    /// Innermost PyTorch module (`nn.Module`). If there is no such module, this is the file that contains the innermost
+    /// function, even if the function's name is unknown.
     pub module: Option<String>,
 }
 

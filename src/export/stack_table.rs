@@ -28,8 +28,8 @@ const HEADER: [&str; 11] = [
 ];
 
 /// Writes a row for each stack. The row contains the thread, the API call, the frames, three counts, and the source
-/// line of the call if known. The counts are the activities whose `stack` is this stack, the activities whose
-/// `created_stack` is this stack, and the launches with this stack that have no activity.
+/// line of the call if known. The three counts are the number of activities whose `stack` is this stack, of activities
+/// whose `created_stack` is this stack, and of launches with this stack that have no activity.
 ///
 /// # Errors
 /// Errors of `out`.

@@ -30,21 +30,21 @@ const MAX_NAME_CHARS: usize = 60;
 /// time are examined first.
 const MAX_IDLE_STACKS: usize = 4096;
 
-/// Minimum share of the idle time, in percent, that must directly follow a wait of the host. Waits followed by less are
-/// not listed.
+/// Minimum share of the idle time, in percent, that must directly follow a wait of the host. Waits that are followed by
+/// less idle time are not listed.
 const MIN_WAIT_PERCENT: f64 = 5.0;
 /// Minimum duration of a step that is listed as slow, as a multiple of the median duration.
 const MIN_SLOW_FACTOR: u64 = 5;
 /// Minimum duration of a step that is listed as slow, in percent of the total duration of all steps.
 const MIN_SLOW_PERCENT: f64 = 10.0;
 
-/// If at least this share of the copied bytes, in percent, is in pageable memory, the summary does not write "mostly".
+/// The summary writes "mostly" if less than this share of the copied bytes, in percent, is in pageable memory.
 const MIN_ALL_PERCENT: f64 = 95.0;
 
 const MEMORY_WAS_SHORT: &str = "memory was short, raise GPUFLAME_MAX_MEM";
 
-/// Returns the lines of the summary. `files` contains all files that were written. If it is empty, the line about the
-/// file to open is omitted.
+/// Returns the lines of the summary. `files` contains all files that were written. If `files` is empty, the line about
+/// the file to open is omitted.
 pub fn summary_lines(ledger: &Ledger, profile: &Profile, files: &[&Path]) -> Vec<String> {
     let mut lines = busy_and_idle_lines(ledger, profile);
     lines.extend(work_line(profile));
@@ -116,8 +116,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
 
 /// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless this step
 /// is much longer than the median step and takes a large part of the total time of all steps. Also returns `None` if
-/// all steps together are shorter than half of the steady part. Such steps only launch work that runs later, so their
-/// durations do not show the time of the GPU.
+/// all steps together are shorter than half of the steady part. In that case, the steps only launch work that runs
+/// later, so their durations do not show the GPU time.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -402,7 +402,7 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of this loss. The loss then affects only details
+/// Whether all launches and their GPU work are in the results in spite of this loss. Such a loss affects only details
 /// of stacks and names, or was not caused by gpuflame.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
@@ -480,7 +480,8 @@ fn next_file_line(profile: &Profile, files: &[&Path]) -> Option<String> {
     let ends = |end: &'static str| {
         files.iter().filter(move |file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes()))
     };
-    // The file name of a view's picture is that of the picture of GPU time, with an additional word before the suffix.
+    // The picture of GPU time has the shortest file name. Pictures of other views have an additional word before the
+    // suffix.
     let idle = ends(".idle.svg").max_by_key(length).filter(|_| is_mostly_idle);
     let file = idle.or_else(|| ends(".svg").min_by_key(length)).or_else(|| files.first())?;
     let more = files.len() - 1;

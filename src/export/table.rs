@@ -3,9 +3,9 @@
 //!
 //! The column `kind` distinguishes the rows. The sum of all rows of kind `kernel`, `copy`, `set` and `graph` is all
 //! work that ran. A `missing` row counts a part of this work: work without a time, or work that has a reason instead of
-//! a stack. Only the `missing` row for launches without an activity is not part of this work. A `lost` row counts
-//! losses that are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The file
-//! contains no comments.
+//! a stack. The only exception is the `missing` row for launches without an activity. A `lost` row counts losses that
+//! are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The file contains no
+//! comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -70,8 +70,8 @@ pub fn write_csv(profile: &Profile, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-/// Buffers for a row about a kind of work. They are reused for all rows, because a table may have a hundred thousand
-/// rows.
+/// Buffers for a row about a kind of work. The buffers are reused for all rows, because a table may have a hundred
+/// thousand rows.
 #[derive(Default)]
 struct TableRow {
     fields: csv::ByteRecord,
@@ -123,8 +123,8 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Returns a row about unified memory. Its column `share_percent` is empty. For page faults, `bytes` is empty and
-/// `count` is the number of faults.
+/// Returns a row about unified memory. The column `share_percent` of this row is empty. For page faults, `bytes` is
+/// empty and `count` is the number of faults.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();

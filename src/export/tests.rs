@@ -400,7 +400,7 @@ fn narrow_frames_are_merged_and_the_total_stays_exact() {
     let text = svg(&sketch.done(), &Options::default());
     assert!(text.contains("all (100.200 ms, 100.00 %)"));
     // Each of the 2,000 narrow stacks has two frames that no other stack shares: its function and its kernel. All 4,000
-    // are merged.
+    // frames are merged.
     assert!(text.contains("[4000 more frames, too small to show] (200.000 us"));
     assert!(text.contains("\"Matched of the frames shown:\"") && !text.contains("small7"));
 }
@@ -421,13 +421,13 @@ fn deep_stacks_without_common_frames_are_shown_up_to_the_maximum_number_of_frame
     let all = stacks(60, &|_| 1000);
     assert_eq!((count(&all, "<title>"), count(&all, "more frame")), (2 + 3660, 0));
     assert!(all.contains("\"Matched:\""));
-    // The 600 stacks have equal weights. Of each stack, 6 frames are shown. Together with `main` these are 3,601
-    // frames, which is within the limit of 3,700.
+    // The 600 stacks have equal weights. Six frames of each stack are shown. Together with `main`, 3,601 frames are
+    // shown, which is within the limit of 3,700.
     let equal = stacks(600, &|_| 1000);
     assert_eq!(count(&equal, "<title>[55 more frames, too small to show] (1.000 us, 0.17 %)"), 600);
     assert_eq!(count(&equal, "<title>"), 2 + 600 * 7);
     assert!(equal.contains("<title>f7_5 (1.000 us, 0.17 %)") && !equal.contains("f7_6 "));
-    // There are 100 stacks. Those of the heavier half are shown completely. Of each other stack, 12 frames are shown.
+    // There are 100 stacks. The 50 heavier stacks are shown completely. Twelve frames of each lighter stack are shown.
     let unequal = stacks(100, &|stack| 1000 + u64::from(stack % 2));
     assert_eq!(count(&unequal, "<title>[49 more frames, too small to show] (1.000 us"), 50);
     assert!(unequal.contains("f7_59") && !unequal.contains("f8_12") && unequal.contains("f8_11"));
@@ -527,7 +527,7 @@ fn a_picture_for_visual_inspection() {
     eprintln!("{}", path.display());
 }
 
-/// Returns a profile of two GPUs, in which the second GPU waited for the first.
+/// Returns a profile of two GPUs, in which the second GPU waited for the first GPU.
 fn idle() -> Profile {
     let mut sketch = Sketch::new();
     sketch.devices = vec![0, 1];

@@ -5,8 +5,8 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::ThreadId;
 use gpuflame_model::sorting;
 
-/// Returns the process id. If it is unknown, returns the smallest thread id: the process id is the id of the main
-/// thread, which is the first thread.
+/// Returns the process id. If the process id is unknown, returns the smallest thread id. The first thread of a process
+/// is the main thread, whose id is the process id.
 pub fn process_id(profile: &Profile) -> u32 {
     if let Some((process, _)) = profile.process() {
         return process;

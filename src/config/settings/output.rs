@@ -4,32 +4,33 @@ use std::path::PathBuf;
 
 use gpuflame_model::profile::{VIEWS, View};
 
-/// Suffix of the file that describes a set of outputs. It names the process that owns the set, and the files of the
-/// set.
+/// Suffix of the file that describes a set of outputs. The file names the process that owns the set, and lists the
+/// files of the set.
 pub const SET_SUFFIX: &str = ".set.json";
 
-/// Suffix of the file that contains the ledger. It also contains messages that could not be written to stderr.
+/// Suffix of the file that contains the ledger. The file also contains messages that could not be written to stderr.
 pub const LEDGER_SUFFIX: &str = ".ledger.txt";
 
 /// A file to write when the process exits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A view, drawn in the format with this name.
+    /// A view, drawn in the format with the given name.
     View(&'static View, &'static str),
     /// The summary table, with one row for each kernel, copy direction and fill on each device.
     Table,
     /// The table with one row per activity.
     Activities,
-    /// The table of stacks, whose ids are in the table of activities.
+    /// The table of stacks. The table of activities refers to stacks by their ids.
     Stacks,
     /// Chrome trace events.
     Chrome,
     /// Text in the format of the CUPTI tracer in eunomia's tutorial.
     CuptiText,
-    /// Recording that contains every row. The command `gpuflame` can create the other outputs from it later.
+    /// Recording that contains every row. The command `gpuflame` can create the other outputs from this recording
+    /// later.
     Recording,
-    /// Recording that contains only the sums of the run. The command `gpuflame` can create outputs from it, except
-    /// those that list single activities.
+    /// Recording that contains only the sums of the run. From this recording, the command `gpuflame` can create every
+    /// output that does not list single activities.
     Sums,
 }
 
@@ -51,7 +52,7 @@ impl Output {
         all
     }
 
-    /// Whether the output is written while the application runs. Such an output grows with the run, and covers all
+    /// Whether the output is written while the application runs. A streamed output grows during the run, and covers all
     /// windows.
     pub fn is_streamed(self) -> bool {
         matches!(self, Self::Activities | Self::Chrome | Self::CuptiText | Self::Recording)

@@ -78,7 +78,7 @@ pub(super) fn parse_number(value: &str, min: u64) -> Result<u64, InvalidValue> {
     number.ok_or_else(|| InvalidValue::All(format!("expected a whole number, {min} or more, not `{value}`")))
 }
 
-/// Parses `FROM..TO`. The range excludes `TO`. Either number may be omitted.
+/// Parses `FROM..TO`. The range excludes `TO`. `FROM` and `TO` may each be omitted.
 pub(super) fn parse_range(value: &str) -> Result<Range<u64>, InvalidValue> {
     let number = |text: &str, otherwise| if text.is_empty() { Some(otherwise) } else { text.parse().ok() };
     let range = value.split_once("..").and_then(|(from, to)| Some(number(from, 0)?..number(to, u64::MAX)?));
@@ -95,7 +95,7 @@ pub(super) fn parse_mode(value: &str) -> Result<u32, InvalidValue> {
     })
 }
 
-/// Parses a signal that is reserved for users, SIGUSR1 or SIGUSR2. The `SIG` may be omitted.
+/// Parses a signal that is reserved for users, SIGUSR1 or SIGUSR2. The prefix `SIG` may be omitted.
 pub(super) fn parse_signal(value: &str) -> Result<i32, InvalidValue> {
     let value = value.to_ascii_uppercase();
     match value.strip_prefix("SIG").unwrap_or(&value) {
@@ -111,7 +111,7 @@ pub(super) fn parse_word<T: FromStr<Err = Error>>(value: &str) -> Result<T, Inva
 }
 
 /// Parses a comma-separated list. Returns the items that `understand` accepts, in order and without duplicates. Also
-/// returns the reason why the other items are invalid. This text contains `wanted`, a list of the valid items.
+/// returns the reason why the other items are invalid. The reason contains `wanted`, a list of the valid items.
 pub(super) fn parse_list<T: PartialEq>(
     value: &str,
     wanted: &str,

@@ -497,8 +497,8 @@ pub(super) const TRACE_FILE: &str = "CUPTI_TRACE_OUTPUT_FILE";
 
 type PathSetter = fn(&mut Settings, &OsStr);
 
-/// Settings whose value is a path, each with a function that sets the path to a non-UTF-8 value. Such a value is valid,
-/// because paths are bytes.
+/// Settings whose value is a path, each with a function that sets the path to a non-UTF-8 value. Non-UTF-8 paths are
+/// valid, because a path is a sequence of bytes.
 pub(super) const PATH_SETTINGS: &[(&str, PathSetter)] = &[
     ("GPUFLAME_OUTPUT", |settings, path| settings.output = prefix(path)),
     ("GPUFLAME_FLAG", |settings, path| settings.flag = Some(PathBuf::from(path))),

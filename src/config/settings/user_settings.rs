@@ -1,5 +1,5 @@
-//! Contains the values of the user's settings. The functions of the table set these values, and all other modules only
-//! read them.
+//! Contains the values of the user's settings. Functions in the table of settings set these values. All other modules
+//! only read the values.
 
 use std::ffi::OsString;
 use std::ops::Range;
@@ -27,7 +27,7 @@ impl Default for Nvtx {
 /// Values of the user's settings. The table `SETTINGS` contains the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Path prefix of the outputs. Its macros are not replaced yet.
+    /// Path prefix of the outputs. The macros in the prefix are not replaced yet.
     pub output: OsString,
     /// Files to write when the process exits.
     pub formats: Vec<Output>,
@@ -45,10 +45,11 @@ pub struct Settings {
     pub steps: Option<Range<u64>>,
     /// Name of the NVTX or API ranges that begin a step; `None`: no range begins a step.
     pub step_range: Option<String>,
-    /// Maximum number of launches in a window that the settings open. The window closes when this number is reached.
+    /// Maximum number of launches in a window that the settings open. A window closes when it reaches this number of
+    /// launches.
     pub max_launches: Option<u64>,
-    /// Maximum number of bytes that are written to files during a window that the settings open. The window closes when
-    /// this number is reached.
+    /// Maximum number of bytes that are written to files during a window that the settings open. A window closes when
+    /// it reaches this number of bytes.
     pub max_bytes: Option<u64>,
     /// Maximum size in bytes of the recording that contains every row; `None`: no limit. Rows beyond the limit are only
     /// counted, not written.
@@ -114,20 +115,21 @@ pub struct Settings {
     pub signals: bool,
     /// Interval at which the checkpoint is written; `None`: no checkpoint is written.
     pub checkpoint: Option<Duration>,
-    /// Number of bytes by which the checkpoint may exceed twice the size of its content before it is rewritten.
+    /// Number of bytes by which the checkpoint file may exceed twice the size of its content. A larger file is
+    /// rewritten.
     pub checkpoint_max: usize,
     /// Additional destination for text in the format of the CUPTI tracer in eunomia's tutorial; `None`: no such text is
     /// written.
     pub trace_file: Option<TraceFile>,
-    /// Whether recording is disabled, however gpuflame is loaded into the process.
+    /// Whether recording is disabled. This setting applies no matter how gpuflame was loaded into the process.
     pub disable: bool,
     /// Whether recordings and exports contain the program's command line.
     pub command_line: bool,
 }
 
 impl Settings {
-    /// Returns settings whose values are all empty. [`Settings::default`] replaces them with the defaults from the
-    /// table.
+    /// Returns settings whose values are all empty. [`Settings::default`] replaces the empty values with the defaults
+    /// from the table.
     pub(super) fn empty() -> Self {
         Self {
             output: OsString::new(),
@@ -177,7 +179,8 @@ impl Settings {
         }
     }
 
-    /// Whether any output that is written while the application runs lists single calls with their threads.
+    /// Whether any streamed output lists single calls with their threads. A streamed output is written while the
+    /// application runs.
     pub fn lists_calls(&self) -> bool {
         let tables = [Output::Activities, Output::Chrome, Output::CuptiText];
         self.trace_file.is_some() || tables.iter().any(|table| self.formats.contains(table))
@@ -188,8 +191,8 @@ impl Settings {
         !self.root.contains(&Root::Thread) && !self.lists_calls()
     }
 
-    /// Whether the settings restrict the time during which a window is open. If they do not, one window is open from
-    /// the start to the end of the program.
+    /// Whether the settings restrict the time during which a window is open. If the settings do not restrict this time,
+    /// one window is open from the start to the end of the program.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

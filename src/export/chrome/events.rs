@@ -1,5 +1,5 @@
-//! Writes single trace events, one function per type. Used by the exporter of complete recordings and by the exporter
-//! that writes while the application runs (`live`).
+//! Writes single trace events, one function per type. The exporter of complete recordings and the exporter that writes
+//! while the application runs (`live`) use these functions.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -250,7 +250,7 @@ pub fn title(work: Work, name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Duration or time in nanoseconds. Displayed in microseconds with three decimal places, which is exact.
+/// Duration or time in nanoseconds. The value is displayed in microseconds with three decimal places, which is exact.
 pub(super) struct Micros(u64);
 
 impl Display for Micros {

@@ -10,11 +10,11 @@ const MAX_LANES: usize = 64;
 /// Lowest id of an additional track. Smaller track ids are ids of streams.
 const FIRST_TRACK: u32 = 1 << 30;
 
-/// Assigns work to the lanes of its stream. See the module's documentation.
+/// Assigns work to the lanes of its stream, as the module's documentation describes.
 #[derive(Debug, Default)]
 pub struct Lanes {
     streams: BTreeMap<(u32, u32), Vec<Lane>>,
-    /// Next id for an additional track, by GPU.
+    /// Next id for an additional track, keyed by GPU.
     next_tracks: BTreeMap<u32, u32>,
 }
 

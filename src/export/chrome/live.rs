@@ -24,8 +24,8 @@ use gpuflame_model::record::{
 /// Name shown for a call whose real name was not stored.
 const UNKNOWN: &str = "[call unknown]";
 
-/// A [`Sink`] that writes Chrome's trace events while the application runs. A row to which others refer must be passed
-/// to [`ChromeText::row`] before them.
+/// A [`Sink`] that writes Chrome's trace events while the application runs. A row to which other rows refer must be
+/// passed to [`ChromeText::row`] before those rows.
 #[derive(Debug)]
 pub struct ChromeText<W> {
     out: W,
@@ -134,7 +134,7 @@ impl<W: Write> ChromeText<W> {
     /// Writes a call that launched no GPU work.
     fn host_call(&mut self, id: CorrelationId, time: Nanos, nanos: u64, context: ContextId) {
         let label = self.callers.get(&context).and_then(|(_, label)| self.labels.get(label));
-        // A call that starts work has already been written as a launch.
+        // A call that starts GPU work has already been written as a launch.
         if !label.is_some_and(|label| starts_work(label)) {
             self.call(id, Launched { time, duration: 0, context }, nanos, "");
         }
@@ -217,7 +217,8 @@ impl<W: Write> Sink for ChromeText<W> {
     }
 }
 
-/// Frames that were written to `stackFrames` so far. A frame at the root side of several stacks is written once.
+/// Frames that were written to `stackFrames` so far. A frame that several stacks share on the root side is written
+/// once.
 #[derive(Default)]
 struct WrittenFrames {
     texts: HashMap<String, u32>,

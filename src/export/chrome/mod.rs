@@ -5,7 +5,7 @@
 //! their GPU (`pid` is the GPU's index, as in Kineto). If activities of one stream overlap, they are put on additional
 //! tracks (`lanes`). An `ac2g` flow leads from each call to the activity that the call started. Waits that CUPTI
 //! recorded are `cuda_sync` trace events. API calls that wait or that use CUDA events are ordinary calls. Times are
-//! relative to `baseTimeNanoseconds`. They are in microseconds with three decimal places, which is exact.
+//! relative to `baseTimeNanoseconds`. Times are in microseconds with three decimal places, which is exact.
 //!
 //! Kineto's format has no place for stacks, or for the reasons why data is missing. Therefore stacks and reasons are in
 //! `gpuflame` arguments, which gpuflame can read back. In a file made from a recording, each call has its complete

@@ -1,6 +1,6 @@
 //! Draws a flame graph as one SVG file. In a browser, a script in the file zooms to a clicked frame, searches for
 //! frames, and fits the picture to the window. A viewer that does not run scripts shows the same frames with a fixed
-//! width. An example is a page that embeds the picture as an image.
+//! width. For example, browsers do not run the script if a page embeds the picture as an image.
 
 mod frames;
 mod kinds;
@@ -17,7 +17,7 @@ use gpuflame_model::profile::{ShownFrameKind, format_nanos};
 
 /// A folded stack and its weight.
 pub struct Line {
-    /// Frames, root first, separated by `;`. Their texts are from [`Label::name_first`].
+    /// Frames, root first, separated by `;`. The texts of the frames are from [`Label::name_first`].
     pub stack: String,
     /// Weight of the stack, which determines its width.
     pub weight: u64,
@@ -62,14 +62,14 @@ pub struct Picture<'a> {
     pub weights: Weights<'a>,
     /// Meaning of the colours.
     pub colors: Colors<'a>,
-    /// Whether the picture contains merged frames. The search cannot find the names of the frames in them, and the
+    /// Whether the picture contains merged frames. The search cannot find the names of frames that were merged, and the
     /// picture states this.
     pub has_merged: bool,
 }
 
-/// Returns the kinds of labels for [`Colors::Kinds`]. Labels of several kinds may have one name: `cudaMalloc` may be a
-/// call or a host function. In that case the last of these kinds in the order of [`ShownFrameKind`] is used, so that
-/// colours do not depend on the order of the labels.
+/// Returns the kinds of labels for [`Colors::Kinds`]. Labels of different kinds may have the same name: `cudaMalloc`
+/// may be a call or a host function. In that case, the kind that comes last in the order of [`ShownFrameKind`] is used,
+/// so that colours do not depend on the order of the labels.
 pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKinds<'a> {
     let mut kinds = FrameKinds::new();
     for label in labels {

@@ -18,7 +18,7 @@
   let zoomed = root;
   let width = svg.viewBox.baseVal.width;
 
-  // Frames on top of the zoomed one fill the picture, and frames below it are shown pale.
+  // Frames on top of the zoomed frame fill the picture. Frames below the zoomed frame are pale.
   function place() {
     const scale = (width - 2 * MARGIN) / (zoomed.end - zoomed.start);
     for (const frame of frames) {
@@ -63,7 +63,7 @@
       frame.group.classList.toggle("found", isFound);
       return isFound;
     });
-    // A frame on top of a matching frame adds nothing.
+    // A frame on top of a matching frame adds nothing to the sum.
     let [sum, end] = [0, 0];
     for (const frame of found.sort((one, other) => one.start - other.start || other.end - one.end)) {
       sum += Math.max(frame.end - Math.max(frame.start, end), 0);

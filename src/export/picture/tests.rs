@@ -38,7 +38,8 @@ fn stacks_that_begin_alike_share_frames() {
         frame("all", 0, 0, 40, 15),
     ];
     assert_eq!(found, expected);
-    // A tenth of the total weight is 4, and no frame has less. A fifth is 8, and some frames have less.
+    // A tenth of the total weight is 4, and no frame has less. A fifth of the total weight is 8, and some frames have
+    // less weight.
     assert_eq!(frames(&lines, 10).len(), 8);
     let wide: Vec<&str> = frames(&lines, 5).iter().map(|frame| frame.name).collect();
     assert_eq!(wide, ["x", "a", "y", "b", "main", "all"]);
@@ -58,7 +59,7 @@ fn a_frame_has_its_place_tooltip_and_text() {
     let picture = Picture { title: "a < b", ..CHANGES };
     let text = drawn(&picture, &lines(&[("main;f<\"x\">", 3_000, 6_000), ("main;g", 1_000, 1_000)]));
     // 1,180 pixels represent 4,000 ns, so 3,000 ns are 885 pixels wide. Rows are 16 pixels high. The first row starts
-    // at 66.
+    // 66 pixels below the top.
     let expected = "<g class=\"c2\" data-at=\"0 3000\"><title>f&lt;&quot;x&quot;&gt; (3.000 us, 75.00 %; before \
                     6.000 us)</title><rect x=\"10.00\" y=\"66\" width=\"884.40\" height=\"15\"/><text x=\"13.00\" \
                     y=\"77\">f&lt;&quot;x&quot;&gt;</text></g>";

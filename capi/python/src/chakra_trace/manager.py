@@ -39,7 +39,8 @@ import gpuflame
 
 PREFIX = "VLLM_CHAKRA_"
 TRUE = ("1", "true", "yes", "y", "on")
-# Maximum wait for the last GPU work of a window, and interval between checks whether it is complete. Both in seconds.
+# Maximum wait in seconds for the last GPU work of a window, and interval in seconds between the checks whether that
+# work is complete.
 LONGEST_WAIT, LOOK_EVERY = 5.0, 0.02
 
 
@@ -141,7 +142,8 @@ class ChakraTraceManager:
             self._step(False)
 
     def _step(self, opens):
-        """As `step`. `opens` states whether the window was just opened. Opening has already begun the first step."""
+        """As `step`. `opens` states whether the window was just opened. Opening the window has already begun the first
+        step."""
         if not self.active:
             return
         if self.settings.synchronize:
@@ -401,8 +403,8 @@ class Profiler:
         self._begin_step()
 
     def _describe_job(self):
-        """Adds the rank and the number of ranks to the trace, as torch.profiler does. Readers of the trace take the rank from
-        there."""
+        """Adds the rank and the number of ranks to the trace, as torch.profiler does. Programs that read the trace take
+        the rank from these fields."""
         try:
             import torch
             if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -1,5 +1,4 @@
-"""Finds the shared library with its C interface (gpuflame.h): the copy in the process, or otherwise the package's own
-copy."""
+"""Finds the shared library that implements gpuflame.h: the copy in the process, or otherwise the package's own copy."""
 
 import ctypes
 import os
@@ -65,7 +64,8 @@ def loaded():
 
 
 def library():
-    """Returns the copy of the library that is loaded in this process. If there is none, loads the package's own copy.
+    """Returns the copy of the library that is loaded in this process. If no copy is loaded, loads the package's own
+    copy.
 
     The package's copy is loaded into the global scope. If CUDA injects another copy later, that copy
     forwards its calls to the package's copy."""

@@ -100,8 +100,8 @@ def stats():
 
 
 class _Scope:
-    """A context manager that is also a decorator. Each `with` block and each call of a decorated function enters it, on any
-    number of threads at the same time."""
+    """A context manager that is also a decorator. Each `with` block and each call of a decorated function enters the
+    context manager. Any number of threads may do so at the same time."""
 
     def __call__(self, function):
         if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
