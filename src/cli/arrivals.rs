@@ -12,8 +12,9 @@ use gpuflame_offline::analysis::{
     compare_arrivals,
 };
 
-/// Converts the collectives' times from every rank's clock to the clock of the first rank. Does so only if the clocks
-/// differ and all ranks run the same collectives. Returns the maximum clock error in ns; 0 if no times were changed.
+/// Converts the collectives' times from every rank's clock to the clock of the first rank. The times are converted only
+/// if the clocks differ and all ranks run the same collectives. Returns the maximum clock error in ns; 0 if no times
+/// were changed.
 pub(super) fn align_clocks(ranks: &mut BTreeMap<u32, CollectiveKernels>, console: Console) -> i64 {
     let all: Vec<Vec<(i64, i64, &str)>> = ranks.values().map(in_order).collect();
     let is_first =
@@ -52,9 +53,9 @@ fn in_order(kernels: &CollectiveKernels) -> Vec<(i64, i64, &str)> {
     all
 }
 
-/// Returns the table, with at most `most` ranks per collective and set of ranks. `withheld` maps the name of a
-/// collective that cannot be compared to the number of ranks that ran it: at least one of these ranks has only sums.
-/// `clock_error` is the maximum clock error in ns.
+/// Returns the table, with at most `most` ranks for each collective and set of ranks. `withheld` contains the names of
+/// collectives that cannot be compared, because at least one of their ranks has only sums. Each name is mapped to the
+/// number of ranks that ran the collective. `clock_error` is the maximum clock error in ns.
 pub(super) fn arrival_table(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     withheld: &BTreeMap<String, u64>,

@@ -1,7 +1,9 @@
-//! A baseline file: the values of runs before a change, so that later runs can be compared with them without the recordings.
+//! A baseline file stores the values of runs before a change. Later runs can then be compared with these values even if
+//! the recordings no longer exist.
 //!
-//! The file is JSON. Its first key is `gpuflame_baseline`, whose value is the version of the format. `runs` has one
-//! object with the totals of each run. `kernels` and `stacks` have one array per name, with one duration in ns per run.
+//! A baseline file is JSON. Its first key is `gpuflame_baseline`, whose value is the version of the format. The value
+//! of `runs` is a list with one object per run, which contains the run's totals. The values of `kernels` and `stacks`
+//! have one array per name, with one duration in ns per run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read as _;
@@ -21,7 +23,8 @@ use gpuflame_offline::analysis::MIN_RUNS;
 const VERSION: u64 = 1;
 /// First key of a baseline file, by which the file is recognized.
 const KEY: &str = "\"gpuflame_baseline\"";
-/// Maximum number of kernels, and of stacks, in a baseline. The ones with the longest durations are stored.
+/// Maximum number of kernels, and of stacks, in a baseline. The kernels and stacks with the longest durations are
+/// stored.
 const MAX_NAMES: usize = 1000;
 /// Maximum size in bytes of a baseline file that is read.
 const MAX_BYTES: u64 = 256 << 20;
@@ -65,7 +68,7 @@ fn by_name(runs: &[RunValues], sums: impl Fn(&RunValues) -> &Sums) -> BTreeMap<S
 /// Reads the values of a baseline file. Returns `None` if `source` is another kind of file, such as a recording.
 ///
 /// # Errors
-/// `Format` if the baseline is damaged, from a newer version, or has names of another kind.
+/// Returns `Format` if the baseline is damaged, is from a newer version, or has names of another kind.
 pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<RunValues>>> {
     let Source::File(path) = source else { return Ok(None) };
     if !is_baseline(path) {
@@ -96,7 +99,7 @@ pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<Run
     Ok(Some(runs))
 }
 
-/// Whether a file begins with the baseline's first key. False for files that cannot be read.
+/// Whether a file begins with the baseline's first key. Returns false for files that cannot be read.
 fn is_baseline(path: &Path) -> bool {
     // A pipe can be read only once: bytes that are read here would be missing when the input is read as a recording.
     if !path.is_file() {

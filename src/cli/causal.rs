@@ -1,4 +1,4 @@
-//! `gpuflame causal`: how much faster the run would be if a function or a kernel were faster.
+//! `gpuflame causal`: computes how much faster the run would be if a function or a kernel were faster.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -23,19 +23,19 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Speed-up whose saved time the table shows, as a share of the function's or kernel's own time.
+/// Speed-up for which the table shows the saved time, as a share of the function's or kernel's own time.
 const SPEED_UP: f64 = 0.1;
-/// Additional speed-ups in percent. The saved time is computed for each, to find the speed-up up to which it grows
-/// linearly.
+/// Additional speed-ups in percent. The saved time is computed for each of these speed-ups. The result is the largest
+/// speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
 /// Maximum relative difference between the saved time and a straight line. Up to this difference, the growth counts as
 /// linear.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
-/// Compare functions and kernels: how much faster would the run be if one were 10 % faster?
+/// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?
 ///
-/// Each function of the host and each kernel on the critical path is made 10 % faster in a replay. Work elsewhere changes nothing.
-/// docs/what-if.md states what the replay assumes.
+/// Each function of the host and each kernel on the critical path is made 10 % faster in a replay. The other functions
+/// and kernels change nothing. docs/what-if.md states what the replay assumes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame causal trace.json.gz\n  \
     gpuflame causal run.gfr --step 3 -n 5\n  \
@@ -49,7 +49,8 @@ pub(super) struct Causal {
     /// Measure the change of this step, counted from 1 (default: all steps; without steps, the run).
     #[arg(long, value_name = "N")]
     step: Option<usize>,
-    /// Draw the time that is saved as a flame graph (`.svg`), or write folded stacks (`.folded`), besides the table.
+    /// Draw the saved time as a flame graph (`.svg`), or write it as folded stacks (`.folded`), in addition to the
+    /// table.
     #[arg(long, value_name = "FILE")]
     picture: Option<Target>,
     #[command(flatten)]
@@ -127,8 +128,8 @@ impl Causal {
 
     /// Returns the time range whose change in duration is measured, or `None` for the whole run.
     fn measured(&self, found: &FoundPath) -> Option<ReplayedStep> {
-        // The time before the first call and the time after the last call count too, although the path does not cover
-        // them.
+        // The time before the first call and the time after the last call are included, although the path does not
+        // cover these times.
         let spans = found.explained.facts.steps.spans();
         let span = match self.step {
             Some(step) => *spans.get(step.checked_sub(1)?)?,
@@ -206,8 +207,8 @@ enum CandidateKey<'a> {
 /// Finds the function that made a CUDA call, and the name of a kernel, copy or fill.
 struct Functions<'a> {
     found: &'a FoundPath,
-    /// Function that is made faster, keyed by the context of a call or of a stack between two calls. `None` if the
-    /// stack contains no named function.
+    /// Function that is made faster, keyed by a context. The context belongs to a call, or to a stack between two
+    /// calls. `None` if the stack contains no named function.
     of_context: IdMap<ContextId, Option<String>>,
     /// Time in ns that a function takes before each of its calls, keyed by the function's name and the index of the
     /// call.
@@ -274,7 +275,7 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Returns the change that makes a candidate faster. Its factor is 1, which the caller replaces.
+    /// Returns the change that makes a candidate faster. The factor of the change is 1, and the caller replaces it.
     fn edit(&self, candidate: &Candidate) -> Edit {
         match candidate {
             Candidate::Work(name) => {
@@ -341,8 +342,8 @@ fn effect_table(effects: &[Effect], whole: u64) -> Table {
     table
 }
 
-/// Draws the time that would be saved if each function and kernel were 10 % faster. The saved time is drawn under the
-/// stacks that the function or kernel has on the path.
+/// Draws the time that would be saved if each function and kernel were 10 % faster. The saved time of a function or
+/// kernel is drawn under the stacks that it has on the path.
 fn draw(
     found: &FoundPath,
     functions: &Functions<'_>,

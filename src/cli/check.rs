@@ -17,10 +17,9 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Check a recording or trace for doubtful data.
 ///
-/// `BAD` findings make sums, links or orders wrong; `cost` findings tell for how long a GPU waited, and why; `note`
-/// findings are worth knowing; `unknown` means that the
-/// input lacks the data for the check; `ok` and `none` mean that there is nothing to do. With --strict, the exit
-/// code is 1 if there is a `BAD` finding.
+/// `BAD` findings make sums, links or orders wrong. `cost` findings state how long a GPU waited, and why. `note`
+/// findings are worth knowing. `unknown` means that the input lacks the data for the check. `ok` and `none` mean that
+/// there is nothing to do. With --strict, the exit code is 1 if there is a `BAD` finding.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame check trace.json.gz\n  \
     gpuflame check run.gfr --strict --format json")]
@@ -67,10 +66,11 @@ impl Check {
         }));
         findings.sort_by_key(|finding| (finding.severity, std::cmp::Reverse(finding.cost)));
         let is_text = self.report.format == ReportFormat::Text;
-        // Text output shows only the description of a check. Other formats show its id too.
+        // Text output shows only the description of a check. Other formats also show the id of the check.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Formats for programs list every check. Text only counts the checks that found nothing and have no figures.
+        // Formats for programs list every check. Text only counts the checks that found nothing and have no figures,
+        // instead of listing them.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -95,8 +95,8 @@ const COLUMNS: [&str; 8] = ["result", "what", "count", "share_percent", "why", "
 
 const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
-/// Positive sentences for checks that found nothing, keyed by the check's id. Needed for checks whose names contain a
-/// negation.
+/// Positive sentences for checks that found nothing, keyed by the check's id. Such sentences are needed for checks
+/// whose names contain a negation.
 const GOOD_NEWS: [(&str, &str); 16] = [
     ("no_gpu_work", "GPU work was recorded"),
     ("no_launch", "every activity has a launch"),
@@ -117,7 +117,7 @@ const GOOD_NEWS: [(&str, &str); 16] = [
 ];
 
 /// Returns the cells of a finding. If a check found nothing and its name contains a negation, text shows a sentence
-/// from `GOOD_NEWS` instead of `none` and the name. Other formats always have the name.
+/// from `GOOD_NEWS` instead of `none` and the name. Other formats always contain the name of the check.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

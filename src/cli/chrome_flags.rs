@@ -24,19 +24,20 @@ use gpuflame_traces::import::{Kind, Opened};
 /// Flags that apply to the format `chrome` only.
 #[derive(Debug, Args)]
 pub(super) struct ChromeFlags {
-    /// Trace that torch.profiler took of CPU activity alone, while the input was recorded. The output contains its
-    /// events, and calls and GPU work have the External id of their operator. For the format chrome.
+    /// Trace of CPU activity alone, which torch.profiler took while the input was recorded. The output contains the
+    /// events of this trace, and calls and GPU work have the External id of their operator. Only for the format chrome.
     #[arg(long, value_name = "TRACE")]
     operators: Option<Source>,
-    /// Only calls that began in this time, in ns since 1970, and the work that they started. For the format chrome.
+    /// Convert only calls that began in this time, in ns since 1970, and the work that they started. Only for the
+    /// format chrome.
     #[arg(long, value_name = "FROM,TO", value_parser = parse_window)]
     window: Option<Window>,
-    /// Leave out the stacks of calls. For the format chrome.
+    /// Leave out the stacks of calls. Only for the format chrome.
     #[arg(long)]
     no_stacks: bool,
 }
 
-/// Time range in which a call must have begun to be converted.
+/// Time range of the calls to convert. A call is converted if it began in this time range.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     from: Nanos,
@@ -69,7 +70,7 @@ impl ChromeFlags {
     /// Returns an error if one of these flags was given although the output has another format.
     ///
     /// # Errors
-    /// `Setting`.
+    /// Returns `Setting`.
     pub(super) fn require_none(&self, format: &Format) -> Result<()> {
         match self.first_given() {
             Some(flag) => {

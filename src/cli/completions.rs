@@ -1,5 +1,5 @@
-//! `gpuflame completions`: scripts that complete the command line in shells. `gpuflame man` (hidden) writes man pages for
-//! packages. Both are generated from the command's own arguments.
+//! `gpuflame completions`: scripts that complete the command line in shells. `gpuflame man` (hidden) writes man pages
+//! for packages. The scripts and the man pages are generated from the command's own arguments.
 
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;
@@ -52,7 +52,7 @@ impl Completions {
 #[derive(Debug, Args)]
 #[command(hide = true, after_help = "Example:\n  gpuflame man share/man/man1")]
 pub(super) struct Man {
-    /// Folder, which must exist.
+    /// Output folder, which must exist.
     folder: PathBuf,
 }
 

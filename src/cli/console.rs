@@ -17,17 +17,17 @@ pub(super) enum Outcome {
     Clean,
     /// Success, with a finding that counts as a failure under `--strict` or a similar flag: exit code 1.
     Findings,
-    /// Exit code of the command that the verb ran, or exit code that stands for a verdict.
+    /// Exit code of the command that the verb ran, or an exit code that represents a verdict.
     Status(u8),
 }
 
 /// When to colour text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ColorChoice {
-    /// On a terminal, unless NO_COLOR is set or TERM is `dumb`.
+    /// Colour on a terminal, unless NO_COLOR is set or TERM is `dumb`.
     #[default]
     Auto,
-    /// Everywhere, including pipes and files, even if NO_COLOR is set.
+    /// Colour everywhere, including pipes and files, even if NO_COLOR is set.
     Always,
     Never,
 }
@@ -39,8 +39,8 @@ pub(super) struct Console {
     pub(super) quiet: bool,
     /// Whether to accept a truncated file.
     pub(super) accept_cut: bool,
-    /// Maximum time to wait until stderr accepts a line. Once a line takes longer, no further lines are written.
-    /// `None`: no limit.
+    /// Maximum time to wait until stderr accepts a line. If a line takes longer, no further lines are written. `None`:
+    /// no limit.
     pub(super) patience: Option<Duration>,
     /// When to colour tables.
     pub(super) color: ColorChoice,
@@ -59,14 +59,14 @@ impl Console {
         self.print(error);
     }
 
-    /// Whether progress may be drawn. False if waits for stderr are limited, because drawing blocks while stderr
-    /// accepts no output.
+    /// Whether progress may be drawn. Returns false if waits for stderr are limited, because drawing blocks while
+    /// stderr accepts no output.
     pub(super) fn shows_progress(self) -> bool {
         !self.quiet && self.patience.is_none()
     }
 
-    /// Prints a line. A line that cannot be written (the reader or terminal is gone, or the disk is full) is dropped,
-    /// because a lost message must not change the exit status of a verb.
+    /// Prints a line. The line is dropped if it cannot be written (the reader or terminal is gone, or the disk is
+    /// full), because a lost message must not change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);
         let line = format!("gpuflame: {}\n", clean_line(&text.to_string()));

@@ -36,13 +36,13 @@ const ACTIVITY_TABLES: [&str; 3] = ["arrow", "csv", "parquet"];
     gpuflame convert trace.json.gz --format chrome | gzip > small.json.gz\n  \
     gpuflame convert job/ --format parquet -o data --run A")]
 pub(super) struct Convert {
-    /// Recording or trace (`-`: standard input); with `--format parquet`, several files or a folder.
+    /// Recording or trace (`-`: standard input). With `--format parquet`: several files, or a folder.
     #[arg(required_unless_present = "from")]
     inputs: Vec<Source>,
     /// Input, given as an option.
     #[arg(short = 'i', value_name = "INPUT", conflicts_with = "inputs", id = "from")]
     input: Option<Source>,
-    /// Output file (`-`: standard output). For parquet: a file that ends in `.parquet`, or a folder, in which
+    /// Output file (`-`: standard output). For parquet: a file whose name ends in `.parquet`, or a folder, in which
     /// `run=RUN/rank=N/activities.parquet` is created.
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: Target,
@@ -68,21 +68,21 @@ pub(super) struct Convert {
     /// Rank, for the folders of parquet [default: from the content or the name of the input].
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
-    /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks, which the
-    /// tutorial's first merger takes for a function.
+    /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks. The tutorial's first merger
+    /// takes this frame for a function.
     #[arg(long)]
     no_correlation: bool,
-    /// Show frames that are hidden by default: inside CUDA's libraries, below `main`, the Python
-    /// interpreter's, PyTorch's dispatcher, the internals of its operators, and the frames that call modules
-    /// and decorated functions. Folded stacks then contain complete kernel names.
+    /// Show frames that are hidden by default: frames inside CUDA's libraries, below `main`, of the Python interpreter,
+    /// of PyTorch's dispatcher and the internals of its operators, and frames that call modules and decorated
+    /// functions. Folded stacks then contain complete kernel names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
     /// With the format perfetto: add a track with the parts of the critical path, each with its class and the reason why it
     /// begins.
     #[arg(long)]
     critical_path: bool,
-    /// With the format perfetto: add a track for each stream with its states: running, waiting for an event or a collective,
-    /// pending or idle, and why.
+    /// With the format perfetto: add a track for each stream with its states (running, waiting for an event or a
+    /// collective, pending or idle) and their reasons.
     #[arg(long)]
     states: bool,
     #[command(flatten)]
@@ -149,7 +149,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // This second file lists the stacks. The main file refers to them by id.
+            // The second file lists the stacks. The main file refers to these stacks by id.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }
@@ -209,7 +209,7 @@ impl Convert {
             Some(rank) if inputs.len() == 1 => vec![rank],
             Some(_) => return Err(usage_error("`--rank` needs exactly one input")),
             None if inputs.len() == 1 => vec![0],
-            // Here ranks only name folders, so input files without a rank are numbered in the order of the command
+            // Ranks only name folders here, so input files without a rank are numbered in the order of the command
             // line.
             None => ranks::assign_ranks(inputs, false, SameRank::Refused)
                 .or_else(|_| ranks::assign_ranks(inputs, true, SameRank::Refused))?,
@@ -225,8 +225,8 @@ impl Convert {
     }
 }
 
-/// Files of a data set. The files get their final names only when all of them are complete. If `Partitions` is dropped
-/// earlier, the files are removed.
+/// Files of a data set that is being written. The files get their final names only when all files are complete. If
+/// `Partitions` is dropped earlier, the files are removed.
 #[derive(Default)]
 struct Partitions(Vec<(PathBuf, Draft)>);
 
@@ -290,7 +290,8 @@ fn read(
     Ok((explained, events))
 }
 
-/// Returns a parser for the word that names a format. It lets the help text list all formats with their purposes.
+/// Returns a parser for the word that names a format. The parser makes the help text list all formats with their
+/// purposes.
 fn format_parser() -> impl TypedValueParser<Value = &'static Format> {
     let known = FORMATS.iter().map(|format| PossibleValue::new(format.word).help(format.about));
     PossibleValuesParser::new(known)

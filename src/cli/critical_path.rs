@@ -1,4 +1,4 @@
-//! `gpuflame critical-path`: the chain of calls, waits and GPU work that decided when the run ended.
+//! `gpuflame critical-path`: finds the chain of calls, waits and GPU work that decided when the run ended.
 
 use clap::Args;
 
@@ -24,7 +24,8 @@ use gpuflame_offline::analysis::PathPart;
 
 /// Find the critical path: the calls, waits and GPU work that decided when the run ended.
 ///
-/// The parts of the path add up to the window, to the nanosecond. docs/critical-path.md states the rules.
+/// The durations of the path's parts add up exactly to the duration of the window. docs/critical-path.md states the
+/// rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame critical-path trace.json.gz\n  \
     gpuflame critical-path run.gfr --step 3 --list\n  \
@@ -33,8 +34,9 @@ use gpuflame_offline::analysis::PathPart;
     gpuflame critical-path trace.json.gz --as-hta --instance 1\n  \
     gpuflame critical-path rank-*.json.gz --list")]
 pub(super) struct CriticalPathVerb {
-    /// Recording or trace (`-`: standard input). Several files, or a folder of files, are the ranks of one job: their clocks
-    /// are aligned by the collectives in which they meet, and the path continues at the rank that entered a collective last.
+    /// Recording or trace (`-`: standard input). Several files, or a folder of files, are the ranks of one job. The
+    /// clocks of the ranks are aligned by the collectives in which the ranks meet. At a collective, the path continues
+    /// on the rank that entered last.
     #[arg(required = true)]
     inputs: Vec<Source>,
     /// Maximum number of rows per table; 0: all.
@@ -43,11 +45,11 @@ pub(super) struct CriticalPathVerb {
     /// Show only the part of the path in this step, counted from 1.
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "to"])]
     step: Option<usize>,
-    /// Show only the part of the path from this moment on, counted from the start of the path: `10ms`, `1.5s` or `200us`.
+    /// Show only the part of the path after this time, counted from the start of the path: `10ms`, `1.5s` or `200us`.
     /// Without a unit: microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
-    /// Show only the part of the path before this moment.
+    /// Show only the part of the path before this time, counted from the start of the path.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     to: Option<i64>,
     /// Show only the parts of the path inside the ranges with this name, or whose names match this regular expression. An
@@ -57,7 +59,7 @@ pub(super) struct CriticalPathVerb {
     /// List the parts of the path by time, each with its reason.
     #[arg(long)]
     list: bool,
-    /// Draw the path as a flame graph (`.svg`), or write folded stacks (`.folded`), besides the tables.
+    /// Draw the path as a flame graph (`.svg`), or write it as folded stacks (`.folded`), in addition to the tables.
     #[arg(long, value_name = "FILE")]
     picture: Option<Target>,
     /// Show the path by the rules of Holistic Trace Analysis instead.
@@ -166,7 +168,8 @@ impl CriticalPathVerb {
         let savings = names.path.savings();
         let all = names.path.parts();
         for part in parts.iter().take(self.most()) {
-            // Searches the whole path, because the part before this part may be outside the time range that is shown.
+            // The whole path is searched, because the part before this part may be outside the time range that is
+            // shown.
             let at = all.partition_point(|other| other.end <= part.start);
             let before = at.checked_sub(1).map(|at| &all[at]);
             let reason = names.reason(before, part);

@@ -1,4 +1,4 @@
-//! `gpuflame critical-path --as-hta`: the critical path by the rules of Holistic Trace Analysis.
+//! `gpuflame critical-path --as-hta`: finds the critical path by the rules of Holistic Trace Analysis.
 
 use clap::Args;
 
@@ -14,13 +14,13 @@ use gpuflame_traces::import::Kind;
 /// Options of `--as-hta`.
 #[derive(Debug, Args)]
 pub(super) struct HtaPathFlags {
-    /// Window of `--as-hta`: events whose names contain this text. '': the whole trace.
+    /// The window of `--as-hta` is the time range of the events whose names contain this text. '': the whole trace.
     #[arg(long, value_name = "NAME", default_value = "ProfilerStep", requires = "as_hta")]
     annotation: String,
     /// Instance of the annotation, counted from 0, or the first and the last instance (`2-4`).
     #[arg(long, value_name = "N", default_value = "0", value_parser = parse_instances, requires = "as_hta")]
     instance: (usize, usize),
-    /// Add an edge from its launch to all GPU work, with the weight 0 if the launch did not delay it.
+    /// Add an edge from each launch to its GPU work. The edge has the weight 0 if the launch did not delay the work.
     #[arg(long, requires = "as_hta")]
     zero_launch_edges: bool,
 }
@@ -125,8 +125,8 @@ fn bound_table(path: &HtaPath) -> Table {
     table
 }
 
-/// Returns the table with the edges per rule, and with the time between their nodes that the edges' weights do not
-/// include.
+/// Returns the table of the path's edges per rule. The table also has the time between the nodes of these edges that
+/// the weights do not include.
 fn rule_table(path: &HtaPath) -> Table {
     let mut table = Table::new("rules", &["rule", "edges", "time_ns", "critical_edges", "critical_ns"]);
     for rule in HtaRule::ALL {

@@ -1,4 +1,4 @@
-//! `gpuflame critical-path` for a job with several ranks.
+//! Finds the critical path of a job with several ranks, for `gpuflame critical-path`.
 
 use std::cmp::Reverse;
 
@@ -20,7 +20,8 @@ use gpuflame_offline::analysis::{LastRank, PathPart};
 
 /// A part of the job's critical path.
 struct JobPart {
-    /// The part. Its times are on the job's clock; its instructions are indices in the rank's own list.
+    /// The part of the path. Its times are on the job's clock. Its instructions are indices in the list of the part's
+    /// own rank.
     part: PathPart,
     /// Index of the part's rank in `FoundJob::ranks`.
     rank: usize,
@@ -37,10 +38,11 @@ pub(super) struct JobReport {
 }
 
 impl JobReport {
-    /// Reads the ranks, and finds the job's critical path between `from` and `to`, two times since the job's start.
+    /// Reads the ranks, and finds the job's critical path between `from` and `to`. Both times count from the start of
+    /// the job.
     ///
     /// # Errors
-    /// The errors of [`FoundJob::read`], and an error if the time range is empty.
+    /// Fails for the reasons of [`FoundJob::read`], and if the time range is empty.
     pub(super) fn read(
         sources: &[Source],
         flags: RankFlags,
@@ -97,7 +99,8 @@ impl JobReport {
         )
     }
 
-    /// Returns a clause with the number of collectives whose last rank is uncertain. Empty if there are none.
+    /// Returns a clause with the number of collectives whose last rank is uncertain. The clause is empty if there are
+    /// no such collectives.
     fn doubt(&self) -> String {
         match self.last_ranks().filter(|last| !last.is_sure).count() {
             0 => String::new(),
@@ -117,7 +120,7 @@ impl JobReport {
         print_unexplained("the job", &self.local_parts(), console);
     }
 
-    /// Returns one folded stack per part of the path, with the part's duration in ns.
+    /// Returns one folded stack for each part of the path, with the duration of the part in ns.
     pub(super) fn folded(&self) -> impl Iterator<Item = (String, u64)> {
         self.parts.iter().map(|one| {
             let stack = self.names(one.rank).folded(&one.part);
@@ -125,7 +128,8 @@ impl JobReport {
         })
     }
 
-    /// Returns the tables, with at most `most` rows each. Includes the table of the path's parts if `has_list` is set.
+    /// Returns the tables, with at most `most` rows each. The tables include the list of the path's parts if `has_list`
+    /// is set.
     pub(super) fn tables(&self, most: usize, has_list: bool) -> Vec<Table> {
         let find = |number: u32| {
             let (_, names, number) = self.found.instruction(number);
@@ -143,7 +147,7 @@ impl JobReport {
         tables
     }
 
-    /// Returns the table of time on the path per rank. The times add up to the length of the shown time range.
+    /// Returns the table of time on the path per rank. The times add up to the duration of the shown time range.
     fn rank_table(&self) -> Table {
         let columns = &[
             "rank",
@@ -173,8 +177,8 @@ impl JobReport {
         table
     }
 
-    /// Groups the parts by rank, class, function and name. Returns each group with the number of its rank, sorted by
-    /// time in descending order.
+    /// Groups the parts by rank, class, function and name. Returns each group with its rank number. The groups are
+    /// sorted by time in descending order.
     pub(super) fn groups(&self) -> Vec<(u32, PathGroup)> {
         let mut groups: Vec<(u32, PathGroup)> = Vec::new();
         for rank in 0..self.found.ranks.len() {

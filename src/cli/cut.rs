@@ -1,6 +1,6 @@
-//! Tests truncated recordings, such as a process leaves if it is killed while writing. The complete rows must be read,
-//! and the remarks about the missing rest must be correct. To find the complete rows, the tests use the rows' lengths
-//! instead of the reader under test.
+//! Tests how verbs read truncated recordings. A process leaves such a recording if it is killed while writing. The
+//! complete rows must be read, and the remarks about the missing rest must be correct. To find the complete rows, the
+//! tests use the rows' lengths instead of the reader under test.
 //!
 //! `GPUFLAME_CUTS=1 cargo test -p gpuflame-cli --bins cut::` truncates a recording of 100 KB at every byte, which takes
 //! a few minutes. CI truncates the recording at a few hundred positions only.
@@ -133,8 +133,8 @@ fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) ->
     [cut, ended].into_iter().flatten().collect()
 }
 
-/// Truncates the recording to smaller and smaller sizes. Rows must be read up to the cut, and sums up to the last
-/// checkpoint mark before the cut.
+/// Truncates the recording to smaller and smaller sizes. Rows must be read up to the end of the truncated file. Sums
+/// must be read up to the last checkpoint mark in that file.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= MIN_RECORDING_BYTES, "{}", bytes.len());

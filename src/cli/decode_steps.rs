@@ -1,4 +1,4 @@
-//! `gpuflame decode-steps`: durations of an inference server's decoding steps.
+//! `gpuflame decode-steps`: measures the durations of an inference server's decoding steps.
 
 use clap::Args;
 
@@ -12,8 +12,8 @@ use gpuflame_traces::steps::{DecodeSteps as Steps, Framework};
 
 /// Measure the decoding steps of sglang, vllm or fastdeploy.
 ///
-/// For sglang and vllm, a step is the time between two entries into the scheduler's function, within the
-/// first half of the trace. For fastdeploy, it is the profiler's step.
+/// For sglang and vllm, a step is the time between two entries into the scheduler's function, within the first half of
+/// the trace. For fastdeploy, a step is a step of the profiler.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame decode-steps vllm trace.json.gz -o steps.csv")]
 pub(super) struct DecodeSteps {

@@ -11,14 +11,14 @@ use super::run::library;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os::stderr;
 
-/// Name of the demo's folder. It is next to the command (in a wheel) or in the folder `../lib`.
+/// Name of the demo's folder. The folder is next to the command (in a wheel) or in the folder `../lib`.
 const FOLDER: &str = "gpuflame-demo";
 
 /// Record a small demo program, with or without a GPU.
 ///
-/// The demo decodes text with a made-up model, on this machine's first GPU. Without a GPU, it runs on a simulated
-/// CUDA stack: its stacks and counts are real, its times are made up. It writes its files, `gpuflame-demo.PID.svg`
-/// and so on, into the current folder.
+/// The demo decodes text with a made-up model, on this machine's first GPU. Without a GPU, the demo runs on a simulated
+/// CUDA stack. Its stacks and counts are then real, but its times are made up. The demo writes its files,
+/// `gpuflame-demo.PID.svg` and so on, into the current folder.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame demo")]
 pub(super) struct Demo {
@@ -28,7 +28,7 @@ pub(super) struct Demo {
 }
 
 impl Demo {
-    /// Replaces this process with the demo program (`exec`). Returns only if that fails.
+    /// Replaces this process with the demo program (`exec`). Returns only if the replacement fails.
     pub(super) fn run(&self) -> Result<Outcome> {
         let library = library::find(self.library.as_deref())?;
         let folder = library::command_folder();
@@ -46,8 +46,8 @@ impl Demo {
         })?;
         let mut command = std::process::Command::new(&program);
         command.arg("installed").arg(library);
-        // If stderr is a file, the recorded program must be able to recognize that file as its stderr. Otherwise it
-        // does not write its messages there.
+        // If stderr is a file, the recorded program must be able to recognize that file as its stderr. Otherwise the
+        // recorded program does not write its messages to that file.
         if let Some(identity) = stderr::file_id_to_pass_on() {
             command.env(stderr::AT_EXEC_VARIABLE, identity);
         }

@@ -44,7 +44,7 @@ pub(super) struct Deps {
     range: Option<RangeName>,
     #[command(flatten)]
     ranks: RankFlags,
-    /// Output format. Default: the one that the ending of the output file names, otherwise JSON.
+    /// Output format. Default: the format that the ending of the output file names, otherwise JSON.
     #[arg(short, long)]
     format: Option<DepsFormat>,
     /// Output file (`-`: standard output).
@@ -54,7 +54,7 @@ pub(super) struct Deps {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum DepsFormat {
-    /// An object with facts, nodes, edges and the path.
+    /// A JSON object with facts, nodes, edges and the path.
     Json,
     /// A drawing for Graphviz: `dot -Tsvg`.
     Dot,
@@ -116,7 +116,7 @@ impl Deps {
     }
 }
 
-/// One run, or all ranks of a job.
+/// The runs to write: one run, or all ranks of a job.
 #[derive(Clone, Copy)]
 enum Runs<'a> {
     One(&'a FoundPath),
@@ -153,10 +153,10 @@ struct Drawn<'a> {
     path: &'a CriticalPath,
     runs: Runs<'a>,
     zero: u64,
-    /// Time ranges that are written, in chronological order. They do not overlap.
+    /// Time ranges that are written, in chronological order. The time ranges do not overlap.
     shown: Vec<(u64, u64)>,
-    /// Keyed by instruction or call: its time on the path, and the time that the run would save if it took no time.
-    /// Both are in ns.
+    /// Two times in ns, keyed by instruction or call. The first is its time on the path. The second is the time that
+    /// the run would save if the instruction or call took no time.
     on_path: HashMap<What, (u64, u64)>,
     savings: &'a Savings,
 }
@@ -248,7 +248,7 @@ impl<'a> Drawn<'a> {
         })
     }
 
-    /// Name of the rule that limits the slack of a moment, if there is one.
+    /// Returns the name of the rule that limits the slack of a moment; `None` if no rule limits the slack.
     fn slack_limit(&self, at: usize) -> Option<&'static str> {
         self.path.is_limited_by_order(at).then_some("order")
     }
@@ -258,8 +258,8 @@ impl<'a> Drawn<'a> {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
-    /// Whether the moment's instruction has no other moment. This is so for the record of a CUDA event, for a wait for
-    /// one, and for GPU work without times, such as a graph whose nodes do nothing.
+    /// Whether the moment is the only moment of its instruction. Such instructions are the recording of a CUDA event, a
+    /// wait for a CUDA event, and GPU work without times, such as a graph whose nodes do nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
         names.list.get(number).ran.is_none()
@@ -432,8 +432,8 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the parts of a path, in which the time between two calls is one part. The graph has no nodes for the
-/// individual stacks between two calls.
+/// Returns the parts of a path. The time between two calls is one part, even if the path divides it. The graph has no
+/// nodes for the individual stacks between two calls.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

@@ -19,14 +19,15 @@ const KERNEL_MODULE: &str = "/proc/driver/nvidia/version";
 
 /// List the GPUs, the driver and the CUPTI libraries of this machine.
 ///
-/// Creates no CUDA context, so no GPU memory is used. Of the CUPTI libraries, `used` is the one that a new process
-/// records with; a process that has loaded another one uses that. The exit code is 1 if there is no GPU.
+/// Creates no CUDA context, so no GPU memory is used. `used` marks the CUPTI library that a new process records with. A
+/// process that has already loaded another CUPTI library uses that library instead. The exit code is 1 if there is no
+/// GPU.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame devices --format json\n  CUDA_VISIBLE_DEVICES=1 gpuflame devices"
 )]
 pub(super) struct Devices {
-    /// Run as the process that loads the driver.
+    /// Run as the separate process that loads the driver.
     #[arg(long, hide = true)]
     probe: bool,
     #[command(flatten)]
@@ -52,7 +53,7 @@ impl Devices {
     }
 }
 
-/// Lists the devices and writes them to `out` as JSON. Runs in the separate process.
+/// Lists the devices and writes them to `out` as JSON. The separate process runs this function.
 fn print_answer(out: &mut (dyn Write + Send)) -> Result<()> {
     let found = cupti::list_devices(settings::from_environment().0.cupti);
     let kernel = std::fs::read_to_string(KERNEL_MODULE).ok();

@@ -1,5 +1,5 @@
 //! `gpuflame diff`: compares the duration of two runs, in total and per kernel, stack and module, and tests whether the
-//! change is larger than chance would explain. Several runs per side are compared by `gate.rs`.
+//! change is larger than chance would explain. `gate.rs` compares several runs per side.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
@@ -26,25 +26,25 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Compare two runs, or several runs before a change with several runs after it.
 ///
-/// Stacks are matched by name, after numbers that differ in every run are folded. The table `run` has the
-/// busy and idle time of GPUs, by cause, and the same per step if both runs have several steps. `matched` has
-/// the share of GPU time whose kernel, stack or module occurs in both runs. `modules` has sums by
-/// `nn.Module`, which match even if the kernels differ. Text tables leave out rows that did not change by
-/// more than chance; JSON and CSV have all rows.
+/// Stacks are matched by name, after numbers that differ in every run are folded. The table `run` has the busy time of
+/// the GPUs and their idle time by cause. It also has these times per step if both runs have several steps. The table
+/// `matched` has the share of GPU time whose kernel, stack or module occurs in both runs. The table `modules` has sums
+/// by `nn.Module`, which match even if the kernels differ. Text tables leave out rows that did not change by more than
+/// chance. JSON and CSV have all rows.
 ///
-/// The column `sure` says whether the average duration of an activity changed by more than chance (Welch's
-/// t-test, two-sided, p < 0.001): `yes` or `no`; `too few` if either side has fewer than five durations;
-/// `new` and `gone` if one side has none. The test assumes independent durations: if the clock was slower for
-/// all of one run, every row says `yes`, so record each variant twice. Totals also change with the number of
-/// activities, which the test ignores.
+/// The column `sure` states whether the average duration of an activity changed by more than chance (Welch's t-test,
+/// two-sided, p < 0.001): `yes` or `no`; `too few` if either side has fewer than five durations; `new` or `gone` if one
+/// side has no durations. The test assumes independent durations. If the clock was slower during one whole run, every
+/// row has `yes`, so record each variant twice. Totals also change with the number of activities, which the test
+/// ignores.
 ///
-/// With --new, the unit is a run, and the answer is a verdict with its own exit code: `same` 0, `faster` 10,
-/// `slower` 11, `inconclusive` 12 (with the number of pairs that would do), `invalid` 13 (runs that cannot be
-/// compared, with the reason), and 14 for `slower` by less than --fail-above. The verdict is that of the GPU
-/// work and of the mean step; rows by kernel, stack and idle cause have their own. Equal runs give a wrong
-/// `slower` or `faster` in any row with a probability of at most 1 %. Record in turns (before, after, before,
-/// after) and give the files in this order: a steady drift is then removed. 7 runs per side find a change of
-/// 3 % if runs differ by 1 %.
+/// With --new, whole runs are compared, and the answer is a verdict with its own exit code: `same` 0, `faster` 10,
+/// `slower` 11, `inconclusive` 12 (with the number of pairs that would be enough), `invalid` 13 (the runs cannot be
+/// compared, with the reason), and 14 for `slower` by less than --fail-above. The verdict applies to the GPU work and
+/// the mean step. Rows by kernel, stack and idle cause have their own verdicts. If the runs are equal, any row is
+/// wrongly `slower` or `faster` with a probability of at most 1 %. Record the runs in turns (before, after, before,
+/// after), and give the files in this order, so that a steady drift is removed. 7 runs per side find a change of 3 % if
+/// runs differ by 1 %.
 #[derive(Debug, Args)]
 #[command(override_usage = "gpuflame diff [OPTIONS] <BEFORE> <AFTER>\n       \
     gpuflame diff [OPTIONS] <BASE>... --new <NEW>...")]
@@ -62,15 +62,14 @@ pub(super) struct Diff {
     /// More runs before the change, or baseline files; needs --new.
     #[arg(hide = true)]
     more: Vec<Source>,
-    /// Runs after the change; all other files are runs before it, or baseline files.
+    /// Runs after the change. All other files are runs before the change, or baseline files.
     #[arg(long, value_name = "NEW", num_args = 1..)]
     new: Vec<Source>,
-    /// Change above which several runs fail the gate (exit code 11). Changes below a quarter of it are never
+    /// Change above which several runs fail the gate (exit code 11). Changes below a quarter of this value are never
     /// called slower or faster.
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
     fail_above: f64,
-    /// Write the values of the runs before the change to a small file, to be given in place of their
-    /// recordings.
+    /// Write the values of the runs before the change to a small file, which can later replace their recordings.
     #[arg(long, value_name = "FILE")]
     save_baseline: Option<PathBuf>,
     /// Exit with 0 if the gate passes: same, faster, or slower by less than --fail-above.
@@ -191,7 +190,8 @@ impl Diff {
     }
 }
 
-/// Whether a row is shown. True if the counts differ, or if the durations differ by more than chance would explain.
+/// Whether a row is shown. Returns true if the counts differ, or if the durations differ by more than chance would
+/// explain.
 fn is_changed(a: Durations, b: Durations) -> bool {
     a.count != b.count || (a.nanos != b.nanos && compare_durations(a, b) != DurationChange::Unsure)
 }
@@ -208,8 +208,8 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
-    // A cause of idle time that did not occur has no row in `times`. Its time is then zero, unless idle time is unknown
-    // in that run.
+    // A cause of idle time that did not occur has no row in `times`. The time of such a cause is zero, unless idle time
+    // is unknown in that run.
     let get = |run: &ComparedRun, what: &str| {
         let find = |what: &str| run.times.iter().find(|(known, _)| *known == what).map(|(_, nanos)| *nanos);
         find(what).or_else(|| find("idle").map(|_| 0))
@@ -286,7 +286,7 @@ impl ComparedRun {
         let Explained { profile, facts, .. } = explain(source, &options, console, &mut spans)?;
         facts.require_work(source)?;
         // Only the recording of a process that exited contains durations by stack and kernel. A checkpoint does not
-        // contain them.
+        // contain durations by stack and kernel.
         let has_nothing = facts.is_finished && profile.works().is_empty();
         if profile.spreads().is_empty() && !has_nothing {
             facts.require_rows(source)?;
@@ -331,7 +331,8 @@ impl ComparedRun {
     }
 }
 
-/// Returns the breakdown of the time of all GPUs in ns. It includes idle time per cause if idle time is known.
+/// Returns the breakdown of the time of all GPUs in ns. The breakdown includes idle time per cause if idle time is
+/// known.
 fn time_breakdown(profile: &Profile) -> Vec<(&'static str, u64)> {
     let sum = |of: fn(&DeviceTime) -> u64| saturating_sum(profile.times().iter().map(of));
     let mut times = vec![("wall", sum(|time| time.window)), ("busy", sum(|time| time.busy))];

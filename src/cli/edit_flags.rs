@@ -28,34 +28,36 @@ const MAX_STREAMS: u8 = 64;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Changes (replayed together)")]
 pub(super) struct EditFlags {
-    /// Kernels, copies and fills with a name that matches take their time, times the factor: `gemm=0.5` is twice as fast.
+    /// Multiply the durations of kernels, copies and fills by the factor if their names match: with `gemm=0.5`, they
+    /// are twice as fast.
     #[arg(long, value_name = "REGEX=FACTOR", value_parser = parse_scale)]
     scale: Vec<Scale>,
-    /// Work whose launching stack matches takes its time, times the factor. Stacks are written as in folded files:
-    /// `main;train;forward`.
+    /// Multiply the duration of GPU work by the factor if its launching stack matches. Stacks are written as in folded
+    /// files: `main;train;forward`.
     #[arg(long, value_name = "REGEX=FACTOR", value_parser = parse_scale)]
     scale_stack: Vec<Scale>,
-    /// Work with a name that matches is left out, and its launch too, unless the launch also submits other work.
+    /// Leave out work whose name matches. Its launch is left out too, unless the launch also submits other work.
     #[arg(long, value_name = "REGEX", value_parser = parse_names)]
     remove: Vec<Regex>,
-    /// Each call that launches work and does not wait takes this time, in ns.
+    /// Duration in ns of each call that launches work and does not wait.
     #[arg(long, value_name = "NS")]
     launch_ns: Option<u64>,
-    /// Launches between two waits of a thread become one launch of a graph, and the time between them is saved. A step's
-    /// launches are in graphs of their own.
+    /// Replace the launches between two waits of a thread by one launch of a graph, and save the time between the
+    /// launches. Each step has its own graphs.
     #[arg(long)]
     graphs: bool,
-    /// Every stream's work is spread over N further streams in turn; with a name, only matching work moves. Nothing waits for
-    /// moved work until the next event or wait on its old stream.
+    /// Spread the work of every stream over N further streams in turn. With a name, only matching work moves. Other
+    /// work does not wait for moved work until the next event or wait on the old stream of the moved work.
     #[arg(long, value_name = "+N[:REGEX]", value_parser = parse_streams)]
     streams: Option<Streams>,
-    /// Calls do not wait for GPU work; calls that do nothing else are left out. With `=REGEX`: only calls whose stack matches.
+    /// Remove the waits of calls for GPU work. Calls that only wait are left out. With `=REGEX`: only calls whose stack
+    /// matches.
     #[arg(long, value_name = "REGEX", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = parse_names)]
     no_sync: Option<Regex>,
-    /// No stream waits for communication between GPUs.
+    /// Remove the waits of streams for communication between GPUs.
     #[arg(long)]
     overlap_comm: bool,
-    /// All kernels are faster by this factor; copies and fills are not.
+    /// Make all kernels faster by this factor, but not copies and fills.
     #[arg(long, value_name = "F", value_parser = parse_factor)]
     gpu_speed: Option<f64>,
 }
@@ -117,9 +119,10 @@ pub(super) struct Change {
     pub(super) edit: Edit,
     /// Description of the change in words.
     pub(super) words: String,
-    /// Number of kernels, copies, fills or calls that change; `None` if the change does not have such a count.
+    /// Number of kernels, copies, fills or calls that the change affects; `None` if the change does not have such a
+    /// count.
     pub(super) count: Option<usize>,
-    /// Condition under which the prediction holds.
+    /// Condition under which the prediction is valid.
     pub(super) assumption: &'static str,
 }
 
@@ -147,7 +150,7 @@ impl EditFlags {
     /// Finds the GPU work and the calls that each change affects.
     ///
     /// # Errors
-    /// `Format` if a change affects neither GPU work nor calls.
+    /// Returns `Format` if a change affects neither GPU work nor calls.
     pub(super) fn resolve(&self, input: &Source, found: &FoundPath) -> Result<Vec<Change>> {
         let names = WorkNames { input, found };
         let mut changes = Vec::new();

@@ -1,5 +1,5 @@
-//! Reads a source and turns it into a profile with names. The matching of activities to launches, the sums and the
-//! names are computed as in a recorded process.
+//! Reads a source, and computes a profile with names from it. The code that matches activities to launches, and
+//! computes sums and names, is the same as in a recorded process.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Explained {
     /// Returns an error if the recording is truncated or damaged and contains no GPU activity.
     ///
     /// # Errors
-    /// `Format`, whose message contains the next step for the user.
+    /// The error is `Format`, and its message contains the next step for the user.
     pub(super) fn require_activities(&self, source: &Source) -> Result<()> {
         let is_whole = self.facts.writer_state.is_none() && self.facts.damaged == 0;
         if is_whole || self.ledger.tally.activities.seen > 0 {
@@ -47,7 +47,7 @@ impl Explained {
     /// empty.
     ///
     /// # Errors
-    /// `Format`, whose message contains the next step for the user.
+    /// The error is `Format`, and its message contains the next step for the user.
     pub(super) fn need_samples(&self, source: &Source, view: &View) -> Result<()> {
         let is_incomplete = self.facts.writer_state.is_some() || self.facts.damaged > 0;
         if !is_incomplete || self.profile.has(view) || self.profile.has(&GPU) {
@@ -59,12 +59,13 @@ impl Explained {
     }
 }
 
-/// Reads `source` to its end, and stores only sums in memory.
+/// Reads `source` to its end, and keeps only sums in memory.
 pub(super) fn explain_sums(source: &Source, reading: ReadOptions, console: Console) -> Result<Explained> {
     explain_sums_with(source, reading, console, ())
 }
 
-/// Like `explain_sums`, but also passes every activity and launch to `sink` after they are matched to each other.
+/// Does the same as `explain_sums`, and also passes every activity and launch to `sink` after they are matched to each
+/// other.
 pub(super) fn explain_sums_with(
     source: &Source,
     reading: ReadOptions,
@@ -76,7 +77,7 @@ pub(super) fn explain_sums_with(
 }
 
 /// Returns the memory limit for sums, in bytes. The limit is the same as in a recorded process. Verbs that store single
-/// activities do not use a limit, because they need the stack of every activity.
+/// activities do not have a memory limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }
@@ -92,8 +93,8 @@ pub(super) fn explain(
     explain_opened(source, source.open()?, reading, console, sink)
 }
 
-/// Like `explain`, but for a source that is already open. `options` determines which samples are distinguished and what
-/// is displayed.
+/// Does the same as `explain` for a source that is already open. `options` determines which samples are distinguished
+/// and what data is displayed.
 pub(super) fn explain_opened(
     source: &Source,
     opened: Opened,
@@ -106,7 +107,7 @@ pub(super) fn explain_opened(
     let (run, facts) = Run::explained(options, sink, |each| source.rows(opened, options, console, each))?;
     memory::return_freed_memory();
     let (mut profile, ledger, unnamed, tied) = run.into_parts();
-    // The coverage needs the times of launches, which a recording with only sums does not contain.
+    // The coverage is computed from the times of launches, which a recording with only sums does not contain.
     if !facts.has_only_sums {
         let is_trace = facts.kind != Kind::Recording;
         if facts.linked.as_ref().is_some_and(|linked| linked.host_function_calls > 0) {

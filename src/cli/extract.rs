@@ -13,10 +13,10 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::format_nanos;
 use gpuflame_traces::steps::{Extract as Table, Ops, TimeRange, micros};
 
-/// Number of operations that are printed as a preview if the table is written to a file.
+/// Number of operations in the preview that is printed if the table is written to a file.
 const PREVIEW: usize = 5;
 
-/// Write the GPU operations that are entirely within a time range, by start.
+/// Write the GPU operations that are entirely within a time range, sorted by start.
 ///
 /// Reads traces of torch.profiler, Paddle and other tools, plain or compressed. The columns are kernel_name,
 /// start_time_us, end_time_us and duration_us; times are exact.
@@ -29,22 +29,23 @@ pub(super) struct Extract {
     /// CSV file to write (`-`: standard output).
     #[arg(required_unless_present = "file")]
     output: Option<Target>,
-    /// Time range in microseconds on the trace's clock, inclusive. Without START or END, that end is open.
+    /// Time range in microseconds on the trace's clock, inclusive. If START or END is left out, the range has no limit
+    /// on that side.
     #[arg(value_name = "START,END", allow_hyphen_values = true, required_unless_present_any = ["file", "from", "to"])]
     window: Option<TimeRange>,
-    /// Same as OUTPUT, as other verbs have it. The time range is then given by --from and --to; without them, all
-    /// operations are written.
+    /// Same as OUTPUT, for consistency with other verbs. With this option, --from and --to give the time range. Without
+    /// them, all operations are written.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with_all = ["output", "window"])]
     file: Option<Target>,
-    /// First time, since the first GPU operation, as `view` shows it: `10ms`, `1.5s` or `200us`. Without a unit:
-    /// microseconds.
+    /// Time at which the range starts, counted from the first GPU operation, as `view` shows it: `10ms`, `1.5s` or
+    /// `200us`. Without a unit: microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros, conflicts_with = "window")]
     from: Option<i64>,
-    /// Last time, since the first GPU operation.
+    /// Time at which the range ends, counted from the first GPU operation.
     #[arg(long, value_name = "TIME", value_parser = parse_micros, conflicts_with = "window")]
     to: Option<i64>,
-    /// Reproduce kernel_extractor: durations are differences of two floating-point numbers, with rounding
-    /// errors, and events without start_time and end_time in their args are skipped.
+    /// Reproduce kernel_extractor. Durations are then differences of two floating-point numbers, with rounding errors.
+    /// Events without start_time and end_time in their args are skipped.
     #[arg(long)]
     compat: bool,
     #[command(flatten)]
@@ -88,8 +89,8 @@ impl Extract {
 }
 
 impl Extract {
-    /// Removes the operations that are not entirely between `--from` and `--to`. Both count from the start of the first
-    /// operation.
+    /// Removes the operations that are not entirely between `--from` and `--to`. Both times count from the start of the
+    /// first operation.
     fn keep_range(&self, ops: &mut Ops) {
         let Some((zero, _)) = ops.span.filter(|_| self.from.is_some() || self.to.is_some()) else { return };
         let from = self.from.map_or(i64::MIN, |from| zero.saturating_add(from));

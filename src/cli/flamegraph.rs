@@ -31,7 +31,7 @@ pub(super) struct Flamegraph {
     /// Recording, trace or folded stacks (`-`: standard input).
     #[arg(required_unless_present = "diff")]
     input: Option<Source>,
-    /// Compare two inputs: draw AFTER, in red what grew since BEFORE, in blue what shrank.
+    /// Compare two inputs: draw AFTER, with frames that grew since BEFORE in red and frames that shrank in blue.
     #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with = "input")]
     diff: Vec<Source>,
     /// Output file [default: standard output].
@@ -40,14 +40,14 @@ pub(super) struct Flamegraph {
     /// Output format [default: by the file extension of FILE; folded on standard output].
     #[arg(short, long)]
     format: Option<PictureFormat>,
-    /// Draw the time in which GPUs were idle, under the stack that the launching thread was in if the trace
-    /// has it, otherwise under the two calls around the gap.
+    /// Draw the time in which GPUs were idle. The time is drawn under the stack in which the launching thread was, if
+    /// the trace has it, otherwise under the two calls around the gap.
     #[arg(long)]
     idle: bool,
     /// Draw the time in which the host waited for a GPU. Needs `wait` among GPUFLAME_FORMATS.
     #[arg(long, conflicts_with = "idle")]
     wait: bool,
-    /// Draw bytes allocated and freed. Needs `alloc` among GPUFLAME_FORMATS.
+    /// Draw the bytes that were allocated and freed. Needs `alloc` among GPUFLAME_FORMATS.
     #[arg(long, conflicts_with_all = ["idle", "wait"])]
     alloc: bool,
     /// Draw this view: gpu, idle, wait, alloc, unified, cpu, off-cpu or together (GPU, CPU and waiting time
@@ -67,14 +67,14 @@ pub(super) struct Flamegraph {
     /// Title of the picture.
     #[arg(long)]
     title: Option<String>,
-    /// Show frames that are hidden by default: inside CUDA's libraries, below `main`, the Python
-    /// interpreter's, PyTorch's dispatcher, the internals of its operators, and the frames that call modules
-    /// and decorated functions; with --idle, the complete stacks of both calls. Folded stacks then contain
-    /// complete kernel names.
+    /// Show frames that are hidden by default: frames inside CUDA's libraries, below `main`, of the Python interpreter,
+    /// of PyTorch's dispatcher and the internals of its operators, and frames that call modules and decorated
+    /// functions. With --idle, show the complete stacks of both calls. Folded stacks then contain complete kernel
+    /// names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
-    /// Python frames: auto (with the first line of the function), lines (with the line that was executed), or
-    /// only (without the native frames around them).
+    /// How to show Python frames: auto (with the first line of the function), lines (with the line that was executed),
+    /// or only (without the native frames around them).
     #[arg(long, value_enum, default_value_t)]
     python: PythonFrames,
     #[command(flatten)]
@@ -91,7 +91,7 @@ enum PythonFrames {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum PictureFormat {
-    /// Picture for a browser, with zoom and search.
+    /// A picture for a browser, with zoom and search.
     Svg,
     /// One line per stack, as flame graph tools read them.
     Folded,
@@ -165,8 +165,8 @@ impl Flamegraph {
         }
         let ((before, is_folded), (after, is_folded_too)) =
             (self.read_lines(before, console)?, self.read_lines(after, console)?);
-        // The frames of recordings and traces get their names here, by the same rules. Only folded input can contain
-        // names that another tool wrote differently.
+        // The frames of recordings and traces get their names in this program, by the same rules. Only folded input can
+        // contain names that another tool wrote differently.
         if is_folded || is_folded_too {
             explain_mismatch(&before, &after).into_iter().for_each(|what| console.remark(what));
         }
@@ -209,7 +209,7 @@ impl Flamegraph {
     /// threads.
     ///
     /// # Errors
-    /// `Format`.
+    /// Returns `Format`.
     fn require_roots(&self, source: &Source, explained: &Explained) -> Result<()> {
         let Explained { profile, facts, .. } = explained;
         let work = profile.samples(&GPU).iter().filter(|sample| sample.device.is_some());
@@ -256,7 +256,7 @@ impl Flamegraph {
     }
 }
 
-/// Returns a hint how to record the data of `view`; `None` if that data is always recorded.
+/// Returns a hint that explains how to record the data of `view`; `None` if that data is always recorded.
 fn recording_hint(view: &View) -> Option<&'static str> {
     let views = [
         (&WAITS, "Waits are recorded with GPUFLAME_FORMATS=sums,wait."),
@@ -269,7 +269,7 @@ fn recording_hint(view: &View) -> Option<&'static str> {
     views.into_iter().find(|(known, _)| *known == view).map(|(_, advice)| advice)
 }
 
-/// Returns the view that this word selects.
+/// Returns the view that `word` selects.
 pub(super) fn parse_view(word: &str) -> std::result::Result<&'static View, String> {
     let words = || views::VIEWS.iter().map(|view| view.word).collect::<Vec<_>>().join(", ");
     views::view(word).ok_or_else(|| format!("there is no view `{word}`; use one of {}", words()))

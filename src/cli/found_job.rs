@@ -19,8 +19,8 @@ pub(super) struct FoundRank {
     pub(super) number: u32,
     pub(super) found: FoundPath,
     source: Source,
-    /// Collectives of the rank, sorted by start, each with the index of its instruction. Their times are the file's
-    /// times plus `shift`.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. Times of the collectives are
+    /// the times in the file plus `shift`.
     collectives: Vec<(TimedCollective, u32)>,
     /// Time in ns that is added to the times in the rank's file, because the files of the ranks have different time
     /// bases.
@@ -38,7 +38,7 @@ impl FoundJob {
     /// Reads the ranks and finds the critical path of the job.
     ///
     /// # Errors
-    /// If a rank has no critical path, or if the clocks of the ranks cannot be aligned.
+    /// Fails if a rank has no critical path, or if the clocks of the ranks cannot be aligned.
     pub(super) fn read(sources: &[Source], flags: RankFlags, console: Console) -> Result<Self> {
         let ranks = read_ranks(sources, flags, console)?;
         let members = ranks.iter().map(|rank| MeetingRank {
@@ -100,7 +100,7 @@ fn add_bases(ranks: &mut [FoundRank]) {
 /// Returns the collectives of a rank, sorted by start.
 ///
 /// # Errors
-/// `Format` if the rank's collectives run on several GPUs.
+/// Returns `Format` if the rank's collectives run on several GPUs.
 fn collectives(source: &Source, found: &FoundPath) -> Result<Vec<(TimedCollective, u32)>> {
     let (filter, profile) = (CommunicationFilter::default(), &found.explained.profile);
     let (mut all, mut device) = (Vec::new(), None);
@@ -136,7 +136,7 @@ fn offset(found: &FoundPath) -> i64 {
     found.explained.facts.linked.as_ref().map_or(0, |linked| linked.offset)
 }
 
-/// Finds the critical path of the job. Its times are on the clock of the first rank.
+/// Finds the critical path of the job. The times on the path are on the clock of the first rank.
 fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<JobPath> {
     let ahead_of_job = |rank: &FoundRank| offset(&rank.found).saturating_sub(rank.shift);
     let first = ahead_of_job(&ranks[0]);
@@ -145,8 +145,8 @@ fn join(ranks: &[FoundRank], Meetings { clocks, numbers }: &Meetings) -> Result<
         .zip(&clocks.ahead)
         .map(|(rank, ahead)| first.saturating_sub(ahead_of_job(rank)).saturating_sub(*ahead));
     let shifts: Vec<i64> = shifts.collect();
-    // Times cannot be negative. If a rank begins before the first rank's time 0, all ranks are therefore shifted to
-    // later times.
+    // Times cannot be negative. If a rank begins before the first rank's time 0, the times of all ranks are therefore
+    // increased.
     let starts = ranks.iter().zip(&shifts).map(|(rank, shift)| {
         i64::try_from(rank.found.path.window().0).unwrap_or(i64::MAX).saturating_add(*shift)
     });

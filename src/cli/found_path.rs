@@ -37,18 +37,18 @@ impl FoundPath {
     /// Reads `input` and finds its critical path.
     ///
     /// # Errors
-    /// `Format` if the input has no rows, or if its activity records contradict each other.
+    /// Returns `Format` if the input has no rows, or if its activity records contradict each other.
     pub(super) fn read(input: &Source, console: Console) -> Result<Self> {
         Self::read_with(input, &ReadOptions::default(), console)
     }
 
-    /// Like `read`, but also reads the times of named ranges (such as NVTX ranges) if `ranges` is set.
+    /// Does the same as `read`, and also reads the times of named ranges (such as NVTX ranges) if `ranges` is set.
     pub(super) fn read_for(input: &Source, ranges: bool, console: Console) -> Result<Self> {
         Self::read_with(input, &ReadOptions { ranges, ..ReadOptions::default() }, console)
     }
 
-    /// Like `read`, but for replays. The path has neither parts nor slack, and the states of host threads while a GPU
-    /// was idle are not read.
+    /// Does the same as `read`, but for replays. The path has neither parts nor slack, and the states of host threads
+    /// while a GPU was idle are not read.
     pub(super) fn read_to_replay(input: &Source, console: Console) -> Result<Self> {
         let options = ReadOptions { without_host_states: true, ..ReadOptions::default() };
         let (explained, rows) = Self::read_rows(input, &options, InstructionRows::default(), console)?;
@@ -62,8 +62,8 @@ impl FoundPath {
         Ok(Self::new(input, explained, rows)?.with_host_stacks(history))
     }
 
-    /// Divides the time between two calls among the stacks in which the thread was. Times whose stack `history` does
-    /// not contain stay undivided.
+    /// Divides the time between two calls among the stacks that the thread had in this time. A time range stays
+    /// undivided if `history` does not contain its stacks.
     pub(super) fn with_host_stacks(mut self, history: HostHistoryRows) -> Self {
         self.history = HostHistory::new(history, &self.explained.profile);
         self.path = self.path.with_host_stacks(&self.history, &self.explained.profile);
@@ -85,7 +85,7 @@ impl FoundPath {
     /// Finds the critical path of a run that has already been read.
     ///
     /// # Errors
-    /// The errors of [`FoundPath::read`].
+    /// Fails for the same reasons as [`FoundPath::read`].
     pub(super) fn new(input: &Source, explained: Explained, rows: InstructionRows) -> Result<Self> {
         Self::found(input, explained, rows, CriticalPath::new)
     }
@@ -114,7 +114,7 @@ impl FoundPath {
     /// Returns the start and end in ns of step `step`, counted from 1, within the path's time range.
     ///
     /// # Errors
-    /// `Format` if the path contains no such step.
+    /// Returns `Format` if the path contains no such step.
     pub(super) fn step(&self, input: &Source, step: usize) -> Result<(u64, u64)> {
         let whole = self.path.window();
         let spans = self.explained.facts.steps.spans();
@@ -129,11 +129,11 @@ impl FoundPath {
         })
     }
 
-    /// Returns the start and end in ns of the time range between `from` and `to`, which count from the start of the
-    /// path.
+    /// Returns the start and end in ns of the time range between `from` and `to`. Both times count from the start of
+    /// the path.
     ///
     /// # Errors
-    /// `Setting` if the time range is empty.
+    /// Returns `Setting` if the time range is empty.
     pub(super) fn stretch(&self, from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
         stretch_of(self.path.window(), from, to)
     }
@@ -153,10 +153,11 @@ impl FoundPath {
     }
 }
 
-/// Returns the start and end in ns of the time range between `from` and `to`, which count from the start of a path.
+/// Returns the start and end in ns of the time range between `from` and `to`. Both times count from the start of the
+/// path `whole`.
 ///
 /// # Errors
-/// `Setting` if the time range is empty.
+/// Returns `Setting` if the time range is empty.
 pub(super) fn stretch_of(whole: (u64, u64), from: Option<i64>, to: Option<i64>) -> Result<(u64, u64)> {
     let moment = |offset: Option<i64>, default| {
         offset.map_or(default, |offset| whole.0.saturating_add(offset.unsigned_abs()).min(whole.1))

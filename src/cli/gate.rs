@@ -27,13 +27,13 @@ const INVALID: u8 = 13;
 /// Exit code of the verdict `slower` if the change is below `--fail-above`.
 const SLOWER_WITHIN: u8 = 14;
 
-/// Maximum number of kernels, and of stacks, to compare. The ones with the longest mean time on either side are
-/// compared.
+/// Maximum number of kernels, and of stacks, to compare. The kernels and stacks with the longest mean time on either
+/// side are compared.
 const MAX_COMPARED: usize = 100;
 /// Maximum ratio between the numbers of GPU operations of two runs on the same side (before or after the change).
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the median numbers of GPU operations of the two sides. The limit is larger because a change
-/// that fuses kernels reduces the number.
+/// Maximum ratio between the median numbers of GPU operations of the two sides. This limit is larger than the limit
+/// within a side, because a change that fuses kernels reduces the number of operations.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;
@@ -164,7 +164,7 @@ impl Gate<'_> {
         self.finish(console, &conclusion, Some(self.table(&rows, &changes)))
     }
 
-    /// Returns a sentence for each run that the command line names twice, even if by different paths.
+    /// Returns a sentence for each run that the command line names twice, even if it uses different paths.
     fn repeated(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();
         let all = self.base.iter().copied().chain(self.new);
@@ -199,7 +199,7 @@ impl Gate<'_> {
             PairVerdict::Inconclusive => (INCONCLUSIVE, false),
         };
         let pairs_needed = find(PairVerdict::Inconclusive).map(|(_, change)| change.pairs_needed);
-        // `None` (no number of pairs is enough) counts as larger than any number.
+        // `None` means that no number of pairs is enough, so `None` counts as larger than any number.
         let pairs_needed = pairs_needed.max_by_key(|pairs| pairs.unwrap_or(usize::MAX)).flatten();
         let end = match change.verdict {
             PairVerdict::Slower if is_above => format!("--fail-above is {limit}: the gate fails"),
@@ -237,8 +237,8 @@ impl Gate<'_> {
         Conclusion { word, code, passes, sentence, change, pairs_needed, reason: None }
     }
 
-    /// Builds the result table. Its first rows are the total, the step, busy time and wall time. The rows with a
-    /// verdict follow, and then the rows with the largest changes.
+    /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. The rows
+    /// with a verdict follow, and then the rows with the largest changes.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();
@@ -415,8 +415,8 @@ impl<'a> Sides<'a> {
     /// Lists the reasons why the runs cannot be compared.
     fn problems(&self, has_both: bool) -> Vec<String> {
         let mut problems: Vec<String> = self.all().flat_map(|run| run.problems.clone()).collect();
-        // Runs that could not be read have no facts. A comparison of their facts would therefore only repeat the
-        // reasons found so far.
+        // Runs that could not be read have no facts. Comparing the missing facts would only repeat the reasons found so
+        // far.
         if !problems.is_empty() {
             return problems;
         }
@@ -494,7 +494,7 @@ impl<'a> Sides<'a> {
         }
     }
 
-    /// Returns the rows to compare. The total is the first row.
+    /// Returns the rows to compare. The first row is the total.
     fn rows(&self, console: Console) -> Vec<Row> {
         let row =
             |by, name: String, value: &dyn Fn(&RunValues) -> u64, whole: Option<(&'static str, f64)>| {
@@ -536,7 +536,7 @@ impl<'a> Sides<'a> {
                 .map(|name| {
                     let value = |run: &RunValues| sums(run).get(name).copied().unwrap_or(0);
                     // The change of a row is computed from logarithms. A name that is missing in a run has the time 0,
-                    // which has no logarithm, so its change is a share of all GPU work.
+                    // which has no logarithm. The change of its row is therefore a share of all GPU work.
                     let whole = self.all().any(|run| value(run) == 0).then_some(("GPU work", work));
                     row(by, name.clone(), &value, whole)
                 })
@@ -604,8 +604,8 @@ mod tests {
         let other_gpu = problems(&|run| run.gpus = vec!["NVIDIA A100".to_owned()]);
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
-        // If the change fuses kernels, the number of kernels may be smaller, but three times as many kernels are
-        // different work. With more steps, the number of kernels must grow by the same factor as the steps.
+        // If the change fuses kernels, the number of kernels may be smaller. However, three times as many kernels mean
+        // that the work is different. With more steps, the number of kernels must grow by the same factor as the steps.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

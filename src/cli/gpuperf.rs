@@ -1,6 +1,6 @@
 //! `gpuflame gpuperf`: does the same as `gpuperf.py`, the runner of eunomia's tutorial, with the verbs `run`, `convert`
-//! and `merge`. It has the runner's options, file names and exit code. It does not need root, because stacks are
-//! captured inside the recorded process.
+//! and `merge`. This verb has the runner's options, file names and exit code. This verb does not need root, because
+//! stacks are captured inside the recorded process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,25 +14,24 @@ use gpuflame_os::child;
 
 /// Run a command as the tutorial's gpuperf.py does.
 ///
-/// Writes a GPU trace, CPU stacks at launches, and both merged. Every stack carries the correlation id of its
-/// launch, so nothing is matched by time. If the command has several processes, the largest recording is
-/// used.
+/// Writes a GPU trace, the CPU stacks at launches, and a merged file. Every stack carries the correlation id of its
+/// launch, so stacks are not matched by time. If the command has several processes, the largest recording is used.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame gpuperf -m merged.folded ./app\n  timeout -s 2 10 gpuflame gpuperf ./app\n\n\
     Exit codes: the command's; 130 after SIGINT, with all files written."
 )]
 pub(super) struct Gpuperf {
-    /// GPU trace, as CUPTI's tracer prints it.
+    /// Output file for the GPU trace, in the format that CUPTI's tracer prints.
     #[arg(short, long, default_value = "gpu_results.txt", value_name = "FILE")]
     output: PathBuf,
-    /// GPU trace for Chrome's viewer.
+    /// Output file for the GPU trace, for Chrome's viewer.
     #[arg(short, long, default_value = "gpu_results.json", value_name = "FILE")]
     chrome: PathBuf,
-    /// CPU stacks (extended folded).
+    /// Output file for the CPU stacks (extended folded).
     #[arg(short = 'p', long = "cpu-profile", default_value = "cpu_results.txt", value_name = "FILE")]
     cpu: PathBuf,
-    /// CPU stacks with the kernels that they launched (folded, ns).
+    /// Output file for the CPU stacks with the kernels that they launched (folded, ns).
     #[arg(short, long, default_value = "merged_trace.folded", value_name = "FILE")]
     merged: PathBuf,
     /// Write only CPU stacks.
@@ -44,7 +43,7 @@ pub(super) struct Gpuperf {
     /// Write only the GPU trace.
     #[arg(long)]
     no_cpu: bool,
-    /// Do not merge.
+    /// Do not write the merged file.
     #[arg(long)]
     no_merge: bool,
     /// Path of the libgpuflame.so to use [default: next to this command, or in ../lib].
@@ -59,7 +58,7 @@ pub(super) struct Gpuperf {
 const INTERRUPTED: u8 = 130;
 
 impl Gpuperf {
-    /// Records the command and converts the recording. `verb` is a function that runs another verb, given as
+    /// Records the command and converts the recording. `verb` is a function that runs another verb with the given
     /// command-line words.
     pub(super) fn run(
         &self,
@@ -158,7 +157,7 @@ impl TempFolder {
 
 impl Drop for TempFolder {
     fn drop(&mut self) {
-        // Errors are ignored: files that remain are small, and the system deletes its temporary files.
+        // Errors are ignored, because files that remain are small, and the system deletes its temporary files.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

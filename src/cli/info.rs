@@ -174,7 +174,7 @@ fn device_table(explained: &Explained) -> Table {
 }
 
 /// Returns the table with the times of start-up, steady part and shutdown, which add up to the whole window. Returns
-/// `None` if the run has no steady part. If idle time is unknown, its cells are empty.
+/// `None` if the run has no steady part. If idle time is unknown, the cells for idle time are empty.
 fn part_table(explained: &Explained) -> Option<Table> {
     let profile = &explained.profile;
     let steady = profile.steady()?;
@@ -234,7 +234,7 @@ fn loss_table(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches that were captured into a graph are not losses. The table of facts has their number.
+    // Launches that were captured into a graph are not losses. The number of these launches is in the table of facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

@@ -25,7 +25,7 @@ struct Sums {
 /// Reads an execution trace, and returns its tables: facts, operators and communication.
 ///
 /// # Errors
-/// `Io` or `Format`. The message contains the file's name.
+/// Returns `Io` or `Format`. The message of the error contains the file's name.
 pub(super) fn execution_tables(source: &Source, opened: Opened, console: Console) -> Result<Vec<Table>> {
     let kind = opened.kind();
     let (options, _bar) = with_progress(Options::default(), &opened, console);

@@ -27,9 +27,9 @@ use gpuflame_traces::import::{
 
 /// Minimum file size in bytes for a progress bar. Smaller files are read before a user could notice the bar.
 const MIN_PROGRESS_BYTES: u64 = 32 << 20;
-/// Maximum number of unknown categories of trace events that a message names.
+/// Maximum number of unknown categories of trace events that a message lists.
 const MAX_CATEGORIES: usize = 5;
-/// Maximum number of renumbered GPUs that remarks name.
+/// Maximum number of renumbered GPUs that a remark lists.
 const MAX_RENUMBERED: usize = 8;
 /// Maximum number of damaged rows of a recording for which a remark is printed.
 const MAX_REMARKS: u64 = 3;
@@ -37,7 +37,7 @@ const MAX_REMARKS: u64 = 3;
 /// Input of a verb.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Standard input, written `-`.
+    /// Standard input, which the command line names `-`.
     Stdin,
     /// A file.
     File(PathBuf),
@@ -71,7 +71,8 @@ pub(super) struct Facts {
     pub(super) is_finished: bool,
     /// State of the recorded process; `None` if the recording has an end row.
     pub(super) writer_state: Option<WriterState>,
-    /// Counts of the trace's GPU work that is matched to a launch, and of the rest. `None` for a recording.
+    /// Number of GPU operations in the trace that are matched to a launch, and number of the other GPU operations.
+    /// `None` if the source is a recording.
     pub(super) linked: Option<LinkReport>,
     /// Time ranges of the run's steps, or of the recording windows if the recording has no steps.
     pub(super) steps: StepSpans,
@@ -84,7 +85,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Passes the correlation ids of another tool's trace to `events`, which then shows these ids instead of
+    /// Passes the correlation ids in another tool's trace to `events`, which then shows these ids instead of
     /// gpuflame's.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {
@@ -99,10 +100,10 @@ impl Facts {
         }
     }
 
-    /// Returns an error if the recording has only sums. Verbs that need single activities call this.
+    /// Returns an error if the recording has only sums. Verbs that need single activities call this function.
     ///
     /// # Errors
-    /// `Format`.
+    /// Returns `Format`.
     pub(super) fn require_rows(&self, source: &Source) -> Result<()> {
         if self.has_only_sums { Err(sums_only_error(source, self.is_finished)) } else { Ok(()) }
     }
@@ -110,7 +111,7 @@ impl Facts {
     /// Returns an error if a trace contains no GPU work, because no verb can show anything for such a trace.
     ///
     /// # Errors
-    /// `Format`, whose message lists the event categories that the trace contains instead.
+    /// Returns `Format`. The message lists the event categories that the trace contains instead.
     pub(super) fn require_work(&self, source: &Source) -> Result<()> {
         let Some(linked) = self.linked.as_ref().filter(|linked| linked.ops == 0) else { return Ok(()) };
         let names: Vec<_> =
@@ -149,8 +150,8 @@ impl Source {
     /// damaged.
     ///
     /// # Errors
-    /// `Io` or `Format` if nothing can be read. The message states the failure, its location and the next step for
-    /// the user.
+    /// Returns `Io` or `Format` if nothing can be read. The message of the error states the failure, its location and
+    /// the next step for the user.
     pub(super) fn rows(
         &self,
         opened: Opened,
@@ -237,7 +238,7 @@ impl Source {
     /// Passes the trace events of this source, which must be a trace, to `sink`. `opened` is the open source.
     ///
     /// # Errors
-    /// `Io` or `Format` if nothing can be read.
+    /// Returns `Io` or `Format` if nothing can be read.
     pub(super) fn events(
         &self,
         opened: Opened,
@@ -446,7 +447,8 @@ fn describe_unlinked(linked: &LinkReport) -> String {
 /// Maximum number of files in a folder that are searched for similar names.
 const MAX_FILES: usize = 1000;
 
-/// Lists files in the folder of `path` whose names are similar to the name in `path`; `None` if there are none.
+/// Lists files in the folder of `path` whose names are similar to the name in `path`; `None` if there are no such
+/// files.
 fn similar_files(path: &Path) -> Option<String> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let files = std::fs::read_dir(folder.unwrap_or(Path::new("."))).ok()?.take(MAX_FILES);

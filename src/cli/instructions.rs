@@ -45,7 +45,7 @@ pub(super) struct Instructions {
     /// Maximum number of instructions to show; 0: all. Default: 20 in text, all in CSV and JSON.
     #[arg(short, long, visible_alias = "limit")]
     number: Option<usize>,
-    /// Show only these kinds.
+    /// Show only instructions of these kinds.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
     kind: Vec<KnownKind>,
     #[command(flatten)]
@@ -56,7 +56,7 @@ pub(super) struct Instructions {
     /// Count the instructions by GPU, stream and kind instead.
     #[arg(long)]
     count: bool,
-    /// Output format. Default: the one that the ending of the output file names, otherwise text.
+    /// Output format. Default: the format that the ending of the output file names, otherwise text.
     #[arg(short, long)]
     format: Option<InstructionFormat>,
     /// Output file (`-`: standard output).
@@ -71,24 +71,24 @@ enum KnownKind {
     #[value(alias = "set")]
     Fill,
     Graph,
-    /// A node of a graph calls a function on the host.
+    /// A node of a graph that calls a function on the host.
     #[value(name = "host_function")]
     HostFunction,
     /// A launch whose work is not in the file.
     Launch,
-    /// An event is recorded on a stream.
+    /// A CUDA event that is recorded on a stream.
     Record,
-    /// A stream waits for an event.
+    /// A stream that waits for a CUDA event.
     Wait,
-    /// The host waits.
+    /// A wait of the host.
     Synchronize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum KnownOrder {
-    /// By the time of the host's call.
+    /// Sorted by the time of the host's call.
     Issue,
-    /// By the start on the GPU; instructions without GPU work by the time of their call.
+    /// Sorted by the start on the GPU; instructions without GPU work by the time of their call.
     Start,
 }
 
@@ -99,7 +99,7 @@ enum InstructionFormat {
     /// JSON Lines: a line with facts about the file, then one object per instruction.
     #[value(alias = "json")]
     Jsonl,
-    /// A row per instruction.
+    /// CSV with one row per instruction.
     Csv,
 }
 
@@ -124,8 +124,8 @@ impl Instructions {
         self.shown.check()?;
         let format = self.format()?;
         let mut rows = InstructionRows::default();
-        // Every instruction needs the API call that issued it. The options therefore have no memory limit, which would
-        // drop stacks.
+        // Every instruction needs the API call that issued it. The options therefore have no memory limit, because a
+        // limit would drop stacks.
         let options = ReadOptions::default();
         let mut explained = explain_opened(&self.input, self.input.open()?, &options, console, &mut rows)?;
         explained.facts.add_to(&mut rows);
@@ -217,7 +217,7 @@ impl Instructions {
     }
 }
 
-/// Returns the times of the first and the last call. Used as the window if no GPU work has times.
+/// Returns the times of the first and the last call. This time range is the window if no GPU work has times.
 fn calls_window(list: &InstructionList) -> (u64, u64) {
     let (mut first, mut last) = (u64::MAX, 0);
     let each = &mut |instruction: &Instruction<'_>| {

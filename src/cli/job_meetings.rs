@@ -1,8 +1,8 @@
-//! Finds out which collective kernels on different ranks of a job belong to the same collective.
+//! Determines which collective kernels on different ranks of a job belong to the same collective.
 //!
-//! If all ranks run the same sequence of collectives, kernels at the same position belong together. Otherwise only a
-//! part of the ranks takes part in some collectives. The process groups that the traces name then determine the ranks
-//! of each collective.
+//! If all ranks run the same sequence of collectives, kernels at the same position belong together. Otherwise, only a
+//! part of the ranks takes part in some collectives. In that case, the process groups that the traces name determine
+//! the ranks of each collective.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,8 +20,8 @@ use gpuflame_traces::import::{Kind, Options};
 pub(super) struct MeetingRank<'a> {
     pub(super) number: u32,
     pub(super) source: &'a Source,
-    /// Collectives of the rank, sorted by start, each with the index of its instruction. Times are those of the rank's
-    /// file.
+    /// Collectives of the rank, sorted by start, each with the index of its instruction. The times are on the clock of
+    /// the rank's file.
     pub(super) collectives: &'a [(TimedCollective, u32)],
 }
 
@@ -36,7 +36,7 @@ impl Meetings {
     /// Finds the collectives in which the ranks take part together.
     ///
     /// # Errors
-    /// If the ranks run different collectives and the traces do not name the process groups.
+    /// Fails if the ranks run different collectives and the traces do not name the process groups.
     pub(super) fn find(ranks: &[MeetingRank<'_>]) -> Result<Self> {
         let timelines: Vec<RankTimeline> = ranks
             .iter()
@@ -95,7 +95,7 @@ fn number_collectives(
     numbers
 }
 
-/// Reads the process groups of all collectives; `None` if a trace lacks the group of any collective.
+/// Reads the process groups of all collectives; `None` if a trace does not contain the group of each collective.
 fn read_groups(ranks: &[MeetingRank<'_>]) -> Result<Option<Vec<ProcessGroup>>> {
     let mut groups: BTreeMap<String, Vec<(usize, Vec<usize>)>> = BTreeMap::new();
     for (at, rank) in ranks.iter().enumerate() {
@@ -111,8 +111,8 @@ fn read_groups(ranks: &[MeetingRank<'_>]) -> Result<Option<Vec<ProcessGroup>>> {
     Ok(Some(groups.into_iter().map(|(name, members)| ProcessGroup { name, members }).collect()))
 }
 
-/// Returns the process group of each collective that a rank ran. Rows do not store process groups, so the trace is read
-/// again.
+/// Returns the process group of each collective that a rank ran. Rows do not contain process groups, so the trace is
+/// read again.
 fn group_names(rank: &MeetingRank<'_>) -> Result<Option<Vec<String>>> {
     if *rank.source == Source::Stdin {
         return Ok(None);

@@ -24,7 +24,7 @@ pub(super) fn job_member(rank: u32, run: &Explained) -> JobMember {
 /// user declared that the files are one job, prints a remark instead.
 ///
 /// # Errors
-/// `Format`. The message names two files, their difference and the next step for the user.
+/// Returns `Format`. The message of the error names two files, their difference and the next step for the user.
 pub(super) fn refuse_different_jobs(
     members: &[JobMember],
     sources: &[String],
@@ -58,7 +58,7 @@ pub(super) fn refuse_different_jobs(
 }
 
 /// Prints how many ranks of the job are missing, and returns the table of present and missing ranks. If `are_guessed`
-/// is set, ranks were assigned by the order of the files, so it is unknown which ranks are missing.
+/// is set, the order of the files determined the ranks, so it is unknown which ranks are missing.
 pub(super) fn report_missing(members: &[JobMember], are_guessed: bool, console: Console) -> Table {
     let ranks: BTreeSet<u32> = members.iter().map(|member| member.rank).collect();
     let world_size = members.iter().find_map(|member| member.world_size);

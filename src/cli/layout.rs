@@ -1,6 +1,6 @@
 //! Lays out tables as text. In a pipe or a file, a table has every column and complete names. On a terminal, a table is
-//! fitted to the width: the least useful columns are left out first, and then names are cut. A last line lists the
-//! omitted columns.
+//! fitted to the width of the terminal. The least useful columns are left out first, and then names are cut. The last
+//! line lists the columns that were left out.
 
 use std::io::Write;
 
@@ -83,7 +83,7 @@ const BENEATH: [&str; 5] = ["why", "unknown_because", "host_line", "source", "re
 const GAP: usize = 2;
 /// Indentation, in blanks, of a line that is shown under a row.
 const INDENT: usize = 4;
-/// Maximum width, in characters, of a column of words such as `host_late` or `yes`. Such columns are never cut.
+/// Maximum width, in characters, of a column of words such as `host_late` or `yes`. Columns of words are never cut.
 const MAX_WORD: usize = 16;
 /// Character between the columns while a table is laid out. No cell contains this character, because cells contain no
 /// control characters.
@@ -205,7 +205,7 @@ impl<'a> Layout<'a> {
             }
             self.shown.retain(|other| *other != column);
         }
-        // If there is no room for names next to the other columns, the names are printed under the row.
+        // If there is no room for names next to the other columns, the names are printed under each row.
         if self.needed_width(columns) > columns
             && self.shown.len() > 2
             && let Some(last) =
@@ -406,7 +406,8 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     for column in columns {
         let title = column_title(column);
         titles.push(match is_terminal {
-            // A change in percent is next to the change itself, so its title can be short.
+            // A column with a change in percent is next to the column with the change itself, so its title can be
+            // short.
             true if titles.iter().any(|other| other == title) => "%".to_owned(),
             true => title.replace('_', " "),
             false => title.to_owned(),

@@ -1,4 +1,4 @@
-//! Table cells for a duration before and after a change.
+//! Creates the table cells for a duration before and after a change.
 
 use super::table_output::Cell;
 

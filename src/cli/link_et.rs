@@ -22,21 +22,21 @@ use gpuflame_traces::import::{Kind, Opened, Options};
 ///
 /// For each pair, two files are written to the folder: `pytorch_et_plus_TAG.json`, the execution trace with times and
 /// dependencies and with GPU work below the operators that launched it, and `chakra_trace_TAG.et`, the same graph in
-/// Chakra's protobuf. TAG is the name of the execution trace without `pytorch_et_` and its ending.
+/// Chakra's protobuf. TAG is the name of the execution trace's file without `pytorch_et_` and without its ending.
 ///
-/// Operators are paired by `rf_id` and `Record function id`, or by the order of their names if the Kineto trace
-/// has no such ids (PyTorch before 2.1). GPU work is tied to calls by correlation ids. The table shows the share of
-/// linked GPU work, and why the rest is not linked. docs/execution-traces.md explains the files.
+/// Operators are paired by `rf_id` and `Record function id`, or by the order of their names if the Kineto trace has no
+/// such ids (PyTorch before 2.1). Correlation ids link GPU work to calls. The table shows the share of linked GPU work,
+/// and why the rest is not linked. docs/execution-traces.md explains the files.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame link-et pytorch_et_pid7_1.json kineto_pid7_1.json -o linked\n  \
     gpuflame link-et et0.json kineto0.json et1.json kineto1.json -o job"
 )]
 pub(super) struct LinkEt {
-    /// Execution traces and Kineto traces in turn: ET KINETO [ET KINETO ...], one pair per rank.
+    /// Execution traces and Kineto traces in turn, one pair per rank: ET KINETO [ET KINETO ...].
     #[arg(required = true, value_names = ["ET", "KINETO"], num_args = 2..)]
     inputs: Vec<Source>,
-    /// Folder for the linked traces; it is created if needed.
+    /// Folder for the linked traces, which is created if needed.
     #[arg(short, long, value_name = "FOLDER", default_value = ".")]
     output: PathBuf,
     /// Output file for the table (`-`: standard output).
@@ -96,7 +96,7 @@ impl LinkEt {
     }
 
     /// Checks the output folder and the kinds of all input files. The check is done before any pair is linked, because
-    /// linking may take minutes. Pipes can be opened only once, so a pipe is checked later, when its pair is linked.
+    /// linking may take minutes. A pipe can be opened only once, so a pipe is checked later, when its pair is linked.
     fn check_inputs(&self, pairs: &[&[Source]]) -> Result<()> {
         if self.inputs.iter().filter(|input| **input == Source::Stdin).count() > 1 {
             return Err(usage_error(
@@ -151,7 +151,7 @@ impl LinkEt {
 /// Opens the execution trace and the Kineto trace of a pair.
 ///
 /// # Errors
-/// `Format` if a file has the wrong kind, or if the files are swapped.
+/// Returns `Format` if a file has the wrong kind, or if the files are swapped.
 fn open_pair(et: &Source, timeline: &Source) -> Result<(Opened, Opened)> {
     let (first, second) = (et.open()?, timeline.open()?);
     let refuse = |what: String| Err(Error::new(ErrorKind::Format, what));
@@ -173,7 +173,7 @@ fn create_folder(folder: &Path) -> Result<()> {
     fs::create_dir_all(folder).map_err(|error| Error::from(error).within(folder.display()))
 }
 
-/// Returns the part of the execution trace's file name that its output files have in their names.
+/// Returns the part of the execution trace's file name that the names of its output files contain.
 fn tag(et: &Source) -> String {
     let Source::File(path) = et else { return "stdin".to_owned() };
     let name = path.file_name().map_or_else(|| "et".to_owned(), |name| name.to_string_lossy().into_owned());

@@ -137,13 +137,13 @@ struct Command {
     /// Print errors only: no progress and no remarks.
     #[arg(short, long, global = true)]
     quiet: bool,
-    /// Read truncated input. This spelling, before the verb, is from earlier versions.
+    /// Read truncated input. This hidden flag, before the verb, is from earlier versions.
     #[arg(long, hide = true)]
     accept_cut: bool,
     /// Reason why the given options cannot be combined.
     #[arg(skip)]
     refusal: Option<String>,
-    /// When to colour tables. `auto`: on a terminal, unless NO_COLOR is set.
+    /// When to colour tables. `auto`: only on a terminal, and only if NO_COLOR is not set.
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     color: ColorChoice,
 }

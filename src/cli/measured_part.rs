@@ -1,12 +1,12 @@
-//! The part of a run to which shares of time refer. This is the steady part, or the whole run if no steady part is
-//! known.
+//! Defines the part of a run to which shares of time refer. This is the steady part, or the whole run if no steady part
+//! is known.
 
 use gpuflame_model::profile::Profile;
 
 /// The part of a run, or of the runs of a job, to which shares of time refer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct MeasuredPart {
-    /// Length of the part in ns. If there are several runs, the length of the longest part.
+    /// Length of the part in ns. If there are several runs, the length of the longest part of these runs.
     pub(super) nanos: u64,
     name: Option<&'static str>,
 }

@@ -1,5 +1,5 @@
-//! `gpuflame merge`: merges CPU stacks from an eBPF probe and a GPU trace from another tool into one folded file. It
-//! has the flags of `merge_gpu_cpu_trace.py` in eunomia's tutorial.
+//! `gpuflame merge`: merges CPU stacks from an eBPF probe and a GPU trace from another tool into one folded file. This
+//! verb has the flags of `merge_gpu_cpu_trace.py` in eunomia's tutorial.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -18,11 +18,12 @@ use gpuflame_model::record::IdMap;
 use gpuflame_traces::import::{Event, Id, Kind, Op, OpKind, Options, Sink, Wants};
 use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
 
-/// Put CPU stacks taken at launches onto the kernels of a GPU trace.
+/// Merge CPU stacks that were taken at launches with the kernels of a GPU trace.
 ///
-/// CPU stacks are lines of `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. A last frame `[correlation
-/// N]` matches a stack to its launch exactly. Without it, stacks are matched in order if a thread has as many
-/// launches as stacks, otherwise one to one by time, so that the total distance is smallest.
+/// CPU stacks are lines of `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. If the last frame is `[correlation
+/// N]`, it matches the stack to its launch exactly. If this frame is missing, stacks are matched in order if a thread
+/// has as many launches as stacks. Otherwise they are matched one to one by time, so that the sum of the distances is
+/// smallest.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
@@ -47,9 +48,8 @@ pub(super) struct Merge {
     /// Offset added to the times of the stacks, such as `-2ms`. Without a unit: microseconds.
     #[arg(long, default_value = "0", allow_hyphen_values = true, value_name = "TIME", value_parser = parse_offset)]
     offset: i64,
-    /// Reproduce the tutorial's first script with its errors: each stack takes the nearest launch, which
-    /// several stacks may take, and only one of the launch's kernels; each stack counts 1; launch stubs lose
-    /// their names.
+    /// Reproduce the tutorial's first script with its errors. Each stack takes the nearest launch, which several stacks
+    /// may take, and only one of the launch's kernels. Each stack counts 1. Launch stubs lose their names.
     #[arg(long)]
     seed1_compat: bool,
 }
@@ -111,8 +111,8 @@ struct CpuStacks {
     /// Distinct stacks, with `;` between frames.
     texts: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Ids of stacks, keyed by the raw bytes of the stack in the file. A job launches from few call sites, so most
-    /// look-ups are cache hits.
+    /// Ids of stacks, keyed by the raw bytes of the stack in the file. A job launches from few call sites, so this
+    /// cache has most stacks.
     cache: HashMap<Vec<u8>, u32>,
     compat: bool,
 }
@@ -164,7 +164,8 @@ impl Sink for CpuStacks {
     }
 }
 
-/// Removes the last frame if it contains a correlation id. Returns the other frames, and the id if there was one.
+/// Removes the last frame if it contains a correlation id. Returns the other frames, and the correlation id if the last
+/// frame contained one.
 fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
@@ -240,7 +241,8 @@ struct GpuTrace {
     nanos: u64,
     begin: i64,
     end: i64,
-    /// Base time of the trace in ns since 1970 (`baseTimeNanoseconds`). The trace's times may be relative to it.
+    /// Base time of the trace in ns since 1970 (`baseTimeNanoseconds`). The times in the trace may be relative to this
+    /// base.
     base: i64,
 }
 
@@ -267,8 +269,8 @@ impl GpuTrace {
     }
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
-    /// `baseTimeNanoseconds`. Others write such a base too, but absolute times. The base is therefore added only if the
-    /// launches overlap the stacks in time with the base and do not overlap the stacks without the base.
+    /// `baseTimeNanoseconds`. Other profilers also write such a base, but write absolute times. The base is therefore
+    /// added in only one case: the launches overlap the stacks in time with the base, but not without it.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())
@@ -400,8 +402,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // Of the launches before the stack, the latest launch is a candidate. If several launches have this latest
-        // time, the first of these launches is the candidate.
+        // The latest launch before the stack is a candidate. If several launches have this latest time, the first of
+        // these launches is the candidate.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));

@@ -37,27 +37,27 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Merge the ranks of a job, and find the straggler.
 ///
-/// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL): the last
-/// rank to enter a collective waits for no other rank, and all other ranks wait for it, whether its GPU had
-/// more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
-/// the most work. It is named only if its steps differ from those of the other ranks by more than chance (p <
-/// 0.01, by the order of their durations, at least ten steps), together with the collective in which the other ranks wait most. `host_line` is
-/// the source line in which its host was late for more time than in the other ranks; it needs samples (`run
-/// --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the
-/// profiler, otherwise windows. `vs_median` is the difference from the median rank; a few percent mean that no
-/// rank stands out. These times were recorded within one rank each. Only the table of ranks that came last to
-/// collectives compares clocks, and only if the collectives end at the same time on all ranks. Clocks that differ are
-/// first aligned by these ends.
+/// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL). The reason is that
+/// the last rank to enter a collective does not wait, but all other ranks wait for it. It does not matter whether its
+/// GPU had more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
+/// the most work. The straggler is named only if its steps differ from those of the other ranks by more than chance (p
+/// < 0.01, by the order of their durations, at least ten steps). The collective in which the other ranks wait most is
+/// named too. `host_line` is the source line in which the straggler's host was late for more time than in the other
+/// ranks. It needs samples (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the
+/// program or the profiler. If there are no steps, windows are used instead. `vs_median` is the difference from the
+/// median rank. A few percent mean that no rank is unusual. Each of these times was recorded within one rank. Only the
+/// table of ranks that came last to collectives compares clocks. This comparison needs collectives that end at the same
+/// time on all ranks. If the clocks differ, they are first aligned by the ends of the collectives.
 ///
-/// Files of different programs are refused: those whose traces give different numbers of ranks, or that share
-/// no kernel. A `ranks.json` next to the files declares them one job.
+/// Files of different programs are refused. These are files whose traces give different numbers of ranks, or that share
+/// no kernel. A file `ranks.json` next to the files declares that they are one job.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
     gpuflame merge-ranks rank-*.json.gz --format json")]
 pub(super) struct MergeRanks {
     /// Recordings or traces, one per rank, or folders of such files. The rank is read from the trace
-    /// (`distributedInfo`), otherwise from the file names. A `ranks.json` next to the files ({"FILE": RANK})
-    /// gives the rank of every file; files of the same rank are windows or processes of one run.
+    /// (`distributedInfo`), or otherwise from the file name. A `ranks.json` next to the files ({"FILE": RANK}) gives
+    /// the rank of every file. Files of the same rank are windows or processes of one run.
     #[arg(required = true)]
     inputs: Vec<Source>,
     /// Output file for the merged profile, with each rank as a frame at the root (.folded or .svg).
@@ -98,7 +98,7 @@ struct RankData {
     kernels: Vec<(u64, String)>,
     /// GPU time in ns of the kernels that move data between ranks, keyed by kernel name.
     collectives: BTreeMap<String, u64>,
-    /// Every execution of a kernel that moves data between ranks. Empty if the source has only sums.
+    /// Every execution of a kernel that moves data between ranks. This list is empty if the source has only sums.
     arrivals: CollectiveKernels,
     /// Base time to which the times in `arrivals` are relative, if this base is known.
     clock_base: Option<i64>,
@@ -108,8 +108,8 @@ struct RankData {
     world_size: Option<u32>,
     /// Number of steps of the rank, or number of recording windows if it has no steps.
     steps: u64,
-    /// Time in ns during which the host was late, keyed by the source line that it executed; or the reason why these
-    /// times are unknown.
+    /// Time in ns during which the host was late, keyed by the source line that the host executed; or the reason why
+    /// these times are unknown.
     late_lines: std::result::Result<BTreeMap<String, u64>, &'static str>,
 }
 
@@ -132,8 +132,8 @@ impl MergeRanks {
             let mut ops = OpCollector::default();
             let explained = match explain_sums_with(source, self.names.read_options(), console, &mut ops) {
                 Ok(explained) => explained,
-                // The other ranks may still be readable. If no rank is readable, the error of the last rank is
-                // returned.
+                // If this rank cannot be read, the other ranks may still be readable. If no rank is readable, the error
+                // of the last rank is returned.
                 Err(error) if sources.len() > 1 => {
                     console.remark(format!("{error}; rank {rank} is left out"));
                     damaged = Some(error);
@@ -423,7 +423,7 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
             format_nanos(work_of(own)),
             format_nanos(of_others(work_of))
         )),
-        // Without steps, even a large difference may be due to chance, so the sentence is only a hint.
+        // If there are no steps, even a large difference may be due to chance, so the sentence is only a hint.
         StragglerVerdict::Unsure if !has_steps && own.communication < of_other_ranks / 2 => Some(format!(
             "the other ranks may wait for rank {rank}{collective} ({communication}); mark steps with \
                  `gpuflame.step()` or `--window step-range=NAME` to be sure"
@@ -432,7 +432,7 @@ pub(super) fn describe_straggler(files: &[(u32, PathBuf)], console: Console) -> 
     }
 }
 
-/// Creates a progress bar that counts the files of the ranks. It is visible only on a terminal.
+/// Creates a progress bar that counts the files of the ranks. The progress bar is visible only on a terminal.
 fn progress_bar(files: usize, console: Console) -> ProgressBar {
     if !console.shows_progress() || files < 2 || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -565,10 +565,10 @@ fn collect_arrivals(
     arrivals
 }
 
-/// Returns the time in ns during which the host was late, keyed by the source line that it executed.
+/// Returns the time in ns during which the host was late, keyed by the source line that the host executed.
 ///
 /// # Errors
-/// The reason why these times are unknown.
+/// Returns the reason if these times are unknown.
 fn late_lines(
     explained: &Explained,
     names: NameFolding,
@@ -599,8 +599,8 @@ fn late_lines(
     }
 }
 
-/// Removes the source location from a function's name. Traces write the location before the name, gpuflame after the
-/// name.
+/// Removes the source location from a function's name. Traces write the location before the name, but gpuflame writes
+/// it after the name.
 fn function_name<'a>(function: &'a str, place: &str) -> &'a str {
     let without_place = |(name, place): (&'a str, &str)| place.contains(".py:").then_some(name);
     let ours = || function.strip_suffix(')').and_then(|text| text.rsplit_once(" (")).and_then(without_place);

@@ -28,8 +28,9 @@ use probe::ProbeAnswer;
 
 /// Check whether programs can be recorded here, and what to fix.
 ///
-/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The last line says whether
-/// programs can be recorded. The exit code is 1 if a line says fail. Reading recordings and traces has none of these requirements.
+/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The last line says whether programs
+/// can be recorded. The exit code is 1 if a line says fail. Reading recordings and traces has none of these
+/// requirements.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame doctor --format json\n  gpuflame doctor --library build/libgpuflame.so"
@@ -38,7 +39,7 @@ pub(super) struct Doctor {
     /// Path of the libgpuflame.so to check [default: next to this command, or in ../lib].
     #[arg(long, value_name = "FILE")]
     library: Option<PathBuf>,
-    /// Run as the process that probes the driver.
+    /// Run as the separate process that probes the driver.
     #[arg(long, hide = true)]
     probe: bool,
     #[command(flatten)]
@@ -69,7 +70,7 @@ struct CheckResult {
     state: CheckState,
     what: &'static str,
     found: String,
-    /// Action that the user should take; empty if none is needed.
+    /// Action that the user should take; empty if no action is needed.
     remedy: String,
 }
 
@@ -308,15 +309,15 @@ fn check_settings(settings: &settings::Settings, warnings: Vec<String>) -> Vec<C
     lines
 }
 
-/// Checks the folder to which files are written, and looks there for recordings of killed processes.
+/// Checks the folder to which files are written, and searches this folder for recordings of killed processes.
 fn check_outputs(outputs: &Outputs, settings: &settings::Settings) -> Vec<CheckResult> {
     let suffixes: Vec<_> = settings.formats.iter().map(|output| output.suffix()).collect();
     let suffixes: Vec<_> = suffixes.iter().map(String::as_str).collect();
     let (paths, _) = outputs.choose_names(&suffixes, |_| false, |_| true);
     let Some(first) = paths.first() else { return Vec::new() };
     let folder = first.parent().unwrap_or(Path::new("/"));
-    // Missing folders are created when files are written. Their creation fails only if an existing ancestor is not a
-    // folder.
+    // Missing folders are created when files are written. Creating the folders fails only if an existing ancestor is
+    // not a folder.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(Path::new("/"));
     let mut lines = vec![match Draft::create(&there.join("gpuflame-doctor")) {
         Ok(_) => CheckResult::ok("outputs", format!("files would be written to {}/", folder.display())),

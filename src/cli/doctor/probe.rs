@@ -1,4 +1,5 @@
-//! The checks of `gpuflame doctor` that may crash or hang. They run in a separate process, which prints a JSON object.
+//! Runs the checks of `gpuflame doctor` that may crash or hang. These checks run in a separate process, which prints a
+//! JSON object.
 
 use std::ffi::OsStr;
 use std::io::Write;
@@ -37,14 +38,14 @@ pub(super) struct CuptiAnswer {
 /// Starts the separate process and waits for its answer.
 ///
 /// # Errors
-/// A description of how the separate process ended, if it ended without an answer.
+/// Returns a description of how the separate process ended, if it ended without an answer.
 pub(super) fn run_probe(library: Option<&Path>) -> std::result::Result<ProbeAnswer, String> {
     let mut words = vec![OsStr::new("doctor"), OsStr::new("--probe")];
     words.extend(library.into_iter().flat_map(|library| [OsStr::new("--library"), library.as_os_str()]));
     Ok(ProbeAnswer::from_json(&probe_process::ask(&words)?))
 }
 
-/// Runs the checks and writes the findings to `out` as JSON. Runs in the separate process.
+/// Runs the checks and writes the findings to `out` as JSON. The separate process runs this function.
 pub(super) fn print_answer(path: Option<&Path>, out: &mut dyn Write) -> Result<()> {
     let version = path.map(library::library_version);
     let mut answer = match cupti::probe(settings::from_environment().0.cupti) {

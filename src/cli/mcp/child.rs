@@ -6,12 +6,13 @@ use std::process::{ExitStatus, Stdio};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::process::Command;
 
-/// Path of this program. It stays valid even if the program's file is replaced while the server runs.
+/// Path of this program. The path stays valid even if the program's file is replaced while the server runs.
 const MYSELF: &str = "/proc/self/exe";
 /// Maximum size in bytes of a verb's standard output. A larger output is an error, because it cannot be shortened to an
 /// answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest is read and dropped.
+/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest of the text is read and
+/// dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
 /// Output of a verb that succeeded.
@@ -26,7 +27,7 @@ pub(super) struct Finished {
 /// future is dropped.
 ///
 /// # Errors
-/// The verb's error message, or the reason why the verb has no output.
+/// Returns the verb's error message, or the reason why the verb has no output.
 pub(super) async fn run(words: &[String], stop: impl Future<Output = String>) -> Result<Finished, String> {
     let mut command = Command::new(MYSELF);
     command.arg0("gpuflame").args(words).kill_on_drop(true);
@@ -76,8 +77,8 @@ async fn read_output(pipe: Option<impl AsyncRead + Unpin>) -> Result<Vec<u8>, St
     }
 }
 
-/// Reads a pipe to its end. Returns the first MAX_REMARK_BYTES bytes as text. If bytes were dropped, a last line
-/// contains their number.
+/// Reads a pipe to its end. Returns the first MAX_REMARK_BYTES bytes as text. If bytes were dropped, the last line
+/// contains the number of dropped bytes.
 async fn read_remarks(pipe: Option<impl AsyncRead + Unpin>) -> Result<String, String> {
     let (mut kept, mut part, mut dropped) = (Vec::new(), [0; 4096], 0);
     let Some(mut pipe) = pipe else { return Ok(String::new()) };

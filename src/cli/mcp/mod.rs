@@ -34,18 +34,19 @@ use requests::Request;
 use tools::{TOOLS, ToolSpec};
 
 /// Maximum number of tool calls that run at the same time, because each may read a large file into memory. Further
-/// calls wait.
+/// calls wait until another call ends.
 const MAX_CALLS: usize = 4;
 
-/// Answer to a cancelled call. It is not sent to the client.
+/// Answer to a cancelled call. This answer is not sent to the client.
 const CANCELLED: &str = "the call was cancelled";
 
 /// Answer an agent's questions about recordings and traces, through the Model Context Protocol.
 ///
-/// A client starts this command and talks to it through standard input and output: one JSON message per line. Each
-/// tool is a verb: summary, top, info, check, view, diff, merge_ranks, stats, settings, flamegraph and convert. It
-/// returns the verb's output as JSON; a refusal of the verb is an error with its reason. The last two write a new file;
-/// all other tools write nothing. No tool runs a program. The server ends when its input ends.
+/// A client starts this command and talks to it through standard input and output: one JSON message per line. Each tool
+/// is a verb: summary, top, info, check, view, diff, merge_ranks, stats, settings, flamegraph and convert. A tool
+/// returns the verb's output as JSON. If the verb refuses its input, the tool returns an error with the reason. The
+/// tools flamegraph and convert write a new file. All other tools write nothing. No tool runs a program. The server
+/// ends when its input ends.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame mcp --time-limit 30min\n\n\
     In the configuration of a client:\n  \
@@ -87,7 +88,7 @@ async fn serve(server: Server) -> Result<Outcome> {
             Ok(running) => running.waiting().await.map(|_| Outcome::Clean).map_err(|error| {
                 Error::new(ErrorKind::State, format!("a call ended the server: {error}; report this"))
             }),
-            // The client disconnected before it sent its first request.
+            // This error means that the client disconnected before it sent its first request.
             Err(
                 ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. },
             ) => Ok(Outcome::Clean),
@@ -107,7 +108,7 @@ async fn serve(server: Server) -> Result<Outcome> {
     }
 }
 
-/// Standard output. Notifies the server when the client has closed its end of the pipe.
+/// Standard output of the server. This type notifies the server when the client has closed its end of the pipe.
 struct Replies {
     out: tokio::io::Stdout,
     closed: Arc<Notify>,
@@ -163,7 +164,7 @@ impl Server {
     /// Runs the verb of a tool and returns the answer.
     ///
     /// # Errors
-    /// A text for the agent, which states why the verb failed or which limit it exceeded.
+    /// Returns a text for the agent, which states why the verb failed or which limit it exceeded.
     async fn answer(
         &self,
         request: &Request,

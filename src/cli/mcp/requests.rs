@@ -25,7 +25,7 @@ impl Request {
     /// Converts the arguments of a tool call to a request.
     ///
     /// # Errors
-    /// A sentence for the agent if an argument is unknown, is missing or has the wrong type.
+    /// Returns a sentence for the agent if an argument is unknown, is missing or has the wrong type.
     pub(super) fn new(spec: &ToolSpec, tool: &Tool, arguments: &JsonObject) -> Result<Self, String> {
         let empty = JsonObject::new();
         let known = tool.input_schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
@@ -89,8 +89,8 @@ impl Request {
     }
 }
 
-/// Returns the paths of the files that a verb creates for an output path. With a CSV table of activities, the verb
-/// writes the stacks to a second file.
+/// Returns the paths of the files that a verb creates for an output path. If the output is a CSV table of activities,
+/// the verb writes the stacks to a second file.
 fn new_files(output: PathBuf) -> Vec<PathBuf> {
     let is_table = output.extension().is_some_and(|ending| ending == "csv");
     let stacks = is_table.then(|| output.with_extension("stacks.csv"));

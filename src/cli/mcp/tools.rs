@@ -1,4 +1,4 @@
-//! The tools of the MCP server: verbs with a description and parameters for an agent. The verb's own help texts
+//! Defines the tools of the MCP server: verbs with a description and parameters for an agent. The verb's own help texts
 //! describe its options.
 
 use std::any::TypeId;
