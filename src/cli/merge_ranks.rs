@@ -632,7 +632,7 @@ fn is_straggler(all: &[RankData], at: usize) -> bool {
 /// on average. If there are several such lines, returns the line with the largest difference.
 ///
 /// # Errors
-/// The reason why no line is named.
+/// Returns the reason if no line is named.
 fn find_late_line(all: &[RankData], at: usize) -> std::result::Result<&str, &'static str> {
     let own = all[at].late_lines.as_ref().map_err(|reason| *reason)?;
     let others = all.iter().enumerate().filter(|(other, _)| *other != at).map(|(_, rank)| rank);

@@ -1,5 +1,5 @@
-//! Flags for verbs that draw stacks. They select how to treat numbers in names, and under which stacks to draw the GPU
-//! work of backward passes and CUDA graphs.
+//! Flags for verbs that draw stacks. These flags select how to treat numbers in names, and under which stacks to draw
+//! the GPU work of backward passes and CUDA graphs.
 
 use std::path::PathBuf;
 
@@ -20,14 +20,14 @@ pub(super) struct NameFlags {
     /// Fold more numbers: `modules` merges the instances of a module (`nn.Module: Layer_17`).
     #[arg(long, value_name = "WHAT")]
     fold: Option<Fold>,
-    /// Where the work of a backward pass is drawn: `autograd`: under autograd's own thread, which launched
-    /// it; `forward`: under the operator of the forward pass whose gradient it is, and `[backward]`.
-    /// `forward` needs a trace of torch.profiler that links the two passes, or a recording of a program that
-    /// ran under `torch.autograd.profiler.emit_nvtx()`.
+    /// Where the work of a backward pass is drawn: `autograd`: under autograd's own thread, which launched it;
+    /// `forward`: under the operator of the forward pass whose gradient the work computes, and a frame `[backward]`.
+    /// `forward` needs a trace of torch.profiler that links the two passes, or a recording of a program that ran under
+    /// `torch.autograd.profiler.emit_nvtx()`.
     #[arg(long, value_name = "WHERE", default_value_t)]
     backward: Backward,
-    /// Traces taken while the graphs that this trace launches were captured, as vLLM and sglang write them;
-    /// give them after the input. The work of graphs is drawn under the stacks that captured it.
+    /// Traces that were taken while the graphs of this trace were captured. vLLM and sglang write such traces. Give
+    /// them after the input. The work of a graph is then drawn under the stacks that captured the graph.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     graph_capture: Vec<PathBuf>,
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use super::console::Console;
 
-/// Maximum time to wait for `xdg-open`. If it cannot show the file, it fails within this time.
+/// Maximum time to wait for `xdg-open`. If `xdg-open` cannot show the file, it fails within this time.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Shows a file in the desktop's browser. If that fails, prints the file's path.
+/// Shows a file in the desktop's browser. If no browser can show the file, prints the file's path.
 pub(super) fn open_in_browser(file: &Path, console: Console) {
     let mut command = Command::new("xdg-open");
     command.arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -21,8 +21,8 @@ pub(super) fn open_in_browser(file: &Path, console: Console) {
     console.remark(format_args!("{why}; open {} in a browser", file.display()));
 }
 
-/// Whether `xdg-open` exits successfully or keeps running. It keeps running on a machine without a desktop environment,
-/// where it replaces itself with the browser.
+/// Whether `xdg-open` exits successfully or keeps running. On a machine without a desktop environment, `xdg-open` keeps
+/// running, because it replaces itself with the browser.
 fn is_shown(mut child: Child) -> bool {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {

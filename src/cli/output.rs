@@ -37,7 +37,8 @@ impl Target {
     /// On an error, the existing file is unchanged.
     ///
     /// # Errors
-    /// The errors of `content`, and errors while writing the file. The message contains the file's name.
+    /// Returns the errors of `content`, and errors while writing the file. The message of an error contains the file's
+    /// name.
     pub(super) fn write(
         &self,
         console: Console,
@@ -106,7 +107,7 @@ fn is_special(path: &Path) -> bool {
 /// Creates a temporary file next to `path`. When the temporary file is published, it gets the name `path`.
 ///
 /// # Errors
-/// The folder of `path` does not exist or is not writable.
+/// Fails if the folder of `path` does not exist or is not writable.
 fn create_draft(path: &Path) -> Result<Draft> {
     let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !folder.is_dir() {

@@ -1,5 +1,5 @@
-//! Properties of the destination of text output. A terminal has a width and possibly colours. A pipe or file gets every
-//! column and complete names.
+//! Defines the properties of the destination of text output. A terminal has a width and possibly colours. A pipe or
+//! file gets every column and complete names.
 
 use std::io::{IsTerminal, stdout};
 
@@ -23,7 +23,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// A pipe or a file.
+    /// Properties of a pipe or a file.
     pub(super) const UNBOUNDED: Self = Self { columns: None, has_colors: false };
 
     /// Returns the page properties for text that is written to `target`.
@@ -51,7 +51,8 @@ impl Page {
         if !self.has_colors || style == Style::Plain || text.trim().is_empty() {
             return text.to_owned();
         }
-        // Blanks that align a column stay outside the escape codes, so that they are neither underlined nor coloured.
+        // Blanks that align a column stay outside the escape codes, so that the blanks are neither underlined nor
+        // coloured.
         let inner = text.trim();
         let start = text.len() - text.trim_start().len();
         let (before, after) = (&text[..start], &text[start + inner.len()..]);

@@ -35,7 +35,8 @@ pub(super) enum NameKey<'a> {
 }
 
 impl<'a> PathNames<'a> {
-    /// Returns the name of a part: of its kernel or call, or of the two calls around host time.
+    /// Returns the name of a part. This is the name of its kernel or call, or the names of the two calls around host
+    /// time.
     pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
         match part.what {
             What::Instruction(number) => self.instruction(number),
@@ -67,7 +68,8 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Returns the name of an instruction: of its kernel, copy or fill, or otherwise of its call.
+    /// Returns the name of an instruction. This is the name of its kernel, copy or fill, or otherwise the name of its
+    /// call.
     pub(super) fn instruction(self, number: u32) -> Cow<'a, str> {
         let instruction = self.list.get(number);
         match instruction.detail {

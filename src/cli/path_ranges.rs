@@ -1,8 +1,8 @@
 //! Restricts a critical path to ranges that the program named, such as NVTX ranges.
 //!
-//! A trace contains the start and end of each range. A recording contains ranges only as frames of stacks. There, a
-//! range lasts for a sequence of consecutive calls of a thread whose stacks contain the range: from the start of the
-//! first to the end of the last of these calls.
+//! A trace contains the start and end of each range. A recording contains ranges only as frames of stacks. In a
+//! recording, an occurrence of a range is a sequence of consecutive calls of one thread whose stacks contain the range.
+//! It lasts from the start of the first call to the end of the last call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const MAX_NAMES: usize = 10;
 #[derive(Clone, Debug)]
 pub(super) struct RangeName {
     text: String,
-    /// `None` if the text is not a valid regular expression. It can then only be an exact name.
+    /// `None` if the text is not a valid regular expression. In that case, the text can only be an exact name.
     regex: Option<Regex>,
 }
 
@@ -37,8 +37,8 @@ impl From<&str> for RangeName {
 }
 
 impl RangeName {
-    /// Selects the names that equal the text. If no name does, selects the names that match the text as a regular
-    /// expression.
+    /// Selects the names that equal the text. If no name equals the text, selects the names that match the text as a
+    /// regular expression.
     fn choose<'a>(&self, names: impl Iterator<Item = &'a Arc<str>> + Clone) -> Vec<Arc<str>> {
         let equal: Vec<_> = names.clone().filter(|name| ***name == *self.text).cloned().collect();
         let matches = |name: &&Arc<str>| self.regex.as_ref().is_some_and(|regex| regex.is_match(name));
@@ -69,7 +69,7 @@ impl PathRanges {
     /// Finds the occurrences of the ranges that `name` selects.
     ///
     /// # Errors
-    /// `Format` if no range has this name, or if no such range overlaps the path.
+    /// Returns `Format` if no range has this name, or if no such range overlaps the path.
     pub(super) fn find(
         name: &RangeName,
         input: &Source,
@@ -131,8 +131,8 @@ impl PathRanges {
         format!("{} {word} `{}`{span}{overlap}", group_digits(count as u64), name.text)
     }
 
-    /// Returns the table with one row per occurrence and the time on the path within it. The times of a row add up to
-    /// the occurrence's duration. `parts` are all parts of the path.
+    /// Returns the table with one row per occurrence. A row contains the time on the path within the occurrence. The
+    /// times of a row add up to the occurrence's duration. `parts` are all parts of the path.
     pub(super) fn table(&self, parts: &[PathPart], zero: u64, most: usize) -> Table {
         let columns = &[
             "start_ns",

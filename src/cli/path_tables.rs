@@ -107,7 +107,7 @@ fn name_cell(class: PathClass, name: String) -> Cell {
     }
 }
 
-/// Smallest share of the path, in percent, that the answer names. A smaller share would be shown as 0.0 %.
+/// Minimum share of the path, in percent, that the answer names. A smaller share would be shown as 0.0 %.
 const MIN_SHARE_PERCENT: f64 = 0.05;
 
 /// Returns one line with the share of the path that each kind of part has, as the verb's short answer.

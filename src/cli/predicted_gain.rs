@@ -1,4 +1,4 @@
-//! Predicts by a replay how much time a run would save without the cause of its most expensive finding.
+//! Predicts how much time a run would save without the cause of its most expensive finding. The prediction is a replay.
 
 use regex::Regex;
 
@@ -11,7 +11,7 @@ use gpuflame_offline::analysis::{
     CriticalPath, Edit, Finding, InstructionList, Reliance, Replay, Severity, UserFunctions,
 };
 
-/// Share of the measured part, in percent. A gain below it is called small.
+/// Share of the measured part, in percent, below which a gain is called small.
 const SMALL_PERCENT: f64 = 1.0;
 
 /// The data of a run that a replay needs.
@@ -37,9 +37,9 @@ pub(super) struct PredictedGain {
 }
 
 impl PredictedGain {
-    /// Replays the run without launches if launches are the most expensive finding. Otherwise replays it without the
-    /// most expensive waits. Returns `None` if neither is a finding. A run may save more time without its waits than
-    /// the waits cost, so waits need not be the most expensive finding.
+    /// Replays the run without launches if launches are the most expensive finding. Otherwise replays the run without
+    /// the most expensive waits. Returns `None` if neither launches nor waits are a finding. A run may save more time
+    /// without its waits than the waits cost, so waits need not be the most expensive finding.
     pub(super) fn find(run: ReplayedRun<'_>, findings: &[Finding]) -> Option<Self> {
         let costs = findings.iter().filter(|finding| finding.severity == Severity::Cost);
         let may_save = |(at, finding): &(usize, &Finding)| *at == 0 || finding.id != "launch_bound";
@@ -88,7 +88,7 @@ impl PredictedGain {
         let (replay, edits) = (Replay::new(run.path, run.list, run.profile), [edit]);
         let edited = replay.edit(&edits);
         let saved = length(run.path.window()).saturating_sub(length(edited.schedule.window()));
-        // If the gap between the nodes of a graph is unknown, the replay takes it as 0.
+        // If the gap between the nodes of a graph is unknown, the replay assumes a gap of 0.
         let is_bound = replay.reliances(run.profile, &edits, &edited).contains_key(&Reliance::UnknownGap);
         Some(Self { change, condition, option, saved, is_bound })
     }

@@ -1,5 +1,5 @@
 //! Runs this program as a separate process that loads the driver and CUPTI, because loading these libraries could crash
-//! or hang. The process answers with a JSON value on stdout.
+//! or hang. The separate process answers with a JSON value on stdout.
 
 use std::ffi::OsStr;
 use std::io::Read as _;
@@ -17,7 +17,7 @@ const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Runs this program with the command-line words `words`, and waits for its answer.
 ///
 /// # Errors
-/// A description of how the process ended, if it ended without an answer.
+/// Returns a description of how the process ended, if it ended without an answer.
 pub(super) fn ask(words: &[&OsStr]) -> Result<Value, String> {
     let myself = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = Command::new(myself);

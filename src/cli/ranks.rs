@@ -43,8 +43,8 @@ impl RankFlags {
         assign_ranks(sources, self.assume_order, same_rank)
     }
 
-    /// Returns the flag with a leading space, for a suggested command about the same files. Empty if the flag is not
-    /// set.
+    /// Returns the flag with a leading space, for a suggested command about the same files. The text is empty if the
+    /// flag is not set.
     pub(super) fn as_text(self) -> &'static str {
         if self.assume_order { " --assume-order" } else { "" }
     }
@@ -54,9 +54,9 @@ impl RankFlags {
 /// last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
 ///
 /// # Errors
-/// `Setting` if several sources have the same rank. Equal ranks are allowed only if an index next to the sources
-/// assigns the ranks and `same_rank` permits equal ranks. Also `Setting` if a source has no rank and `assume_order` is
-/// not set.
+/// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if an index next to the
+/// sources assigns the ranks and `same_rank` permits equal ranks. Also returns `Setting` if a source has no rank and
+/// `assume_order` is not set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order {
@@ -90,8 +90,8 @@ pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: Sa
             None => return Ok(ranks),
             Some(pair) => twice = twice.or(Some((pair, ranks[pair.0]))),
         }
-        // If two traces state the same rank in their contents, their names are not tried: different names only show
-        // that a file was copied.
+        // If two traces state the same rank in their contents, their names are not tried, because different names only
+        // show that a file was copied.
         if at == 0 {
             break;
         }
@@ -177,8 +177,8 @@ fn without_front_ends(sources: Vec<Source>, console: Console) -> Vec<Source> {
     sources.into_iter().zip(ranked).filter(is_kept).map(|(source, _)| source).collect()
 }
 
-/// Whether a file contains GPU work. Also true if the file cannot be read, so that the file is kept and its error is
-/// printed later.
+/// Whether a file contains GPU work. Also returns true if the file cannot be read, so that the file is kept and its
+/// error is printed later.
 fn has_work(source: &Source) -> bool {
     let Source::File(path) = source else { return true };
     let Some(opened) = path.is_file().then(|| import::open(path)).and_then(|opened| opened.ok()) else {
@@ -292,7 +292,7 @@ fn leading_number(text: &str) -> Option<u32> {
 /// unchanged.
 ///
 /// # Errors
-/// A folder cannot be listed or is empty.
+/// Fails if a folder cannot be listed or is empty.
 pub(super) fn expand_folders(sources: &[Source]) -> Result<Vec<Source>> {
     let mut all = Vec::new();
     for source in sources {

@@ -25,7 +25,7 @@ const ASSUMPTIONS: [(&str, &str); 4] = [
 /// Predicts the step times of a job and writes them. `inputs` are the recordings of the job's ranks.
 ///
 /// # Errors
-/// `Format`, if the ranks do not run the same collectives.
+/// Returns `Format` if the ranks do not run the same collectives.
 pub(super) fn write_even_ranks(
     inputs: &[Source],
     flags: RankFlags,
@@ -69,7 +69,7 @@ pub(super) fn write_even_ranks(
     Ok(Outcome::Clean)
 }
 
-/// Returns two sums of the step times in ns: simulated as recorded, and simulated with even ranks.
+/// Returns two sums of simulated step times in ns: with the recorded durations, and with even ranks.
 fn sums(steps: &[StepTime]) -> (u64, u64) {
     let sum = |time: &dyn Fn(&StepTime) -> f64| steps.iter().map(time).sum::<f64>().round() as u64;
     (sum(&|step| step.simulated), sum(&|step| step.ideal))

@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the output files that a process would have written at its exit. Their data comes from the
-//! recording that the process left.
+//! `gpuflame recover`: writes the output files that a process would have written at its exit. The data of these files
+//! comes from the recording that the process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -22,9 +22,9 @@ use gpuflame_traces::import::{Kind, WriterState};
 
 /// Write the output files of a process that did not exit normally.
 ///
-/// The recording that a killed or crashed process left (NAME.gfr) is turned into the files that it would have
-/// written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of these files
-/// exists already, all new files get a number.
+/// This verb reads the recording (NAME.gfr) that a killed or crashed process left, and writes the files that the
+/// process would have written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of
+/// these files exists already, all new files get a number.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame recover app.4711.gfr")]
 pub(super) struct Recover {
@@ -77,15 +77,15 @@ impl Recover {
 pub(super) struct Recovered {
     /// Report that the process would have sent to `gpuflame run` (`GPUFLAME_REPORT`).
     pub(super) report: String,
-    /// Number of files that could not be written. The errors of these files have already been printed.
+    /// Number of files that could not be written. The errors for these files have already been printed.
     unwritten: usize,
     /// Number of files that should have been written.
     wanted: usize,
 }
 
 impl Recovered {
-    /// Returns a sentence that explains how to get the files that could not be written from the recording `input`. Returns `None`
-    /// if all files were written.
+    /// Returns a sentence that explains how to use the recording `input` to get the files that could not be written.
+    /// Returns `None` if all files were written.
     pub(super) fn describe_unwritten(&self, input: &Path) -> Option<String> {
         let Self { unwritten, wanted, .. } = self;
         let input = input.display();
@@ -102,9 +102,11 @@ impl Recovered {
 pub(super) enum Recovery {
     /// The files were written, except the files whose errors have been printed.
     Written(Recovered),
-    /// No files were written, because the process may still be running. It would then write its files itself.
+    /// No files were written, because the process may still be running. A process that is still running writes its
+    /// files itself.
     StillRunning,
-    /// No files were written, because the process exited and wrote its files itself. The input is one of these files.
+    /// No files were written, because the process exited and wrote its files itself. The input is one of the files that
+    /// the process wrote.
     Finished,
 }
 
@@ -113,7 +115,7 @@ pub(super) enum Recovery {
 /// other files, because a smaller file may fit on a full disk.
 ///
 /// # Errors
-/// `Format` if nothing can be recovered, `Io` if `input` cannot be read or no names for new files are free.
+/// Returns `Format` if nothing can be recovered, and `Io` if `input` cannot be read or no names for new files are free.
 pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Console) -> Result<Recovery> {
     let source = Source::File(input.to_owned());
     let opened = source.open()?;
@@ -129,8 +131,8 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
     if facts.is_finished {
         return Ok(Recovery::Finished);
     }
-    // Only views and the table are written. Outputs that list every activity or stack are not written, and neither is
-    // another recording.
+    // Only views and the table are written. Outputs that list every activity or stack are not written. A second
+    // recording is not written either.
     let outputs = outputs.iter().filter(|output| matches!(output, Output::View(..) | Output::Table));
     let outputs: Vec<_> = outputs.copied().collect();
     let suffixes: Vec<_> =
@@ -170,7 +172,7 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
         Err(error) => console.print_error(&error),
     }
     let unwritten = wanted - files.len();
-    // The recording is a file of the process, too: `gpuflame run` reads the findings and the page from it.
+    // The recording is also a file of the process, because `gpuflame run` reads the findings and the page from it.
     files.push(input.to_owned());
     let report = describe_process(&profile, &ledger, files.iter());
     Ok(Recovery::Written(Recovered { report, unwritten, wanted }))
@@ -194,8 +196,8 @@ fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     };
     let is_free = |number: &u32| {
         let is_taken = |suffix: &str| named(*number, suffix).symlink_metadata().is_ok();
-        // Number 0 stands for names without a number. Their recording is the input itself, so it does not count as
-        // taken.
+        // Number 0 represents names without a number. With number 0, the recording's name is the name of the input
+        // itself, so this name does not count as taken.
         let is_others = *number > 0 && is_taken(".gfr") || Claim::is_claimed(&named(*number, SET_SUFFIX));
         !is_others && !suffixes.iter().any(|suffix| is_taken(suffix))
     };

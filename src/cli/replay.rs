@@ -22,8 +22,9 @@ const MIN_STARTS: u64 = 16;
 
 /// Replay a run: compute the time of every call and every piece of GPU work from its dependencies.
 ///
-/// No kernel is executed, and no contents of memory are known: the replay is arithmetic on recorded durations. It shows how
-/// far the records explain the run, and is the ground of `gpuflame what-if`. docs/replay.md states the rules.
+/// No kernel is executed, and no contents of memory are known: the replay is arithmetic on recorded durations. The
+/// replay shows to what extent the records explain the run. `gpuflame what-if` is based on the replay. docs/replay.md
+/// states the rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame replay trace.json.gz\n  \
     gpuflame replay trace.json.gz --check\n  \
@@ -32,11 +33,11 @@ const MIN_STARTS: u64 = 16;
 pub(super) struct ReplayVerb {
     /// Recording or trace (`-`: standard input).
     input: Source,
-    /// Predict the second half of the run with the typical delays of the first half, in place of the recorded ones.
+    /// Predict the second half of the run with the typical delays of the first half, instead of the recorded delays.
     #[arg(long)]
     model: bool,
-    /// Check the replay: every time equals the recorded one, in any order of computation, and twice the same. Exit code 1 if
-    /// not.
+    /// Check that every replayed time equals the recorded time, in any order of computation, and that a second replay
+    /// has the same result. The exit code is 1 if the check fails.
     #[arg(long)]
     check: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The command-line flags that select the part of a run to replay.
+//! Defines the command-line flags that select the part of a run to replay.
 
 use clap::Args;
 
@@ -19,11 +19,11 @@ pub(super) struct PartFlags {
     /// Replay only this step, counted from 1.
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "to", "ops"])]
     step: Option<usize>,
-    /// Replay only from this moment on, counted from the start of the run: `10ms`, `1.5s` or `200us`. Without a unit:
-    /// microseconds. Calls and work outside the part happen at the recorded times.
+    /// Replay only the part of the run after this time, counted from the start of the run: `10ms`, `1.5s` or `200us`.
+    /// Without a unit: microseconds. Calls and work outside the part happen at the recorded times.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
-    /// Replay only up to this moment.
+    /// Replay only the part of the run before this time, counted from the start of the run.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     to: Option<i64>,
     /// Replay only these instructions, by the numbers that `gpuflame instructions` prints: `100..200` includes both.
@@ -59,7 +59,7 @@ impl PartFlags {
     /// Returns the test whether a moment is outside the part that is replayed.
     ///
     /// # Errors
-    /// An error if the part contains no moment.
+    /// Fails if the part contains no moment.
     pub(super) fn outside<'a>(
         &'a self,
         input: &Source,

@@ -11,7 +11,7 @@ pub(super) struct ReplayedStep {
 }
 
 impl ReplayedStep {
-    /// Finds the time ranges in `spans`, which are (start, end) in ns since 1970, in the run.
+    /// Finds in the run the time ranges of `spans`, which are (start, end) in ns since 1970.
     pub(super) fn find(found: &FoundPath, spans: &[(u64, u64)]) -> Vec<Self> {
         let threads = &found.explained.facts.step_threads;
         let times = spans.iter().flat_map(|(from, to)| [*from, *to]);

@@ -87,7 +87,7 @@ pub(super) enum UnknownPath {
     ImpossibleDurations,
     /// Too many launches have no recorded activity.
     MissingWork,
-    /// Idle time is unknown for another reason, given here.
+    /// Idle time is unknown for another reason. The text contains the reason.
     UnknownIdle(String),
 }
 

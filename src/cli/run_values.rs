@@ -1,5 +1,5 @@
-//! The values of a run that are needed to compare several runs: the sums for each kernel, stack and idle cause, and the
-//! facts that determine whether the runs can be compared.
+//! Reads the values of a run that are needed to compare several runs. These are the sums for each kernel, stack and
+//! idle cause, and the facts that determine whether the runs can be compared.
 
 use std::collections::BTreeMap;
 
@@ -64,7 +64,7 @@ impl RunValues {
     /// Reads a run. If the run has no usable contents, `problems` contains the reasons.
     ///
     /// # Errors
-    /// The file cannot be opened or read.
+    /// Fails if the file cannot be opened or read.
     pub(super) fn read(source: &Source, flags: &NameFlags, console: Console) -> Result<Self> {
         let mut values = Self { source: source.to_string(), ..Self::default() };
         let explained = explain_sums(source, flags.read_options(), console);

@@ -20,13 +20,13 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 const MAX_REQUEST_BYTES: u64 = 16_384;
 /// Maximum time to wait for a request, and maximum time to wait until a client accepts more bytes.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Content security policy of the list page. It forbids scripts and connections.
+/// Content security policy of the list page. The policy forbids scripts and connections.
 const LIST_POLICY: &str = "default-src 'none'; base-uri 'none'; form-action 'none'";
 
 /// Show the runs of a folder in a browser: a list, and the page of each run.
 ///
-/// The server listens at 127.0.0.1 only, at a port that the system chooses, and answers only requests with the token in the
-/// printed URL. It reads recordings and traces in the folder and writes nothing. Ctrl+C ends it.
+/// The server listens at 127.0.0.1 only, at a port that the system chooses, and answers only requests with the token in
+/// the printed URL. The server reads recordings and traces in the folder and writes nothing. Ctrl+C ends the server.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame serve out\n  gpuflame serve out --open")]
 pub(super) struct Serve {

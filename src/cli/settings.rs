@@ -1,5 +1,5 @@
 //! `gpuflame settings`: lists the environment variables that `libgpuflame.so` reads. The list is generated from the
-//! same table with which the library parses the variables. The order and the groups are defined only here, so that the
+//! table that the library uses to parse the variables. The order and the groups are defined only here, so that the
 //! library stays small.
 
 use std::fmt::Write as _;

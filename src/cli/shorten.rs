@@ -20,13 +20,13 @@ pub(super) fn shortened(text: &str, most: usize) -> String {
 /// Kind of a text. The kind determines which part of the text is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum TextKind {
-    /// A name. Its beginning and its end are kept.
+    /// A name. The beginning and the end of a name are kept.
     Name,
     /// A stack, whose frames are separated by `;`. Whole frames are kept.
     Stack,
     /// A stack in a row that the other columns identify. Cut stacks of this kind may therefore become equal.
     Site,
-    /// A path. Its end is kept.
+    /// A path. The end of a path is kept.
     Path,
     /// A sentence, which is wrapped at blanks instead of cut.
     Prose,
@@ -36,7 +36,8 @@ pub(super) enum TextKind {
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a> {
     pub(super) whole: &'a str,
-    /// Frame of a stack that is kept with priority over all other frames. It is the innermost frame of the user's code.
+    /// Frame of a stack that is kept with priority over all other frames. This frame is the innermost frame of the
+    /// user's code.
     pub(super) own: Option<&'a str>,
 }
 
@@ -194,7 +195,7 @@ fn cut_name(text: &str, place: Option<usize>, width: usize) -> String {
         if place <= before.chars().count() {
             return format!("{}{GAP}", start(text, room));
         }
-        // The beginning is equal in the whole group, so it is omitted. This leaves more room for the difference.
+        // The beginning is equal in the whole group, so it is omitted. Omitting it leaves more room for the difference.
         let room = room - before.width();
         let from = place.saturating_sub(room / 4).max(before.chars().count());
         let rest: String = text.chars().skip(from).collect();
@@ -255,7 +256,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // Not even the most important frame fits together with the gaps before and after it.
+                // In this case, not even the most important frame fits together with the gaps before and after it.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];
                 if frame.width() + before.len() + GAP.len() <= width {

@@ -129,7 +129,7 @@ fn slack_sums<'a>(
     find: &dyn Fn(u32) -> (PathNames<'a>, u32),
 ) -> Vec<(String, SlackSums)> {
     let on_path = times_on_path(path);
-    // Keyed by the profile of a rank and the kind of work, because looking up the name of each of a million
+    // The map is keyed by the profile of a rank and the kind of work, because looking up the name of each of a million
     // instructions would take long.
     let mut by_work: IdMap<(usize, Option<Work>), usize> = IdMap::default();
     let mut all: Vec<(String, SlackSums)> = Vec::new();
@@ -138,7 +138,7 @@ fn slack_sums<'a>(
         let (names, number) = find(moment.instruction);
         let instruction = names.list.get(number);
         let Some((start, end)) = instruction.ran else { continue };
-        // The nodes of a CUDA graph are separate instructions and have their own rows.
+        // The nodes of a CUDA graph are separate instructions, so they have their own rows.
         let InstructionDetail::Work { activity, .. } = instruction.detail else { continue };
         let work = match instruction.kind {
             InstructionKind::Launch => continue,

@@ -1,5 +1,6 @@
 //! Converts the states of streams to slices of tracks, for `gpuflame convert --to perfetto --states`. There is one
-//! track per stream. A flow leads from the work before a CUDA event's record to the work that waited for the event.
+//! track per stream. A flow leads from the work before the recording of a CUDA event to the work that waited for the
+//! event.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +20,7 @@ const GROUP: &str = "states of streams";
 /// States of a run's streams, with the flows between their intervals.
 pub(super) struct StateBands {
     streams: BTreeMap<StreamKey, Vec<Interval>>,
-    /// Ids of the flows that begin in an interval of a stream, and ids of the flows that end in it.
+    /// Ids of the flows that begin in an interval of a stream, and ids of the flows that end in that interval.
     flows: BTreeMap<(StreamKey, usize), [Vec<u64>; 2]>,
 }
 
@@ -27,7 +28,7 @@ impl StateBands {
     /// Reconstructs the states of all streams from `rows`.
     ///
     /// # Errors
-    /// `Format` if no GPU work has usable times.
+    /// Returns `Format` if no GPU work has usable times.
     pub(super) fn new(rows: StreamRows, input: &Source, profile: &Profile) -> Result<Self> {
         let mut streams: BTreeMap<StreamKey, Vec<Interval>> = BTreeMap::new();
         let report = reconstruct_states(

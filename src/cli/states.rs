@@ -28,7 +28,7 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Show what each stream did at each moment: run, wait, or have no work, and why.
 ///
-/// The states of a stream add up to the window, to the nanosecond. docs/states.md states the rules.
+/// The times of a stream's states add up exactly to the duration of the window. docs/states.md states the rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame states trace.json.gz\n  \
     gpuflame states trace.json.gz --culprits\n  \

@@ -18,10 +18,10 @@ const DEFAULT_TRIM: &str = "recover_decode_task";
 
 /// Average the GPU operations of equal steps, and the idle time before each operation.
 ///
-/// Steps are the profiler's (`ProfileStep#N`, `ProfilerStep#N`), or a recording's: those that the program
-/// began with `gpuflame.step()` or with ranges named by GPUFLAME_STEP_RANGE, otherwise its windows. Only steps
-/// with the same operations in the same order are averaged: those that equal the first step with the most
-/// common number of operations.
+/// Steps are those of the profiler (`ProfileStep#N`, `ProfilerStep#N`) or of a recording. The steps of a recording are
+/// those that the program began with `gpuflame.step()` or with ranges named by GPUFLAME_STEP_RANGE, otherwise its
+/// windows. Only steps with the same operations in the same order are averaged. They must equal the first step that has
+/// the most common number of operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame stats trace.json.gz steps.csv none 1000")]
 pub(super) struct Stats {
@@ -30,20 +30,20 @@ pub(super) struct Stats {
     /// CSV file to write (`-`: standard output).
     #[arg(required_unless_present = "file")]
     output: Option<Target>,
-    /// Remove the operations before the first one in a step whose name contains TRIM, and count times from
-    /// that one (`none`: remove nothing).
+    /// In each step, remove the operations before the first operation whose name contains TRIM, and count times from
+    /// that operation (`none`: remove nothing).
     #[arg(value_name = "TRIM", default_value = DEFAULT_TRIM)]
     trim: String,
     /// Maximum length of a step, such as `30ms`: longer steps are prefill, not decoding. Without a unit: milliseconds.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
-    /// Same as OUTPUT, as other verbs have it. OUTPUT, TRIM and MAX_MS are then options too.
+    /// Same as OUTPUT, for consistency with other verbs. With this option, TRIM and MAX_MS are given as options too.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with = "output")]
     file: Option<Target>,
     /// Same as TRIM.
     #[arg(long = "trim", value_name = "TRIM", id = "trim-option", conflicts_with = "trim")]
     trim_option: Option<String>,
-    /// Same as MAX_MS, and takes precedence over it. Without a unit: milliseconds.
+    /// Same as MAX_MS, and takes precedence over MAX_MS. Without a unit: milliseconds.
     #[arg(long, alias = "max-ms", value_name = "TIME", value_parser = parse_millis)]
     max: Option<i64>,
     /// Minimum length of a step, such as `500us` or `2ms`. Without a unit: milliseconds.
@@ -52,13 +52,13 @@ pub(super) struct Stats {
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
     bubbles: BubbleStart,
-    /// Reproduce kernel_extractor to the last byte: bubbles in the order of starts, floating-point sums with
-    /// rounding errors, steps without the TRIM operation untrimmed, and events without start_time and
-    /// end_time in their args skipped.
+    /// Reproduce kernel_extractor to the last byte. Bubbles are then in the order of starts, sums are floating-point
+    /// numbers with rounding errors, steps without the TRIM operation are not trimmed, and events without start_time
+    /// and end_time in their args are skipped.
     #[arg(long)]
     compat: bool,
-    /// With TRIM: the first bubble is the gap before the TRIM operation, from the end of the removed
-    /// operations, instead of 0.
+    /// With TRIM: the first bubble is the gap between the end of the removed operations and the TRIM operation, instead
+    /// of 0.
     #[arg(long, conflicts_with = "compat")]
     gap_before_trim: bool,
     #[command(flatten)]
@@ -67,11 +67,11 @@ pub(super) struct Stats {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum BubbleStart {
-    /// From the end of all earlier operations on any stream: the GPU was idle.
+    /// A bubble begins when all earlier operations on all streams have ended, so the GPU is idle.
     Union,
-    /// From the end of the previous operation on the same stream.
+    /// A bubble begins at the end of the previous operation on the same stream.
     Stream,
-    /// From the end of the operation that started before, as if operations never overlapped.
+    /// A bubble begins at the end of the operation that started before, as if operations never overlapped.
     Order,
 }
 

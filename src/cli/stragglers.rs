@@ -16,8 +16,8 @@ use gpuflame_offline::pipeline_file::{JobLayout, layout_file, read_layout, read_
 
 /// Compute how much stragglers slow a job down, by simulating it with even durations.
 ///
-/// The step is simulated with the durations as measured, then with every operation at its mean or median over all
-/// workers and steps. The ratio of the two step times is the slowdown S. Nothing is executed, and no other
+/// The step is simulated twice: with the measured durations, and with the mean or median duration of each operation
+/// over all workers and steps. The ratio of the two step times is the slowdown S. Nothing is executed, and no other
 /// figure of a run, such as its memory, is known. docs/stragglers.md states the formulas and the rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame stragglers trace-job.parquet\n  \

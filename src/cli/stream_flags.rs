@@ -13,14 +13,14 @@ pub(super) struct StreamFlags {
     /// Show only this GPU.
     #[arg(long)]
     pub(super) device: Option<u32>,
-    /// Show only streams with this number.
+    /// Show only streams with this id.
     #[arg(long)]
     pub(super) stream: Option<u32>,
-    /// Show only the time from this moment on, counted like the times in the output: `10ms`, `1.5s` or `200us`. Without
-    /// a unit: microseconds.
+    /// Show only the time after this moment, counted like the times in the output: `10ms`, `1.5s` or `200us`. Without a
+    /// unit: microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
-    /// Show only the time before this moment.
+    /// Show only the time before this moment, counted like the times in the output.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     to: Option<i64>,
 }
@@ -29,7 +29,7 @@ impl StreamFlags {
     /// Returns an error if `--from` is not before `--to`.
     ///
     /// # Errors
-    /// `Setting`.
+    /// Returns `Setting`.
     pub(super) fn check(&self) -> Result<()> {
         match (self.from(), self.to()) {
             (Some(from), Some(to)) if from >= to => {

@@ -1,6 +1,6 @@
 //! Finds impossible durations in a run: activities that end after later work of the same stream begins. All verbs that
-//! show GPU time have a table of the affected figures. It shows each figure as recorded, and as it would be if such
-//! activities ended when the later work begins.
+//! show GPU time have a table of the affected figures. The table shows each figure as recorded, and as it would be if
+//! such activities ended when the later work begins.
 
 use super::console::Console;
 use super::explain::Explained;
@@ -10,8 +10,8 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{DurationContradiction, StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. The activities take
-/// about 50 MB of memory.
+/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. This number of
+/// activities takes about 50 MB of memory.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
 pub(super) const TABLE: &str = "impossible_durations";

@@ -1,4 +1,4 @@
-//! Tables that verbs print: rows of cells, and the text of each cell for people, for CSV and for JSON.
+//! Defines the tables that verbs print: rows of cells, and the text of each cell for people, for CSV and for JSON.
 
 use std::collections::HashMap;
 
@@ -20,10 +20,10 @@ pub(super) enum Cell {
     Count(u64),
     /// A number that identifies something, such as a rank.
     Id(u64),
-    /// Index of a GPU. People see `GPU 0`.
+    /// Index of a GPU. Text for people shows it as `GPU 0`.
     Gpu(u32),
     Bytes(u64),
-    /// A time in nanoseconds since 1970. A terminal shows a date.
+    /// A time in nanoseconds since 1970. A terminal shows this time as a date.
     Time(u64),
     /// A time span in nanoseconds.
     Nanos(u64),
@@ -43,8 +43,8 @@ pub(super) enum Cell {
     Blank,
 }
 
-/// A table with rows and named columns. Programs see the complete names of columns; people see the names without the
-/// unit (`total` for `total_ns`).
+/// A table with rows and named columns. Output for programs has the complete names of columns. Output for people has
+/// the names without the unit (`total` for `total_ns`).
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     name: &'static str,
@@ -68,7 +68,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist. The table may contain only the first of them.
+    /// Sets the number of rows that exist. The table may contain only the first of these rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }
@@ -109,8 +109,8 @@ impl Table {
 }
 
 impl Page {
-    /// Returns a cell with the name of a kernel. On a terminal, the name is short. In pipes and files, some tables have
-    /// always had full names; this function is for these tables.
+    /// Returns a cell with the name of a kernel. On a terminal, the name is short. In pipes and files, the name is
+    /// full, because the tables that use this function have always had full names there.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
     }

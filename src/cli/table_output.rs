@@ -36,13 +36,13 @@ impl ReportFlags {
 /// Format of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(super) enum ReportFormat {
-    /// Aligned columns. Template kernels have short names. On a terminal, the columns fit its width (or COLUMNS),
-    /// and long names are shortened where they do not differ; a pipe gets every column.
+    /// Aligned columns. Template kernels have short names. On a terminal, the columns fit the width of the terminal (or
+    /// COLUMNS), and long names are shortened where they do not differ. A pipe gets every column.
     #[default]
     Text,
-    /// All tables, with empty lines between them.
+    /// All tables as CSV, with empty lines between them.
     Csv,
-    /// Object with one entry per table, each a list of rows, as docs/schema.md describes it.
+    /// A JSON object with one entry per table. Each entry is a list of rows, as docs/schema.md describes.
     Json,
     /// Tables for a pull request or another page in Markdown.
     Markdown,

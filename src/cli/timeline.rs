@@ -35,7 +35,8 @@ pub(super) struct Timeline {
     pub(super) number: usize,
     #[command(flatten)]
     pub(super) shown: StreamFlags,
-    /// Time of a letter (default: the time divided by the width of the terminal). Long lines are broken.
+    /// Duration that a letter represents (default: the time that is shown, divided by the width of the terminal). Long
+    /// lines are broken.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     pub(super) step: Option<i64>,
     #[command(flatten)]
@@ -168,8 +169,8 @@ impl TimelineView<'_> {
     }
 }
 
-/// Formats the names of streams that precede their lines. A name contains the CUDA context only if a GPU has several
-/// contexts.
+/// Formats the names of streams. The name of a stream precedes the stream's line. A name contains the CUDA context only
+/// if a GPU has several contexts.
 struct Labels {
     has_contexts: bool,
 }
@@ -232,8 +233,8 @@ fn line(columns: &[Column], page: Page) -> String {
     text.trim_end().to_owned()
 }
 
-/// Returns the timeline as a table for programs. It has one row per stream and column, but only for columns in which
-/// the stream ran, waited or had pending work.
+/// Returns the timeline as a table for programs. The table has one row per stream and column, but only for columns in
+/// which the stream ran, waited or had pending work.
 fn table(columns: &StateColumns, zero: u64) -> Table {
     let mut table = Table::new(
         "timeline",

@@ -43,7 +43,7 @@ pub(super) fn parse_offset(text: &str) -> Result<i64> {
 /// without a unit is returned unchanged.
 ///
 /// # Errors
-/// `Setting` if a text with a unit is not a valid time.
+/// Returns `Setting` if a text with a unit is not a valid time.
 pub(super) fn to_seconds(text: &str) -> Result<String> {
     if split_unit(text.trim()).1.is_none() {
         return Ok(text.to_owned());
@@ -88,7 +88,7 @@ fn parse_decimal(number: &str, unit: i64) -> Option<i64> {
         return None;
     }
     let whole: i64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
-    // Later digits can be ignored: the twelfth decimal of an hour is less than a nanosecond.
+    // Later digits can be ignored, because the twelfth decimal of an hour is less than a nanosecond.
     let (mut part, mut scale) = (0_i128, 1_i128);
     for digit in fraction.bytes().take(13) {
         part = part * 10 + i128::from(digit - b'0');

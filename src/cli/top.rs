@@ -73,13 +73,13 @@ enum Ranking {
     /// Launching stacks by GPU time.
     #[value(alias = "stack")]
     Stacks,
-    /// Source lines by the GPU time that they launched. Each stack counts for its innermost line of user code:
-    /// lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
+    /// Source lines by the GPU time of the work that they launched. Each stack counts for its innermost line of user
+    /// code: lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
     #[value(alias = "lines")]
     Line,
-    /// Functions by the GPU time launched in them and their callees, next to the CPU time and waiting time of
-    /// the launching threads, if these were recorded (`run --cpu-samples 99 --off-cpu`). A function counts
-    /// once per stack. With --self, a stack counts only for its innermost function.
+    /// Functions by the GPU time of the work that they and their callees launched, next to the CPU time and waiting
+    /// time of the launching threads, if these times were recorded (`run --cpu-samples 99 --off-cpu`). A function
+    /// counts once per stack. With --self, a stack counts only for its innermost function.
     #[value(alias = "functions")]
     Function,
     /// Copies by GPU, direction and kinds of memory (pageable, pinned, device, managed ...), with their size, mean
@@ -90,16 +90,16 @@ enum Ranking {
     #[value(alias = "delays")]
     Delay,
     /// Idle time of GPUs, by cause, by call, by function, by line, by module, and then by cause and stack. If the
-    /// launching thread was late, the time is shown under the stack that this thread was in, if the trace has it, or
-    /// under `[between A and B]` if only that is known. All other idle time is shown under the launch that ended it.
-    /// Start-up and shutdown are in the first table, and at the end of the last one.
+    /// launching thread was late, the time is shown under the stack of this thread, if the trace has it, or under
+    /// `[between A and B]` if only these two calls are known. All other idle time is shown under the launch that ended
+    /// it. Start-up and shutdown are in the first table, and at the end of the last table.
     Idle,
     /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no
     /// computation ran.
     #[value(alias = "communication")]
     Comm,
-    /// Kernels, copies and fills by slack: the time by which they could end later without the run ending later, next to
-    /// the time that a faster one would save. Least slack first.
+    /// Kernels, copies and fills by slack, next to the time that faster work would save. Slack is the time by which
+    /// work could end later without the run ending later. Least slack first.
     Slack,
 }
 
@@ -192,7 +192,7 @@ impl Top {
     /// Returns an error if a pattern of `--comm` matches no name of GPU work.
     ///
     /// # Errors
-    /// `Format`, whose message lists similar names.
+    /// Returns `Format`. The message lists similar names.
     fn require_communication(&self, profile: &Profile) -> Result<()> {
         let works = profile.works().iter().map(|work| work_name(profile, work.work));
         let names: BTreeSet<Cow<'_, str>> = works.collect();
@@ -535,7 +535,7 @@ fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6]
     ]
 }
 
-/// Idle time in ns and number of gaps, keyed by name. The key `None` stands for names that were not recorded.
+/// Idle time in ns and number of gaps, keyed by name. The key `None` represents names that were not recorded.
 type IdleSums = HashMap<Option<String>, (u64, u64)>;
 
 /// Adds the `most` largest sums to `table`. The cell of a name that was not recorded is empty.
@@ -663,13 +663,13 @@ pub(super) fn copy_table(copies: &CopySums, most: usize) -> Table {
     table
 }
 
-/// Returns the word for a direction or a kind of memory, unless it stands for an unknown kind.
+/// Returns the word for a direction or a kind of memory, unless the word represents an unknown kind.
 fn known_kind(word: &'static str) -> Option<&'static str> {
     Some(word).filter(|word| *word != MemoryKind::UNKNOWN.label())
 }
 
-/// Returns a table of the delays between the launching call and the start on the GPU. It has one row per name of GPU
-/// work, sorted by total delay, largest first.
+/// Returns a table of the delays between the launching call and the start on the GPU. The table has one row per name of
+/// GPU work, sorted by total delay, largest first.
 fn delay_table(delays: &LaunchDelays, profile: &Profile, most: usize) -> Table {
     let mut table =
         Table::new("delay", &["avg_ns", "p50_ns", "p95_ns", "max_ns", "count", "before_launch", "name"]);

@@ -256,7 +256,8 @@ fn list(numbers: &BTreeSet<u32>) -> String {
     text.join(", ")
 }
 
-/// Returns the cells with the kinds of memory that a copy or a fill read and wrote. Unknown kinds are empty.
+/// Returns the cells with the kinds of memory that a copy or a fill read and wrote. The cells of unknown kinds are
+/// empty.
 fn memory(detail: &Detail) -> [Cell; 2] {
     let (from, to) = match detail {
         Detail::Copy(copy) => (copy.from, copy.to),
@@ -267,7 +268,7 @@ fn memory(detail: &Detail) -> [Cell; 2] {
 }
 
 /// Describes the contents of a recording that this verb does not show: everything except activities. Returns `None` if
-/// there is nothing else.
+/// the recording contains only activities.
 fn describe_unshown(profile: &Profile) -> Option<String> {
     let known = profile.dependencies();
     let moves = saturating_sum(profile.samples(&UNIFIED).iter().map(Sample::count));

@@ -41,7 +41,8 @@ pub(super) struct WhatIf {
     inputs: Vec<Source>,
     #[command(flatten)]
     edits: EditFlags,
-    /// All ranks of a job take equally long between collectives. Needs the files of all ranks, and no other change.
+    /// Assume that all ranks of a job take equally long between collectives. Needs the files of all ranks, and no other
+    /// change.
     #[arg(long, help_heading = "Changes (replayed together)")]
     ranks_even: bool,
     #[command(flatten)]
@@ -214,7 +215,7 @@ fn change_table(replay: &Replay<'_>, changes: &[Change], before: &Lengths, after
     table
 }
 
-/// Returns the words for a class of the path's parts in the verb's answer.
+/// Returns the words that describe a class of the path's parts in the verb's answer.
 fn bound_words(class: PathClass) -> &'static str {
     match class {
         PathClass::Kernel | PathClass::Graph => "kernels",

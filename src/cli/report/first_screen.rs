@@ -1,4 +1,4 @@
-//! The first screen of a page, which shows why the run is slow, in sentences, bars and findings.
+//! Creates the first screen of a page, which shows why the run is slow, in sentences, bars and findings.
 
 use super::super::measured_part::MeasuredPart;
 use super::super::next_command::command_for;
@@ -165,7 +165,8 @@ fn job_line(job: &Job) -> String {
     line
 }
 
-/// Returns the sentence that states whether the data of the run is complete, or of the first incomplete rank.
+/// Returns the sentence that states whether the data of the run is complete. If ranks of a job are incomplete, the
+/// sentence is about the first such rank.
 fn complete_line(job: &Job) -> String {
     let [one] = &job.ranks[..] else {
         let is_incomplete = |rank: &&RankFacts| rank.answers.complete.starts_with("not complete");

@@ -22,7 +22,8 @@ pub(super) struct Page<'a> {
 }
 
 impl Page<'_> {
-    /// Writes the page. Its content security policy allows only this script and this style, and no connections.
+    /// Writes the page. The page's content security policy allows only the page's own script and style, and no
+    /// connections.
     pub(super) fn write(&self, out: &mut dyn Write) -> Result<()> {
         let title = escaped(&self.head.title);
         write!(

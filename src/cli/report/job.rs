@@ -1,4 +1,4 @@
-//! The runs that a page shows: one run, or the ranks of a job.
+//! Reads the runs that a page shows: one run, or the ranks of a job.
 
 use super::super::console::Console;
 use super::super::critical_path_job::JobReport;
@@ -50,7 +50,7 @@ pub(super) struct RankFacts {
 pub(super) enum PagePath {
     Run(RunPath),
     Job(Box<JobReport>),
-    /// The path of a job with several ranks is unknown, for this reason.
+    /// The path of a job with several ranks is unknown. The text contains the reason.
     UnknownOfJob(String),
 }
 
@@ -182,7 +182,7 @@ impl Job {
         self.ranks.iter().map(|rank| quoted_for_shell(&rank.source)).collect()
     }
 
-    /// Returns the input file of a rank, quoted for a shell. Without a rank, returns the first input file.
+    /// Returns the input file of a rank, quoted for a shell. If no rank is given, returns the first input file.
     pub(super) fn file_of(&self, rank: Option<u32>) -> String {
         let of_rank = self.ranks.iter().find(|run| Some(run.rank) == rank).unwrap_or(&self.ranks[0]);
         quoted_for_shell(&of_rank.source)

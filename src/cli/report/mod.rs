@@ -36,14 +36,15 @@ use job::Job;
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
 /// Maximum size in bytes of the timeline's slices within the compressed data. The rest is for flame graphs and tables.
 const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
-/// Endings of compressed traces. A file name has the ending of the trace before such an ending.
+/// Endings of compressed traces. In a file name, the ending of the trace comes before such an ending.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.
 ///
-/// The page shows why the GPUs were idle, what cost time, and which command tells more; below are flame graphs of every
-/// recorded view, a timeline, kernels, functions, steps and ranks. It is one file that loads nothing from elsewhere.
-/// Several files are the ranks of a job. Without --output, the page is next to the first input, as NAME.html.
+/// The page shows why the GPUs were idle, what cost time, and which command shows more. Below, it has flame graphs of
+/// every recorded view, a timeline, kernels, functions, steps and ranks. The page is one file that loads nothing from
+/// elsewhere. Several files are the ranks of a job. Without --output, the page is written next to the first input, as
+/// NAME.html.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame report run.gfr\n  gpuflame report trace.json.gz -o report.html --open\n  \
@@ -53,8 +54,8 @@ pub(super) struct Report {
     /// Recording or trace (`-`: standard input), or the files of all ranks of a job.
     #[arg(required = true)]
     inputs: Vec<Source>,
-    /// Older run, or the ranks of an older job, to compare with: the flame graph shows the changes, and a table whether
-    /// kernels changed by more than chance.
+    /// Older run, or the ranks of an older job, to compare with. The flame graph then shows the changes, and a table
+    /// shows whether kernels changed by more than chance.
     #[arg(long, value_name = "OLD", num_args = 1..)]
     against: Vec<Source>,
     /// Output file, which ends in .html (`-`: standard output) [default: next to the first input].
@@ -114,7 +115,7 @@ pub(super) fn page_path(input: &Path) -> PathBuf {
 }
 
 /// Reads the runs and returns the bytes of their page. Several sources are the ranks of a job. `old` is the older run
-/// to compare with; empty if there is none.
+/// to compare with; empty if there is no older run.
 fn page_bytes(
     sources: &[Source],
     old: &[Source],

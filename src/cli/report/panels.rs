@@ -1,4 +1,5 @@
-//! The panels below the page's flame graph. A panel without data has a sentence that explains how to record the data.
+//! Creates the panels below the page's flame graph. A panel without data has a sentence that explains how to record the
+//! data.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! The panel of the critical path, which shows the path's largest parts and marks them in the timeline.
+//! Creates the panel of the critical path, which shows the path's largest parts and marks them in the timeline.
 
 use gpuflame_export::short_kernels;
 use gpuflame_offline::analysis::{PathClass, PathPart};
@@ -67,8 +67,8 @@ fn why_words(why: &UnknownPath) -> String {
     }
 }
 
-/// Returns the path of a job as JSON. Its parts are not marked in the timeline: the path has the job's clock, but each
-/// row of the timeline has the clock of its rank.
+/// Returns the path of a job as JSON. The parts are not marked in the timeline, because the path has the job's clock,
+/// but each row of the timeline has the clock of its rank.
 fn job_json(report: &JobReport, answer: &str) -> Value {
     let parts = report.groups().into_iter().take(MAX_PARTS).map(|(rank, group)| {
         let mut part = group_json(&group, &[], 0);
@@ -124,7 +124,7 @@ mod tests {
     fn marks_are_joined_only_if_there_are_many() {
         assert_eq!(marks(&[(0, 10), (20, 25)]), [0, 10, 20, 5]);
         assert_eq!(marks(&[(0, 10), (10, 25)]), [0, 25]);
-        // 600 parts of 10 us begin every 11 us. The gaps of 1 us between them are closed, so one mark is left.
+        // 600 parts of 10 us begin every 11 us. The gaps of 1 us between the parts are closed, so one mark is left.
         let many: Vec<(u64, u64)> = (0..600).map(|at| (at * 11_000, at * 11_000 + 10_000)).collect();
         assert_eq!(marks(&many), [0, 599 * 11_000 + 10_000]);
     }

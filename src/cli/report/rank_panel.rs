@@ -1,4 +1,4 @@
-//! The panel of ranks, which shows the work and communication of each rank and the rank that delays the job.
+//! Creates the panel of ranks, which shows the work and communication of each rank and the rank that delays the job.
 
 use gpuflame_offline::analysis::StragglerVerdict;
 use serde_json::{Value, json};

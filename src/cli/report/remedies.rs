@@ -1,5 +1,5 @@
-//! Remedies for findings. Each remedy is a sentence on the page. `docs/findings.md` has the same advice in shorter
-//! form.
+//! Defines the remedies for findings. Each remedy is a sentence on the page. `docs/findings.md` has the same advice in
+//! shorter form.
 
 /// Ids of findings, each with the sentence about its remedy.
 const REMEDIES: [(&str, &str); 27] = [

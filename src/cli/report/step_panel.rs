@@ -1,4 +1,4 @@
-//! The panel of steps, which shows the durations of steps and the slow steps.
+//! Creates the panel of steps, which shows the durations of steps and the slow steps.
 
 use gpuflame_model::profile::StepSeries;
 use serde_json::{Value, json};

@@ -1,4 +1,5 @@
-//! The page's tables about GPU work: kernels with their launch delays, and functions with the work that they launched.
+//! Creates the page's tables about GPU work: kernels with their launch delays, and functions with the work that they
+//! launched.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,8 @@ use gpuflame_model::profile::{Profile, add_to};
 use gpuflame_model::record::{Activity, CorrelationId, IdMap, Work};
 use gpuflame_offline::analysis::{Durations, LaunchDelays};
 
-/// Durations for each kind of GPU work, for the comparison of two runs. They are collected from the activities.
+/// Durations for each kind of GPU work, for the comparison of two runs. The durations are collected from the
+/// activities.
 #[derive(Default)]
 pub(super) struct WorkDurations(IdMap<Work, Durations>);
 

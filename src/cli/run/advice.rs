@@ -1,4 +1,4 @@
-//! Advice for `gpuflame run` if its command cannot be started: the command line that would have worked.
+//! Gives advice if the command of `gpuflame run` cannot be started: the command line that would have worked.
 
 use std::ffi::OsString;
 use std::fs::File;

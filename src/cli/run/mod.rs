@@ -45,10 +45,9 @@ const CANNOT_RUN: u8 = 126;
 
 /// Record a command: each of its processes that calls CUDA writes a flame graph.
 ///
-/// The command runs on the same terminal, signals are passed on to it, and `run` returns its exit status. For
-/// processes that were killed or crashed, the files are written from their last checkpoint, about a second
-/// old (`gpuflame recover`). GPUFLAME_* variables (`gpuflame settings`) decide everything that no option
-/// sets.
+/// The command runs on the same terminal. `run` passes signals on to the command, and returns its exit status. For
+/// processes that were killed or crashed, the files are written from their last checkpoint, which is about a second old
+/// (`gpuflame recover`). GPUFLAME_* variables (`gpuflame settings`) determine everything that no option sets.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame run ./app --steps 100\n  \
     gpuflame run -o out/%e.%r --formats svg,gfr -- torchrun --nproc-per-node 8 train.py\n  \
@@ -60,7 +59,7 @@ pub(super) struct Run {
     /// ...). A prefix that ends in / is a folder, in which the files have their default names.
     #[arg(short, long, value_name = "PREFIX")]
     output: Option<PathBuf>,
-    /// Print the ledger too: all counts, in lines for scripts.
+    /// Also print the ledger, which contains all counts in lines for scripts.
     #[arg(short, long)]
     verbose: bool,
     /// Formats to write, as in GPUFLAME_FORMATS: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together,
@@ -75,14 +74,14 @@ pub(super) struct Run {
     /// `off`: the program itself starts and stops recording.
     #[arg(long, value_name = "WHEN")]
     window: Option<String>,
-    /// Number of samples of the launching threads' stacks per second of CPU time. They are drawn as
-    /// NAME.cpu.svg, and named in the idle picture if a GPU waited for these threads. 99 costs almost
-    /// nothing, 999 shows more.
+    /// Number of samples of the launching threads' stacks per second of CPU time. The samples are drawn as
+    /// NAME.cpu.svg. They are also shown in the idle picture if a GPU waited for these threads. A rate of 99 costs
+    /// almost nothing, 999 shows more.
     #[arg(long, value_name = "HZ")]
     cpu_samples: Option<String>,
-    /// Record where the launching threads sleep or wait, and for how long. These waits are drawn as
-    /// NAME.off-cpu.svg, and named in the idle picture if a GPU waited for these threads. Needs
-    /// kernel.perf_event_paranoid of 1 or CAP_PERFMON.
+    /// Record where the launching threads sleep or wait, and for how long. These waits are drawn as NAME.off-cpu.svg.
+    /// They are also shown in the idle picture if a GPU waited for these threads. Needs kernel.perf_event_paranoid of 1
+    /// or CAP_PERFMON.
     #[arg(long)]
     off_cpu: bool,
     /// TOML file with settings, named without GPUFLAME_ (`duration = 2.5`). The environment and the other
@@ -187,7 +186,7 @@ impl Run {
         }
     }
 
-    /// Returns the settings in the settings file, except the ones that the environment overrides.
+    /// Returns the settings in the settings file, except those settings that the environment overrides.
     fn settings_of_file(&self, console: Console) -> Result<Vec<SettingPair>> {
         let mut chosen = match &self.config {
             Some(file) => settings_file::read_config(file)?,
@@ -256,15 +255,15 @@ impl Run {
                 all.push(others);
             }
             // The small library tells the driver to load `libgpuflame.so`. With `_GPUFLAME_LOAD`, the small library
-            // loads it immediately if possible.
+            // loads `libgpuflame.so` immediately if possible.
             command.env_remove(driver);
             command.env("LD_PRELOAD", all).env("_GPUFLAME_LOAD", "1");
         } else {
             command.env(driver, library);
         }
         command.env(nvtx, library);
-        // If stderr (descriptor 2) of a process is a regular file, the process writes the ledger to it only if the
-        // command was started with that file as stderr. This variable identifies the file.
+        // If stderr (descriptor 2) of a process is a regular file, the process writes the ledger to this file only if
+        // the command was started with this file as stderr. This variable identifies the file.
         match stderr::file_id_to_pass_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),

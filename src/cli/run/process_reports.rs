@@ -1,6 +1,6 @@
-//! Reports from the processes of a command. Each process that calls CUDA writes small files about itself to a folder
-//! that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The processes
-//! may run as other users, and may put any other files into the report folder.
+//! Reads the reports from the processes of a command. Each process that calls CUDA writes small files about itself to a
+//! folder that was created for the run (`src/recorder/session/process/launcher_report.rs` defines their names). The
+//! processes may run as other users, and may put any other files into the report folder.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -61,7 +61,7 @@ pub(super) struct ReportFolder {
 
 impl ReportFolder {
     /// # Errors
-    /// No folder can be created in any of the candidate folders.
+    /// Fails if the folder cannot be created in any of the candidate folders.
     pub(super) fn new() -> Result<Self> {
         let outer = std::env::var_os(REPORT_VARIABLE).and_then(|folder| std::path::absolute(folder).ok());
         let outer = outer.filter(|folder| folder.is_dir());
@@ -193,7 +193,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
 
 /// Returns the environment with which a process was started. The environment is empty for a short time during an
 /// `exec`, so an empty environment is read again until `deadline`. The environment of kernel threads and zombies is
-/// always empty, so it is read only once.
+/// always empty, so their environment is read only once.
 fn environment(process: u32, deadline: Instant) -> Vec<u8> {
     loop {
         let environment = read_environment(process);
@@ -337,8 +337,8 @@ impl CollectedReports {
         files.filter(is_short).take(MAX_LISTED).cloned().collect()
     }
 
-    /// Returns the recording of the process with the most launches. Returns `None` if there is no recording, or if it
-    /// is larger than [`MAX_RANK_BYTES`], because reading it would take long.
+    /// Returns the recording of the process with the most launches. Returns `None` if there is no recording, or if the
+    /// recording is larger than [`MAX_RANK_BYTES`], because reading such a recording would take long.
     pub(super) fn longest(&self) -> Option<PathBuf> {
         let report =
             self.reports.iter().filter(|report| report.is_ours).max_by_key(|report| report.launches)?;

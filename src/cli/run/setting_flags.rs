@@ -41,7 +41,7 @@ pub(super) fn parse_window(text: &str) -> Result<Vec<SettingPair>> {
     Ok(chosen)
 }
 
-/// Checks that the parts of `--window` can be combined. The error is the reason why they cannot.
+/// Checks that the parts of `--window` can be combined. The error is the reason why the parts cannot be combined.
 fn check_window(chosen: &[SettingPair]) -> std::result::Result<(), String> {
     let word =
         |name: &str| WINDOW_KEYS.iter().find(|(_, known)| *known == name).map_or("", |(word, _)| *word);

@@ -17,8 +17,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 pub(super) const DEFAULT_FILE: &str = "gpuflame.toml";
 /// Prefix of all variable names except one. Keys in settings files omit this prefix.
 const PREFIX: &str = "GPUFLAME_";
-/// Setting that names a library to load. Only a file that the user named with `--config` may set it, because the
-/// working folder may belong to another user.
+/// Setting that names a library to load. Only a file that the user named with `--config` may set this variable, because
+/// the working folder may belong to another user.
 const LOADED_LIBRARY: &str = "GPUFLAME_CUPTI";
 
 /// Reads a settings file that the user named with `--config`.
@@ -47,7 +47,7 @@ pub(super) fn find_config(folder: &Path) -> Result<Vec<SettingPair>> {
     })
 }
 
-/// Returns the key that stands for an environment variable in a settings file.
+/// Returns the key that represents an environment variable in a settings file.
 pub(super) fn key_of(name: &str) -> String {
     name.trim_start_matches(PREFIX).to_ascii_lowercase()
 }

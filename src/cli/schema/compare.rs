@@ -90,7 +90,7 @@ objects! {
         saved_percent: f64,
         /// Slowdown if only this part takes its measured time and the rest of the job is evened out.
         slowdown_alone: f64,
-        /// What is evened out: `stage`, `data-parallel rank`, `rank` or `kind`.
+        /// Kind of the part that is evened out: `stage`, `data-parallel rank`, `rank` or `kind`.
         part: String,
         /// Index of the stage or rank, or name of the kind of operation.
         name: String,
@@ -132,13 +132,15 @@ objects! {
         change_ns: Option<i64>, change_percent: Option<f64>, before_ns: Option<u64>, after_ns: Option<u64>,
         what: String,
     }
-    /// Share of the GPU time whose kernel, stack or module occurs in both runs.
+    /// Share of the GPU time that belongs to kernels, stacks or modules that occur in both runs.
     MatchedRow {
-        /// Share of the GPU time in the run before, whose name occurs in both runs.
+        /// Share of the GPU time of the run before the change. Only kernels, stacks or modules that occur in both runs
+        /// count.
         before_percent: Option<f64>,
-        /// Share of the GPU time in the run after, whose name occurs in both runs.
+        /// Share of the GPU time of the run after the change. Only kernels, stacks or modules that occur in both runs
+        /// count.
         after_percent: Option<f64>,
-        /// What the names are: `kernels`, `stacks` or `modules`.
+        /// Kind of the names that are compared: `kernels`, `stacks` or `modules`.
         by: String,
     }
     /// Change of the GPU time of a kernel, stack or module.
@@ -158,7 +160,7 @@ objects! {
         verdict: String,
         /// Whether the gate passes: `yes` or `no`.
         passes: String,
-        /// Exit code of the command, which stands for the verdict.
+        /// Exit code of the command, which represents the verdict.
         exit_code: u64,
         /// Change of the row that decided the verdict, as a share of the value before; null if the runs were not
         /// compared.
@@ -197,7 +199,7 @@ objects! {
         /// Number of pairs of runs that would find or exclude a change of `--fail-above`. Null if the verdict is not
         /// `inconclusive`, or if more than 10,000 pairs are needed.
         pairs_needed: Option<u64>,
-        /// What the value belongs to: `total`, `step`, `time`, `kernel`, `stack` or `idle`.
+        /// Kind of object to which the value belongs: `total`, `step`, `time`, `kernel`, `stack` or `idle`.
         by: String,
         /// Quantity of which the percentages are shares: `row` (the row's value before), or `GPU work` or `wall` if the
         /// row's own value can be 0.
@@ -211,7 +213,7 @@ objects! {
         busy_share_percent: Option<f64>,
         /// GPU time of the rank except communication, in ns.
         work_ns: u64,
-        /// GPU time of the rank's communication, in ns. It includes waiting for other ranks.
+        /// GPU time of the rank's communication, in ns. This time includes waiting for other ranks.
         communication_ns: u64,
         /// Difference from the median rank, in percent.
         vs_median_percent: Option<f64>,
@@ -233,7 +235,7 @@ objects! {
         rank: Option<u32>,
         /// Number of times that the rank entered the collective last.
         last: Option<u64>,
-        /// Number of times that the collective ran, of which `last` is a part.
+        /// Number of times that the collective ran. `last` counts a part of these times.
         of: Option<u64>,
         /// Sum of the times between the entry of the second last rank and the entry of this rank, in ns.
         behind_next_ns: Option<u64>,

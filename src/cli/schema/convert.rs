@@ -30,7 +30,7 @@ objects! {
         share_percent: Option<f64>,
         /// Total GPU time of the linked kernels, copies and fills, in ns.
         gpu_time_ns: u64,
-        /// Part of the execution trace's name that the names of the output files contain.
+        /// Part of the execution trace's file name that the names of the output files contain.
         tag: String,
     }
     /// GPU work that is not linked to an operator, for one reason.
@@ -39,7 +39,7 @@ objects! {
         count: u64,
         /// Reason why the GPU work is not linked to an operator.
         reason: String,
-        /// Part of the execution trace's name that the names of the output files contain.
+        /// Part of the execution trace's file name that the names of the output files contain.
         tag: String,
     }
 }

@@ -50,7 +50,7 @@ objects! {
     LagRow {
         /// Median lag in ns. It may be negative, because GPU work may begin before its launch call ends.
         lag_ns: i64,
-        /// Number of times that such a dependency decided when its effect happened.
+        /// Number of times that a dependency of this kind decided when its effect happened.
         samples: u64,
         /// Kind of the dependency, as in `gpuflame deps`.
         of: String,
@@ -92,7 +92,7 @@ objects! {
         after_ns: u64,
         /// Difference of the durations, after minus before, in ns.
         change_ns: i64,
-        /// Difference of the durations in percent of the duration before.
+        /// Difference of the durations in percent of the duration before the changes.
         change_percent: f64,
     }
     /// Duration of a step before and after the changes.
@@ -105,7 +105,7 @@ objects! {
         after_ns: u64,
         /// Difference of the durations, after minus before, in ns.
         change_ns: i64,
-        /// Difference of the durations in percent of the duration before.
+        /// Difference of the durations in percent of the duration before the changes.
         change_percent: f64,
     }
     /// Effect of one change without the other changes.
@@ -117,11 +117,11 @@ objects! {
         /// Description of the change in words.
         change: String,
     }
-    /// Time on the critical path after the changes, of one class and name.
+    /// Time that parts with the same class and name have on the critical path after the changes.
     NewPathRow {
         /// Total time on the path, in ns.
         time_ns: u64,
-        /// Share of the path's length, in percent.
+        /// Time as a share of the path's length, in percent.
         share_percent: Option<f64>,
         /// Number of parts of the path with this class and name.
         parts: u64,
@@ -148,7 +148,7 @@ objects! {
         on_path_ns: u64,
         /// Largest speed-up in percent up to which the saved time grows linearly.
         holds_to_percent: u64,
-        /// What becomes faster: `work` (GPU work) or `function` (a host function).
+        /// Kind of object that becomes faster: `work` (GPU work) or `function` (a host function).
         kind: String,
         name: String,
     }

@@ -28,7 +28,7 @@ objects! {
         /// Result of the check: `ok`, `warn` or `fail`.
         result: String,
         what: String,
-        /// What the check found, as text.
+        /// Text that states what the check found.
         found: String,
         /// Action that the user should take; null if none is needed.
         remedy: Option<String>,

@@ -35,8 +35,8 @@ const BUSY_PERCENT: f64 = 90.0;
 /// Minimum cost of late kernels, in percent of the measured part, at which the sentence `bound by GPU work` is left
 /// out.
 const LOST_PERCENT: f64 = 5.0;
-/// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. From this
-/// difference on, a sentence states the time in which kernels ran.
+/// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. If the
+/// difference is at least this large, a sentence states the time in which kernels ran.
 const COPYING_PERCENT: f64 = 3.0;
 /// Ids of findings about kernels that start late, or about a GPU that has less work. Such a GPU may count as busy
 /// because it copies data.
@@ -58,8 +58,8 @@ const LATE_KERNELS: [&str; 16] = [
     "host_work",
     "profiler_cost",
 ];
-/// Minimum share of idle time between two calls in all idle time, in percent. From this share on, a summary without
-/// samples reports that the host's work between the calls was not recorded.
+/// Minimum share of idle time between two calls in all idle time, in percent. If the share is at least this large, a
+/// summary without samples reports that the host's work between the calls was not recorded.
 const LATE_PERCENT: f64 = 5.0;
 
 impl Screen<'_> {

@@ -14,8 +14,8 @@ use gpuflame_offline::analysis::{Finding, Severity};
 
 /// Id of the finding about GPU work whose duration is longer than is possible on its stream.
 pub(super) const IMPOSSIBLE_DURATION: &str = "impossible_duration";
-/// Ids of findings that make all shares of time wrong. Each id has the sentence that replaces the sentences about busy
-/// and idle time.
+/// Ids of findings that make all shares of time wrong. Each id is paired with the sentence that replaces the sentences
+/// about busy and idle time.
 const WITHHOLDING: [(&str, &str); 3] = [
     (
         IMPOSSIBLE_DURATION,
@@ -40,7 +40,7 @@ pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static st
 }
 
 /// Whether GPU work has impossible durations: longer than is possible on its stream, or with an end before the start.
-/// All shares of time are then wrong.
+/// If so, all shares of time are wrong.
 pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
     why_times_are_withheld(findings).is_some()
 }
@@ -51,7 +51,8 @@ pub(super) fn withholding_finding(findings: &[Finding]) -> Option<&Finding> {
     WITHHOLDING.iter().find_map(|(id, _)| of_id(*id))
 }
 
-/// Returns the part of a run to which shares refer. Its length is 0 if impossible durations make all shares wrong.
+/// Returns the part of a run to which shares refer. The length of the part is 0 if impossible durations make all shares
+/// wrong.
 pub(crate) fn measured_part(profile: &Profile, findings: &[Finding]) -> MeasuredPart {
     if has_impossible_durations(findings) { MeasuredPart::default() } else { MeasuredPart::of(profile) }
 }

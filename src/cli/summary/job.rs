@@ -1,4 +1,4 @@
-//! `gpuflame summary` for the ranks of a job, given as several files.
+//! Writes `gpuflame summary` for a job, whose ranks are given as several files.
 
 use std::io::Write as _;
 
@@ -108,7 +108,7 @@ pub(super) fn run(flags: &Summary, sources: &[Source], console: Console) -> Resu
     Ok(Outcome::Clean)
 }
 
-/// Returns the row of a rank. If the rank has impossible durations, its cells are empty.
+/// Returns the row of a rank. If the rank has impossible durations, the cells of its row are empty.
 fn rank_row(run: &SummarizedRun, found: &[Finding], of_rank: &RankRun, names: NameFolding) -> RankRow {
     let rank = of_rank.rank;
     let mut cells = rank_cells(run, &of_rank.time, names);

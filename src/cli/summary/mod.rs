@@ -40,10 +40,10 @@ use gpuflame_offline::run::ReadOptions;
 /// Show on one screen why the GPUs were idle, what ran, and what to look at next.
 ///
 /// Reads recordings, with or without every call, and traces of other tools. The files of several ranks are summarised
-/// as one job. Busy and idle time are those of the steady part of the run, without start-up and shutdown, if the run
-/// has one. All other figures cover the whole run. A finding costs the time that the GPUs would gain without its
-/// cause; such times overlap, so they do not add up. Missing data is listed with the command that records it. The
-/// JSON has at most 8,000 bytes.
+/// as one job. If the run has a steady part, busy and idle time cover only this part, without start-up and shutdown.
+/// All other figures cover the whole run. The cost of a finding is the time that the GPUs would gain without its cause.
+/// These times overlap, so they do not add up. Missing data is listed with the command that records it. The JSON has at
+/// most 8,000 bytes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json\n  \

@@ -119,8 +119,8 @@ impl Screen<'_> {
         tables
     }
 
-    /// Returns the table with the busy and idle time of each GPU. Empty for a single GPU, because the first sentence
-    /// already contains its times.
+    /// Returns the table with the busy and idle time of each GPU. The table is empty for a single GPU, because the
+    /// first sentence already contains the GPU's times.
     fn device_table(&self, most: usize) -> Table {
         let mut table = Table::new("gpus", &["device", "busy_percent", "busy_ns", "idle_ns", "window_ns"]);
         let times = self.profile().times();
@@ -181,8 +181,8 @@ impl Screen<'_> {
         table
     }
 
-    /// Returns the table of source lines, sorted by the GPU time of the work that they launched. Empty if no line is
-    /// known.
+    /// Returns the table of source lines, sorted by the GPU time of the work that they launched. The table is empty if
+    /// no line is known.
     fn line_table(&self, most: usize) -> Table {
         let lines = self.sums.lines.get_or_init(|| self.line_sums());
         self.sum_table(Table::new("lines", &["total_ns", "share_percent", "line"]), lines, most)

@@ -71,17 +71,17 @@ objects! {
         edges: u64,
         /// Sum of the weights of these edges, in ns.
         time_ns: i64,
-        /// Share of the critical path's length, in percent.
+        /// Time of these edges as a share of the critical path's length, in percent.
         share_percent: Option<f64>,
     }
-    /// A rule because of which the path is shorter than the window.
+    /// A rule that makes the path shorter than the window.
     HtaRuleRow {
         /// Name of the rule: `cpu_gap`, `blocking_exit`, `long_gap` or `call_start`.
         rule: String,
         /// Number of edges to which the rule applies. For the rule `long_gap`: number of gaps.
         edges: u64,
         /// Time that the edges' weights do not include because of the rule, in ns. For the rule `call_start`: sum of
-        /// the weights.
+        /// the edges' weights, in ns.
         time_ns: i64,
         /// Number of edges on the path.
         critical_edges: u64,
@@ -103,15 +103,15 @@ objects! {
     HtaEdgeRow {
         /// Index in `traceEvents` of the trace event at which the edge begins.
         from_event: u64,
-        /// `start` or `end` of this event.
+        /// Side of this trace event: `start` or `end`.
         from_side: String,
-        /// Time of the node in ns after the start of the window.
+        /// Time of the node at which the edge begins, in ns since the start of the window.
         from_ns: i64,
         /// Index in `traceEvents` of the trace event at which the edge ends.
         to_event: u64,
-        /// `start` or `end` of this event.
+        /// Side of this trace event: `start` or `end`.
         to_side: String,
-        /// Time of the node in ns after the start of the window.
+        /// Time of the node at which the edge ends, in ns since the start of the window.
         to_ns: i64,
         /// Type of the edge, in the words of Holistic Trace Analysis (HTA).
         r#type: String,
@@ -124,11 +124,12 @@ objects! {
         /// Rule that applies to the edge, as in the table `rules`.
         rule: Option<String>,
     }
-    /// Time on the critical path of one class. The times of all rows add up to the time range that is shown.
+    /// Time that parts of one class have on the critical path. The times of all rows add up to the time range that is
+    /// shown.
     PathClassRow {
         /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time range that is shown, in percent.
+        /// Time on the critical path as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
         /// Number of parts of the critical path.
         parts: u64,
@@ -138,15 +139,15 @@ objects! {
         /// Data that is missing in the input if the class is `unexplained`; otherwise null.
         cause: Option<String>,
     }
-    /// Time on the critical path of one class, function and name.
+    /// Time that parts with the same class, function and name have on the critical path.
     PathNameRow {
         /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time range that is shown, in percent.
+        /// Time on the critical path as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
         /// Number of parts of the critical path.
         parts: u64,
-        /// Class of the part, as in the table `path_classes`.
+        /// Class of the parts, as in the table `path_classes`.
         class: String,
         /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
@@ -156,7 +157,7 @@ objects! {
     /// Slack of the activities of one kernel, or of the copies with one direction. Slack is the time by which an
     /// activity may end later without the run ending later.
     SlackRow {
-        /// Total time on the critical path, in ns.
+        /// Total time of these activities on the critical path, in ns.
         on_path_ns: u64,
         /// Total time of all these activities, in ns.
         total_ns: u64,
@@ -187,7 +188,7 @@ objects! {
         median_slack_ns: Option<u64>,
         /// Largest time by which the run would end earlier if one of these activities took no time, in ns.
         max_saving_ns: u64,
-        /// Total time on the critical path, in ns.
+        /// Total time of these activities on the critical path, in ns.
         on_path_ns: u64,
         /// Number of these activities that are on the critical path.
         on_path: u64,
@@ -196,7 +197,7 @@ objects! {
     /// The critical path during one occurrence of a named range. `gpu_ns`, `host_ns`, `latency_ns` and `unexplained_ns`
     /// add up to `duration_ns`.
     PathRangeRow {
-        /// Start, in ns since the start of the path.
+        /// Start of the range, in ns since the start of the path.
         start_ns: i64,
         /// Duration of the range in ns. Only the time within the path's time range counts.
         duration_ns: u64,
@@ -213,11 +214,11 @@ objects! {
         /// Name of the range.
         range: String,
     }
-    /// Time on the critical path of a job that belongs to one rank. `gpu_ns`, `host_ns`, `latency_ns` and
-    /// `unexplained_ns` add up to `time_ns`.
+    /// Time that one rank has on the critical path of a job. `gpu_ns`, `host_ns`, `latency_ns` and `unexplained_ns` add
+    /// up to `time_ns`.
     PathRankRow {
         rank: u64,
-        /// Share of the time range that is shown, in percent.
+        /// Time on the critical path as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
         /// Time on the critical path, in ns.
         time_ns: u64,
@@ -240,22 +241,22 @@ objects! {
         ahead_ns: i64,
         /// Maximum error of `ahead_ns` of any rank, in ns.
         error_ns: u64,
-        /// Maximum time by which the ranks' ends of the same collective differ after the alignment, in ns. It holds for
-        /// 90 % of the collectives.
+        /// Maximum time by which the ranks' ends of the same collective differ after the alignment, in ns. This maximum
+        /// applies to 90 % of the collectives.
         ends_apart_ns: u64,
         /// Number of collectives by which the clock was aligned.
         collectives: u64,
     }
-    /// Time on the critical path of a job, of one rank, class, function and name.
+    /// Time that parts with the same rank, class, function and name have on the critical path of a job.
     RankPathNameRow {
         /// Time on the critical path, in ns.
         time_ns: u64,
-        /// Share of the time range that is shown, in percent.
+        /// Time on the critical path as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
         /// Number of parts of the critical path.
         parts: u64,
         rank: u64,
-        /// Class of the part, as in the table `path_classes`.
+        /// Class of the parts, as in the table `path_classes`.
         class: String,
         /// Innermost function of the user's code; null if no function is known.
         function: Option<String>,
@@ -264,7 +265,7 @@ objects! {
     }
     /// A part of a job's critical path.
     RankPathPartRow {
-        /// Start, in ns since the start of the path.
+        /// Start of the part, in ns since the start of the path.
         start_ns: i64,
         duration_ns: u64,
         rank: u64,
@@ -284,7 +285,7 @@ objects! {
     }
     /// A part of the critical path.
     PathPartRow {
-        /// Start, in ns since the start of the path.
+        /// Start of the part, in ns since the start of the path.
         start_ns: i64,
         duration_ns: u64,
         /// Class of the part, as in the table `path_classes`.

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 pub(crate) struct InstructionsHead {
-    /// Version of this description.
+    /// Version of the format of these lines.
     #[schemars(range(min = 1, max = 1))]
     schema: u32,
     /// Path of the input file.
@@ -83,13 +83,13 @@ pub(crate) struct Instruction {
     /// Value that a fill writes.
     value: Option<u32>,
     /// Whether the API call of a copy or fill may return before the copy or fill has finished. Only recordings of
-    /// gpuflame contain this.
+    /// gpuflame contain this information.
     is_async: Option<bool>,
     /// Id of the CUDA event that is recorded, or for which a stream or the host waits.
     event: Option<u32>,
     /// Object for which the host waits: `event`, `stream` or `context`.
     waits_for: Option<String>,
-    /// Return code of a call that should wait on the host, if the code is not 0. The call did then not wait.
+    /// Return code of a call that should wait on the host, if the code is not 0. In that case, the call did not wait.
     result: Option<u32>,
     /// Id of the CUDA graph.
     graph: Option<u64>,

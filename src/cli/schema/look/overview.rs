@@ -112,10 +112,10 @@ objects! {
         busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,
         /// GPU time of work other than communication in the whole run, in ns.
         work_ns: u64,
-        /// GPU time of communication in the whole run, in ns. It includes waiting for other ranks.
+        /// GPU time of communication in the whole run, in ns. This time includes waiting for other ranks.
         communication_ns: u64,
-        /// Median duration of the steps, in ns; null if there are no steps. If there are several kinds of steps: of the
-        /// kind with the longest total time.
+        /// Median duration of the steps, in ns; null if there are no steps. If there are several kinds of steps, this
+        /// is the median of the kind with the longest total time.
         step_p50_ns: Option<u64>,
         /// Cause of most of the idle time; null if it is unknown.
         idle_cause: Option<String>,
@@ -150,7 +150,7 @@ objects! {
     }
     /// Durations of all steps with the same name.
     StepRow {
-        /// Name of the steps, which is the name of their ranges without the number at its end; `step` if the steps have
+        /// Name of the steps, which is the name of their ranges without the number at the end; `step` if the steps have
         /// no name.
         step: String,
         /// Number of steps whose end is known.

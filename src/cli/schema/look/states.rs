@@ -30,8 +30,8 @@ verbs! {
 }
 
 objects! {
-    /// Queue length of a stream. The queue length is the number of launched operations that have not begun; the figures
-    /// are over its changes.
+    /// Queue length of a stream. The queue length is the number of launched operations that have not begun. The figures
+    /// are computed over all changes of the queue length.
     QueueLengthRow {
         device: u32, stream: u64,
         /// Number of changes of the queue length.
@@ -103,7 +103,7 @@ objects! {
         /// Time in which no operation ran and no recording window was open, in ns.
         not_recorded_ns: u64,
     }
-    /// Time of a stream in one state that has one cause.
+    /// Time that a stream spent in one state for one cause.
     StateCauseRow {
         device: u64,
         /// Id of the CUDA context that the stream belongs to.
@@ -113,9 +113,9 @@ objects! {
         /// Cause of the state: `event`, `collective`, `launch_latency`, `default_stream`, `other_streams`, `host_late`
         /// or `unknown`.
         cause: String,
-        /// Time, in ns.
+        /// Time in this state for this cause, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Time as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
     }
     /// Idle time of a stream with the cause `host_late` that is charged to one stack.
@@ -123,9 +123,9 @@ objects! {
         device: u64,
         /// Id of the CUDA context that the stream belongs to.
         context: u64, stream: u64,
-        /// Time, in ns.
+        /// Idle time that is charged to the stack, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Time as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
         /// Number of gaps of which this stack has the longest part.
         gaps: u64,
@@ -150,9 +150,9 @@ objects! {
         device: u64,
         /// Number of streams that ran at the same time.
         running_streams: u64,
-        /// Time, in ns.
+        /// Time in which this number of streams ran, in ns.
         time_ns: u64,
-        /// Share of the time that is shown.
+        /// Time as a share of the time range that is shown, in percent.
         share_percent: Option<f64>,
     }
     /// Delays from the start of the launch call to the start of the launched operation, on one stream. Percentiles are

@@ -65,7 +65,7 @@ objects! {
         /// Share of the total time of all copies, including rows that are left out; null if that time is 0.
         share_percent: Option<f64>,
         count: u64,
-        /// Number of bytes copied; null if the trace does not contain it.
+        /// Number of bytes copied; null if the trace does not contain this number.
         bytes: Option<u64>,
         /// Bytes divided by time, in GB/s (1,000,000,000 bytes per second); null if either is 0 or unknown.
         bandwidth_gb_per_s: Option<f64>,
@@ -150,7 +150,8 @@ objects! {
     /// An activity. Its times are null if CUPTI did not collect them.
     ActivityRow {
         start_ns: Option<u64>, duration_ns: Option<u64>, device: u32, stream: u64,
-        /// Correlation id that the activity shares with its API call; null if the trace does not contain one.
+        /// Correlation id that the activity shares with its API call; null if the trace does not contain a correlation
+        /// id.
         correlation: Option<u64>,
         bytes: u64,
         /// Kind of memory that a copy reads; null if unknown or if the activity is not a copy.
