@@ -14,8 +14,8 @@ const PRELOAD: &str = "libgpuflame-preload.so";
 
 /// A stub that is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved functions from other libraries
 /// into the C library. A stub exports such functions with the symbol versions that they had before. Without the stubs,
-/// the linker would find these functions in a newer glibc under newer symbol versions. A library that is linked against
-/// the stubs also runs on newer systems, like any program with the old symbol versions.
+/// the linker would find the moved functions in a newer glibc under newer symbol versions. A library that is linked
+/// against the stubs also runs on newer systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,
@@ -39,8 +39,8 @@ const STUB_LIBRARIES: [StubLibrary; 2] = [
                  pthread_key_create pthread_key_delete pthread_kill pthread_setspecific pthread_sigmask",
             ),
             ("GLIBC_2.12", "pthread_setname_np"),
-            // The functions in this row have no symbol version. If an older glibc lacks such a function, the function's
-            // address is null, and the standard library works without it.
+            // The functions in this row have no symbol version. If an older glibc lacks a function without a version,
+            // the function's address is null, and the standard library works without it.
             ("", "__cxa_thread_atexit_impl getrandom gettid statx"),
         ],
     },

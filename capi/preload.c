@@ -2,10 +2,10 @@
  * CUDA are recorded. All other programs are practically unaffected. The library only sets environment variables that
  * make the CUDA driver and NVTX load libgpuflame.so from the same folder.
  *
- * Every program that the shell starts loads this library. Therefore the library has only a few KiB, needs no other
- * library and uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed function
- * is missing, the program's environment stays unchanged. This library is written in C because a Cargo workspace cannot
- * build a no_std Rust library together with libraries that unwind. */
+ * Every program that the shell starts loads this library. Therefore the preload library has only a few KiB, needs no
+ * other library and uses no versioned symbol. Some C libraries lack functions that this library calls. If a needed
+ * function is missing, the program's environment stays unchanged. This library is written in C because a Cargo
+ * workspace cannot build a no_std Rust library together with libraries that unwind. */
 #include <stddef.h>
 
 #define NAME "libgpuflame-preload.so"
@@ -42,8 +42,8 @@ static const char NAME_OF[NAMES][24] = {"CUDA_INJECTION64_PATH=", "NVTX_INJECTIO
                                         "_GPUFLAME_STDERR=", "LD_PRELOAD=", "_GPUFLAME_LOAD="};
 #define BEFORE_PATH "_GPUFLAME_PRELOAD=" VERSION " "
 
-/* Memory for the new list of environment variables and its strings. It is used if the list and the strings fit. This
- * memory is in a page to which the loader writes in any case, so it costs no additional page. */
+/* Memory for the new list of environment variables and its strings. The memory is used if the list and the strings fit.
+ * The memory is in a page to which the loader writes in any case, so it costs no additional page. */
 static char *room[300];
 
 /* Returns the rest of `text` after `prefix`; NULL if `text` does not begin with `prefix`. */
@@ -64,7 +64,7 @@ static char *append(char *at, const char *text, size_t bytes)
 }
 
 /* Searches LD_PRELOAD for the entry with this library's file name. Returns the start of the entry, and sets `end` to
- * the start of the file name within the entry. Returns NULL if there is no such entry. */
+ * the start of the file name within the entry. Returns NULL if the list has no entry for this library. */
 static const char *entry(const char *list, const char **end)
 {
     const char *start = list, *name = list, *at;
@@ -211,8 +211,8 @@ __attribute__((constructor)) static void have_the_driver_load_it(void)
         *append_number(text, inode) = 0;
     }
     new[added] = NULL;
-    /* Another thread may be reading the old list of environment variables. Therefore the list is replaced with one
-     * atomic store, and the old list is not freed. */
+    /* Another thread may be reading the old list of environment variables. Therefore the list of environment variables
+     * is replaced with one atomic store, and the old list is not freed. */
     __atomic_store_n(&environ, new, __ATOMIC_RELEASE);
     load(has[AT_ONCE] ? library : NULL);
 }

@@ -9,8 +9,8 @@
  * libgpuflame was injected into the process, the functions of this header find it. If the library is absent, the
  * functions do nothing, return GPUFLAME_ABSENT, and cost about 30 ns per call. In header-only mode, a library can
  * define ranges and windows without adding a dependency for its users. The CUDA driver loads gpuflame when CUDA starts.
- * Before CUDA starts, calls do nothing and are not counted. The same applies to calls within 10 ms after the last such
- * call.
+ * Before CUDA starts, calls do nothing and are not counted. Calls within 10 ms after the last call before CUDA's start
+ * also do nothing.
  *
  * Any thread may call any function at any time, also concurrently, but not in a signal handler. Windows, steps and
  * outputs belong to the process. Ranges and gpuflame_last_error() belong to the calling thread. No function ends the
@@ -129,15 +129,15 @@ int gpuflame_set_output(const char *prefix);
 /* Fills in the results of the run so far. Recording continues. The numbers are the same as the ledger would contain if
  * the process ended now. The numbers cover all windows so far. No number ever decreases, with two exceptions. The
  * number of pending launches decreases when GPU work completes, and an idle time decreases if its cause is found later.
- * So the difference between the results of two calls covers the time between the calls. The function first collects the
- * completed GPU work, like gpuflame_flush(). A call takes longer the more different stacks there are (a few
- * milliseconds for thousands of stacks), so do not call it in every step. If the size of the structure is too small,
- * the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
+ * So the difference between the results of two calls of gpuflame_stats() covers the time between the calls. The
+ * function first collects the completed GPU work, like gpuflame_flush(). A call takes longer the more different stacks
+ * there are (a few milliseconds for thousands of stacks), so do not call it in every step. If the size of the structure
+ * is too small, the result is GPUFLAME_ERROR_SETTING, and nothing is written to the structure. */
 int gpuflame_stats(struct gpuflame_statistics *stats);
 
 /* Collects the activity records of the GPU work that has completed so far, without waiting for GPU work in flight.
- * gpuflame also does this automatically, about once per second. Therefore the call is useful only if the process may be
- * killed and must not lose recent records. Do not call this function from a CUDA callback. */
+ * gpuflame also does this automatically, about once per second. Therefore gpuflame_flush() is useful only if the
+ * process may be killed and must not lose recent records. Do not call this function from a CUDA callback. */
 int gpuflame_flush(void);
 
 /* Opens a named range on this thread. Until the range is closed, the stack of every launch on this thread has a frame
@@ -310,8 +310,8 @@ GPUFLAME_UNUSED_ static const char *gpuflame_last_error(void)
 
 #ifdef __cplusplus
 
-/* Makes the compiler warn about `gpuflame::Range("x");`. Such an object has no name, so it is destroyed immediately,
- * which closes its range. */
+/* Makes the compiler warn about `gpuflame::Range("x");`. An object without a name is destroyed immediately, which
+ * closes its range. */
 #if defined(__has_cpp_attribute) && __cplusplus >= 201703L
 #if __has_cpp_attribute(nodiscard)
 #define GPUFLAME_NODISCARD_ [[nodiscard]]

@@ -36,7 +36,7 @@
 //! # Reading
 //!
 //! With the feature `read`, `gpuflame::read` explains a recording, or a trace from another tool. The result is a
-//! `gpuflame::Run`. It can draw any view in any format that can be made from sums alone.
+//! `gpuflame::Run`, which can draw any view. A `gpuflame::Run` can write every format that can be made from sums alone.
 //!
 //! ```
 //! # #[cfg(feature = "read")]
@@ -65,7 +65,7 @@
 //!
 //! gpuflame has two roles. Inside a CUDA process, it *records*. In the same process or in another process, it
 //! *explains* the recording. ARCHITECTURE.md describes both roles. Modules that this documentation does not list are
-//! only for gpuflame's own command, shared library and tests. Such modules change without notice.
+//! only for gpuflame's own command, shared library and tests. Modules that are not listed change without notice.
 
 #![deny(unsafe_code)]
 

@@ -51,7 +51,7 @@ class BuildHook(BuildHookInterface):
         shutil.rmtree(getattr(self, "scratch", ""), ignore_errors=True)
 
     def build(self):
-        """Builds the library and the command. Returns the folder that contains both."""
+        """Builds the library and the command. Returns the folder that contains the library and the command."""
         cargo = os.environ.get("CARGO") or shutil.which("cargo")
         if not cargo:
             raise SystemExit("cargo, which builds gpuflame, is not on PATH: install Rust (rustup), or a wheel of gpuflame, which "

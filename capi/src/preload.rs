@@ -1,8 +1,9 @@
 //! Handles preloading and linking, which are the two ways to load the library into a process without the CUDA driver.
 //!
-//! A preloaded library only sets environment variables. These variables make the CUDA driver inject the library if the
-//! program ever loads the driver. Therefore a process without CUDA only spends the time to search the environment once.
-//! Nothing is initialised before a fork. A linked library does nothing until the program calls `gpuflame_start`.
+//! A preloaded library only sets environment variables. The environment variables make the CUDA driver inject the
+//! library if the program ever loads the driver. Therefore a process without CUDA only spends the time to search the
+//! environment once. Nothing is initialised before a fork. A linked library does nothing until the program calls
+//! `gpuflame_start`.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

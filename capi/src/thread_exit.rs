@@ -2,11 +2,11 @@
 //!
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
 //! the process if there is no memory for an entry. Glibc's version also waits for the loader's lock, which the first
-//! CUDA call may hold. Therefore this file defines another version, which the linker prefers for the code of this
-//! library. No other library sees this version of the function. The threads that gpuflame creates do not register
-//! destructors. They either live until the process ends, or have nothing to drop that another thread needs. Each thread
-//! of the application has a list of destructors, which is stored under a key from `pthread_key_create`. If there is no
-//! memory for an entry, the destructor is not called.
+//! CUDA call may hold. Therefore this file defines another version of `__cxa_thread_atexit_impl`, which the linker
+//! prefers for the code of this library. No other library sees this file's version of the function. The threads that
+//! gpuflame creates do not register destructors. These threads either live until the process ends, or have nothing to
+//! drop that another thread needs. Each thread of the application has a list of destructors, which is stored under a
+//! key from `pthread_key_create`. If there is no memory for an entry, the destructor is not called.
 
 use std::alloc::{Layout, alloc, dealloc};
 use std::arch::global_asm;

@@ -23,7 +23,7 @@ use gpuflame_offline::analysis::{
 };
 use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_svg};
 
-/// Speed-up for which the table shows the saved time, as a share of the function's or kernel's own time.
+/// Speed-up for which the table shows the saved time. The speed-up is a share of the function's or kernel's own time.
 const SPEED_UP: f64 = 0.1;
 /// Additional speed-ups in percent. The saved time is computed for each of these speed-ups. The result is the largest
 /// speed-up up to which the saved time grows linearly.
@@ -34,8 +34,8 @@ const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?
 ///
-/// Each function of the host and each kernel on the critical path is made 10 % faster in a replay. The other functions
-/// and kernels change nothing. docs/what-if.md states what the replay assumes.
+/// Each function of the host and each kernel on the critical path is made 10 % faster in a replay. Functions and
+/// kernels that are not on the critical path change nothing. docs/what-if.md states what the replay assumes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame causal trace.json.gz\n  \
     gpuflame causal run.gfr --step 3 -n 5\n  \
@@ -275,7 +275,8 @@ impl<'a> Functions<'a> {
         }
     }
 
-    /// Returns the change that makes a candidate faster. The factor of the change is 1, and the caller replaces it.
+    /// Returns the change that makes a candidate faster. The factor of the returned change is 1, and the caller
+    /// replaces it.
     fn edit(&self, candidate: &Candidate) -> Edit {
         match candidate {
             Candidate::Work(name) => {

@@ -69,8 +69,8 @@ impl Check {
         // Text output shows only the description of a check. Other formats also show the id of the check.
         let mut table =
             if is_text { Table::new("findings", &TEXT_COLUMNS) } else { Table::new("findings", &COLUMNS) };
-        // Formats for programs list every check. Text only counts the checks that found nothing and have no figures,
-        // instead of listing them.
+        // Formats for programs list every check. Text output does not list the checks that found nothing and have no
+        // figures, but only counts them.
         let is_silent = |finding: &Finding| finding.severity == Severity::Absent && finding.figures.is_none();
         let silent = findings.iter().filter(|finding| is_silent(finding)).count();
         let shown = findings.iter().filter(|finding| !(is_text && is_silent(finding)));
@@ -95,8 +95,8 @@ const COLUMNS: [&str; 8] = ["result", "what", "count", "share_percent", "why", "
 
 const TEXT_COLUMNS: [&str; 7] = ["result", "what", "count", "share_percent", "cost_ns", "culprit", "why"];
 
-/// Positive sentences for checks that found nothing, keyed by the check's id. Such sentences are needed for checks
-/// whose names contain a negation.
+/// Positive sentences for checks that found nothing, keyed by the check's id. A positive sentence is needed for each
+/// check whose name contains a negation.
 const GOOD_NEWS: [(&str, &str); 16] = [
     ("no_gpu_work", "GPU work was recorded"),
     ("no_launch", "every activity has a launch"),
@@ -116,8 +116,8 @@ const GOOD_NEWS: [(&str, &str); 16] = [
     ("cut_off", "the recording has its end"),
 ];
 
-/// Returns the cells of a finding. If a check found nothing and its name contains a negation, text shows a sentence
-/// from `GOOD_NEWS` instead of `none` and the name. Other formats always contain the name of the check.
+/// Returns the cells of a finding. If a check found nothing and its name contains a negation, text output shows a
+/// sentence from `GOOD_NEWS` instead of `none` and the name. Other formats always contain the name of the check.
 fn cells(finding: &Finding, is_text: bool) -> [Cell; 8] {
     let (count, share) = match finding.figures {
         Some(figures) => (Cell::Count(figures.count), Cell::share(figures.count, figures.of)),

@@ -1,4 +1,4 @@
-//! Messages to the user that all verbs share: remarks on stderr, one line each, and the exit status.
+//! Prints the remarks of all verbs on stderr, one line each, and defines the exit status of verbs.
 
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -45,8 +45,8 @@ pub(super) struct CriticalPathVerb {
     /// Show only the part of the path in this step, counted from 1.
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "to"])]
     step: Option<usize>,
-    /// Show only the part of the path after this time, counted from the start of the path: `10ms`, `1.5s` or `200us`.
-    /// Without a unit: microseconds.
+    /// Show only the part of the path after this time, counted from the start of the path: `10ms`, `1.5s` or `200us`. A
+    /// time without a unit is in microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
     /// Show only the part of the path before this time, counted from the start of the path.

@@ -20,8 +20,8 @@ use gpuflame_offline::analysis::{LastRank, PathPart};
 
 /// A part of the job's critical path.
 struct JobPart {
-    /// The part of the path. Its times are on the job's clock. Its instructions are indices in the list of the part's
-    /// own rank.
+    /// The part of the path. The times of the part are on the job's clock. The part's instructions are indices in the
+    /// list of its own rank.
     part: PathPart,
     /// Index of the part's rank in `FoundJob::ranks`.
     rank: usize,
@@ -38,8 +38,8 @@ pub(super) struct JobReport {
 }
 
 impl JobReport {
-    /// Reads the ranks, and finds the job's critical path between `from` and `to`. Both times count from the start of
-    /// the job.
+    /// Reads the ranks, and finds the job's critical path between `from` and `to`. `from` and `to` count from the start
+    /// of the job.
     ///
     /// # Errors
     /// Fails for the reasons of [`FoundJob::read`], and if the time range is empty.
@@ -99,8 +99,8 @@ impl JobReport {
         )
     }
 
-    /// Returns a clause with the number of collectives whose last rank is uncertain. The clause is empty if there are
-    /// no such collectives.
+    /// Returns a clause with the number of collectives whose last rank is uncertain. The clause is empty if no last
+    /// rank is uncertain.
     fn doubt(&self) -> String {
         match self.last_ranks().filter(|last| !last.is_sure).count() {
             0 => String::new(),

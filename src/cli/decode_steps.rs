@@ -24,10 +24,10 @@ pub(super) struct DecodeSteps {
     /// File for the milliseconds of each step, as CSV.
     #[arg(short, long, alias = "output-csv", value_name = "FILE")]
     output: Option<Target>,
-    /// Minimum length of a step, such as `500us` or `2ms`. Without a unit: milliseconds.
+    /// Minimum length of a step, such as `500us` or `2ms`. A time without a unit is in milliseconds.
     #[arg(long, alias = "min-ms", value_name = "TIME", default_value = "10ms", value_parser = parse_millis)]
     min: i64,
-    /// Maximum length of a step. Without a unit: milliseconds.
+    /// Maximum length of a step. A time without a unit is in milliseconds.
     #[arg(long, alias = "max-ms", value_name = "TIME", default_value = "30ms", value_parser = parse_millis)]
     max: i64,
     #[command(flatten)]

@@ -1,5 +1,5 @@
 //! `gpuflame demo`: runs the demo program, which is installed together with the command. The program's folder also
-//! contains the simulated CUDA stack. The source of the program is the repository's example `demo`.
+//! contains the simulated CUDA stack. The source code of the demo program is the example `demo` in the repository.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ const FOLDER: &str = "gpuflame-demo";
 /// Record a small demo program, with or without a GPU.
 ///
 /// The demo decodes text with a made-up model, on this machine's first GPU. Without a GPU, the demo runs on a simulated
-/// CUDA stack. Its stacks and counts are then real, but its times are made up. The demo writes its files,
+/// CUDA stack. Stacks and counts of a simulated run are real, but its times are made up. The demo writes its files,
 /// `gpuflame-demo.PID.svg` and so on, into the current folder.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame demo")]
@@ -47,7 +47,7 @@ impl Demo {
         let mut command = std::process::Command::new(&program);
         command.arg("installed").arg(library);
         // If stderr is a file, the recorded program must be able to recognize that file as its stderr. Otherwise the
-        // recorded program does not write its messages to that file.
+        // recorded program does not write its messages to the stderr file.
         if let Some(identity) = stderr::file_id_to_pass_on() {
             command.env(stderr::AT_EXEC_VARIABLE, identity);
         }

@@ -32,8 +32,8 @@ pub(super) struct Deps {
     /// Recording or trace (`-`: standard input), or the files of several ranks of one job.
     #[arg(required = true)]
     inputs: Vec<Source>,
-    /// Write only calls and work that end after this moment, counted from the start of the path: `10ms`, `1.5s` or `200us`.
-    /// Without a unit: microseconds.
+    /// Write only calls and work that end after this moment, counted from the start of the path: `10ms`, `1.5s` or
+    /// `200us`. A time without a unit is in microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
     /// Write only calls and work that begin before this moment.
@@ -258,8 +258,9 @@ impl<'a> Drawn<'a> {
         (moment.time.saturating_sub(end - start), moment.time)
     }
 
-    /// Whether the moment is the only moment of its instruction. Such instructions are the recording of a CUDA event, a
-    /// wait for a CUDA event, and GPU work without times, such as a graph whose nodes do nothing.
+    /// Whether the moment is the only moment of its instruction. An instruction has only one moment if it is the
+    /// recording of a CUDA event, a wait for a CUDA event, or GPU work without times, such as a graph whose nodes do
+    /// nothing.
     fn is_marker(&self, moment: &Moment) -> bool {
         let (_, names, number) = self.runs.instruction(moment.instruction);
         names.list.get(number).ran.is_none()
@@ -432,8 +433,8 @@ fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Returns the parts of a path. The time between two calls is one part, even if the path divides it. The graph has no
-/// nodes for the individual stacks between two calls.
+/// Returns the parts of a path. The time between two calls is one part in the result, even if the path divides it. The
+/// graph has no nodes for the individual stacks between two calls.
 fn undivided(parts: &[PathPart]) -> Vec<PathPart> {
     let mut whole: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {

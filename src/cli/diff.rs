@@ -27,10 +27,10 @@ use gpuflame_offline::run::ReadOptions;
 /// Compare two runs, or several runs before a change with several runs after it.
 ///
 /// Stacks are matched by name, after numbers that differ in every run are folded. The table `run` has the busy time of
-/// the GPUs and their idle time by cause. It also has these times per step if both runs have several steps. The table
-/// `matched` has the share of GPU time whose kernel, stack or module occurs in both runs. The table `modules` has sums
-/// by `nn.Module`, which match even if the kernels differ. Text tables leave out rows that did not change by more than
-/// chance. JSON and CSV have all rows.
+/// the GPUs and their idle time by cause. The table `run` also has these times per step if both runs have several
+/// steps. The table `matched` has the share of GPU time whose kernel, stack or module occurs in both runs. The table
+/// `modules` has sums by `nn.Module`, which match even if the kernels differ. Text tables leave out rows that did not
+/// change by more than chance. JSON and CSV have all rows.
 ///
 /// The column `sure` states whether the average duration of an activity changed by more than chance (Welch's t-test,
 /// two-sided, p < 0.001): `yes` or `no`; `too few` if either side has fewer than five durations; `new` or `gone` if one

@@ -36,7 +36,8 @@ pub(super) struct EditFlags {
     /// files: `main;train;forward`.
     #[arg(long, value_name = "REGEX=FACTOR", value_parser = parse_scale)]
     scale_stack: Vec<Scale>,
-    /// Leave out work whose name matches. Its launch is left out too, unless the launch also submits other work.
+    /// Leave out work whose name matches. The launch of the omitted work is left out too, unless the launch also
+    /// submits other work.
     #[arg(long, value_name = "REGEX", value_parser = parse_names)]
     remove: Vec<Regex>,
     /// Duration in ns of each call that launches work and does not wait.
@@ -96,7 +97,7 @@ fn parse_scale(text: &str) -> Result<Scale> {
     }
 }
 
-/// Number of additional streams, and the names of the GPU work that moves to these streams.
+/// Number of additional streams, and the names of the GPU work that moves to them.
 #[derive(Clone, Debug)]
 struct Streams {
     count: u8,
@@ -371,8 +372,8 @@ impl WorkNames<'_> {
                 return 0;
             }
             let next = turn.entry((instruction.device, instruction.context, instruction.stream)).or_default();
-            // If work is selected by name, all selected work leaves its stream. Without a name, a part of the work
-            // stays on the stream.
+            // If work is selected by name, all selected work leaves its stream. If no name is given, a part of the work
+            // stays on its stream.
             let lanes = if regex.is_some() { count } else { count + 1 };
             let lane = *next % lanes + u8::from(regex.is_some());
             *next = (*next + 1) % lanes;

@@ -34,11 +34,11 @@ pub(super) struct Extract {
     #[arg(value_name = "START,END", allow_hyphen_values = true, required_unless_present_any = ["file", "from", "to"])]
     window: Option<TimeRange>,
     /// Same as OUTPUT, for consistency with other verbs. With this option, --from and --to give the time range. Without
-    /// them, all operations are written.
+    /// --from and --to, all operations are written.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with_all = ["output", "window"])]
     file: Option<Target>,
     /// Time at which the range starts, counted from the first GPU operation, as `view` shows it: `10ms`, `1.5s` or
-    /// `200us`. Without a unit: microseconds.
+    /// `200us`. A time without a unit is in microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros, conflicts_with = "window")]
     from: Option<i64>,
     /// Time at which the range ends, counted from the first GPU operation.
@@ -89,8 +89,8 @@ impl Extract {
 }
 
 impl Extract {
-    /// Removes the operations that are not entirely between `--from` and `--to`. Both times count from the start of the
-    /// first operation.
+    /// Removes the operations that are not entirely between `--from` and `--to`. `--from` and `--to` count from the
+    /// start of the first operation.
     fn keep_range(&self, ops: &mut Ops) {
         let Some((zero, _)) = ops.span.filter(|_| self.from.is_some() || self.to.is_some()) else { return };
         let from = self.from.map_or(i64::MIN, |from| zero.saturating_add(from));

@@ -129,8 +129,8 @@ impl FoundPath {
         })
     }
 
-    /// Returns the start and end in ns of the time range between `from` and `to`. Both times count from the start of
-    /// the path.
+    /// Returns the start and end in ns of the time range between `from` and `to`. `from` and `to` count from the start
+    /// of the path.
     ///
     /// # Errors
     /// Returns `Setting` if the time range is empty.
@@ -153,8 +153,8 @@ impl FoundPath {
     }
 }
 
-/// Returns the start and end in ns of the time range between `from` and `to`. Both times count from the start of the
-/// path `whole`.
+/// Returns the start and end in ns of the time range between `from` and `to`. `from` and `to` count from the start of
+/// the path `whole`.
 ///
 /// # Errors
 /// Returns `Setting` if the time range is empty.

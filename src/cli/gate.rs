@@ -32,8 +32,8 @@ const SLOWER_WITHIN: u8 = 14;
 const MAX_COMPARED: usize = 100;
 /// Maximum ratio between the numbers of GPU operations of two runs on the same side (before or after the change).
 const MAX_RATIO_WITHIN: f64 = 1.1;
-/// Maximum ratio between the median numbers of GPU operations of the two sides. This limit is larger than the limit
-/// within a side, because a change that fuses kernels reduces the number of operations.
+/// Maximum ratio between the median numbers of GPU operations of the two sides. The maximum ratio between the sides is
+/// larger than the maximum within a side, because a change that fuses kernels reduces the number of operations.
 const MAX_RATIO_BETWEEN: f64 = 2.0;
 /// Maximum number of reasons that a sentence lists.
 const MAX_REASONS: usize = 3;

@@ -1,6 +1,6 @@
 //! `gpuflame gpuperf`: does the same as `gpuperf.py`, the runner of eunomia's tutorial, with the verbs `run`, `convert`
-//! and `merge`. This verb has the runner's options, file names and exit code. This verb does not need root, because
-//! stacks are captured inside the recorded process.
+//! and `merge`. `gpuflame gpuperf` has the runner's options, file names and exit code. `gpuflame gpuperf` does not need
+//! root, because stacks are captured inside the recorded process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

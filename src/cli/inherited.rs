@@ -4,6 +4,6 @@
 #![allow(unsafe_code)]
 
 #[used]
-// SAFETY: the C library calls each function in this section with arguments. The functions may ignore these arguments.
+// SAFETY: the C library calls each function in this section with arguments. The functions may ignore the arguments.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

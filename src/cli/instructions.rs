@@ -217,7 +217,8 @@ impl Instructions {
     }
 }
 
-/// Returns the times of the first and the last call. This time range is the window if no GPU work has times.
+/// Returns the times of the first and the last call. The range from the first to the last call is the window if no GPU
+/// work has times.
 fn calls_window(list: &InstructionList) -> (u64, u64) {
     let (mut first, mut last) = (u64::MAX, 0);
     let each = &mut |instruction: &Instruction<'_>| {

@@ -1,8 +1,8 @@
 //! Determines which collective kernels on different ranks of a job belong to the same collective.
 //!
-//! If all ranks run the same sequence of collectives, kernels at the same position belong together. Otherwise, only a
-//! part of the ranks takes part in some collectives. In that case, the process groups that the traces name determine
-//! the ranks of each collective.
+//! If all ranks run the same sequence of collectives, kernels at the same position belong together. If the sequences
+//! differ, only a part of the ranks takes part in some collectives. The process groups that the traces name then
+//! determine the ranks of each collective.
 
 use std::collections::{BTreeMap, HashMap};
 

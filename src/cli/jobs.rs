@@ -20,8 +20,8 @@ pub(super) fn job_member(rank: u32, run: &Explained) -> JobMember {
     JobMember { rank, world_size: run.facts.world_size, kernels }
 }
 
-/// Returns an error if the ranks in `members` ran different programs. `sources` are the files of these ranks. If the
-/// user declared that the files are one job, prints a remark instead.
+/// Returns an error if the ranks in `members` ran different programs. `sources` are the files of the ranks in
+/// `members`. If the user declared that the files are one job, prints a remark instead.
 ///
 /// # Errors
 /// Returns `Format`. The message of the error names two files, their difference and the next step for the user.

@@ -73,8 +73,8 @@ const LEAST_USEFUL: &[(&str, &[&str])] = &[
 /// Columns that a narrow table of changes by kernel, stack or module leaves out, least useful first.
 const DIFFERENCES: &[&str] =
     &["before_count", "after_count", "average_percent", "before_ns", "after_ns", "change_percent"];
-/// Columns with the GPU or rank of a row. A narrow table leaves out such a column only if all rows have the same value
-/// in it.
+/// Columns with the GPU or rank of a row. A narrow table leaves out the column of the GPU or rank only if all rows have
+/// the same value in it.
 const PLACES: [&str; 2] = ["device", "rank"];
 /// Columns that contain sentences. On a terminal, the sentences are shown under the row, where they can use the whole
 /// width.

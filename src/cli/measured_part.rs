@@ -1,5 +1,5 @@
-//! Defines the part of a run to which shares of time refer. This is the steady part, or the whole run if no steady part
-//! is known.
+//! Defines the part of a run to which shares of time refer. Shares refer to the steady part, or to the whole run if no
+//! steady part is known.
 
 use gpuflame_model::profile::Profile;
 

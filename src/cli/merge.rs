@@ -1,5 +1,5 @@
-//! `gpuflame merge`: merges CPU stacks from an eBPF probe and a GPU trace from another tool into one folded file. This
-//! verb has the flags of `merge_gpu_cpu_trace.py` in eunomia's tutorial.
+//! `gpuflame merge`: merges CPU stacks from an eBPF probe and a GPU trace from another tool into one folded file.
+//! `gpuflame merge` has the flags of `merge_gpu_cpu_trace.py` in eunomia's tutorial.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -22,8 +22,8 @@ use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
 ///
 /// CPU stacks are lines of `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. If the last frame is `[correlation
 /// N]`, it matches the stack to its launch exactly. If this frame is missing, stacks are matched in order if a thread
-/// has as many launches as stacks. Otherwise they are matched one to one by time, so that the sum of the distances is
-/// smallest.
+/// has as many launches as stacks. Otherwise stacks and launches are matched one to one by time, so that the sum of the
+/// distances is smallest.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
@@ -36,7 +36,8 @@ pub(super) struct Merge {
     /// Output file for the folded stacks.
     #[arg(short, long, default_value = "merged_trace.folded")]
     output: Target,
-    /// Maximum time between a stack and its launch, such as `10ms` or `500us`. Without a unit: milliseconds.
+    /// Maximum time between a stack and its launch, such as `10ms` or `500us`. A time without a unit is in
+    /// milliseconds.
     #[arg(short, long, default_value = "10ms", overrides_with = "tolerance", value_name = "TIME", value_parser = parse_millis)]
     tolerance: i64,
     /// Print a summary.
@@ -45,7 +46,7 @@ pub(super) struct Merge {
     /// Weight of a stack: ns, us, or count (of kernels).
     #[arg(short, long, default_value_t)]
     unit: Unit,
-    /// Offset added to the times of the stacks, such as `-2ms`. Without a unit: microseconds.
+    /// Offset added to the times of the stacks, such as `-2ms`. A time without a unit is in microseconds.
     #[arg(long, default_value = "0", allow_hyphen_values = true, value_name = "TIME", value_parser = parse_offset)]
     offset: i64,
     /// Reproduce the tutorial's first script with its errors. Each stack takes the nearest launch, which several stacks
@@ -165,7 +166,7 @@ impl Sink for CpuStacks {
 }
 
 /// Removes the last frame if it contains a correlation id. Returns the other frames, and the correlation id if the last
-/// frame contained one.
+/// frame contains a correlation id.
 fn split_correlation(raw: &[u8]) -> (&[u8], Option<u64>) {
     let at = raw.iter().rposition(|&byte| byte == b';').map_or(0, |at| at + 1);
     match std::str::from_utf8(&raw[at..]).ok().and_then(parse_correlation) {
@@ -235,7 +236,7 @@ struct GpuTrace {
     others: Vec<FramedWork>,
     frames: Vec<String>,
     ids: HashMap<String, u32>,
-    /// Ids of frames, keyed by the raw name in the file. There is one map per kind of operation.
+    /// Ids of frames, keyed by the raw name in the file. There is one map for each kind of operation.
     cache: [HashMap<Vec<u8>, u32>; 4],
     count: u64,
     nanos: u64,
@@ -270,7 +271,8 @@ impl GpuTrace {
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
     /// `baseTimeNanoseconds`. Other profilers also write such a base, but write absolute times. The base is therefore
-    /// added in only one case: the launches overlap the stacks in time with the base, but not without it.
+    /// added in only one case: the launches overlap the stacks in time with the base, but do not overlap them without
+    /// the base.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())

@@ -37,20 +37,20 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Merge the ranks of a job, and find the straggler.
 ///
-/// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL). The reason is that
-/// the last rank to enter a collective does not wait, but all other ranks wait for it. It does not matter whether its
-/// GPU had more work or its CPU was late with launches. If not all ranks communicate, the straggler is the rank with
-/// the most work. The straggler is named only if its steps differ from those of the other ranks by more than chance (p
-/// < 0.01, by the order of their durations, at least ten steps). The collective in which the other ranks wait most is
-/// named too. `host_line` is the source line in which the straggler's host was late for more time than in the other
-/// ranks. It needs samples (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the
-/// program or the profiler. If there are no steps, windows are used instead. `vs_median` is the difference from the
-/// median rank. A few percent mean that no rank is unusual. Each of these times was recorded within one rank. Only the
-/// table of ranks that came last to collectives compares clocks. This comparison needs collectives that end at the same
-/// time on all ranks. If the clocks differ, they are first aligned by the ends of the collectives.
+/// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL). The last rank to
+/// enter a collective does not wait, but all other ranks wait for it. A straggler may have more GPU work, or a CPU that
+/// is late with launches. If not all ranks communicate, the straggler is the rank with the most work. The straggler is
+/// named only if its steps differ from those of the other ranks by more than chance (p < 0.01, by the order of their
+/// durations, at least ten steps). The collective in which the other ranks wait most is named too. `host_line` is the
+/// source line in which the straggler's host was late for more time than in the other ranks. `host_line` needs samples
+/// (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the profiler.
+/// If there are no steps, windows are used instead. `vs_median` is the difference from the median rank. A few percent
+/// mean that no rank is unusual. Each of these times was recorded within one rank. Only the table of ranks that came
+/// last to collectives compares clocks. The comparison of clocks needs collectives that end at the same time on all
+/// ranks. If the clocks differ, they are first aligned by the ends of the collectives.
 ///
-/// Files of different programs are refused. These are files whose traces give different numbers of ranks, or that share
-/// no kernel. A file `ranks.json` next to the files declares that they are one job.
+/// Files of different programs are refused. Traces are of different programs if they give different numbers of ranks,
+/// or share no kernel. A file `ranks.json` next to the files declares that they are one job.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame merge-ranks job/ -o all.svg\n  \
     gpuflame merge-ranks rank-*.json.gz --format json")]
@@ -98,7 +98,8 @@ struct RankData {
     kernels: Vec<(u64, String)>,
     /// GPU time in ns of the kernels that move data between ranks, keyed by kernel name.
     collectives: BTreeMap<String, u64>,
-    /// Every execution of a kernel that moves data between ranks. This list is empty if the source has only sums.
+    /// Every execution of a kernel that moves data between ranks. The list of executions is empty if the source has
+    /// only sums.
     arrivals: CollectiveKernels,
     /// Base time to which the times in `arrivals` are relative, if this base is known.
     clock_base: Option<i64>,

@@ -1,5 +1,5 @@
-//! Flags for verbs that draw stacks. These flags select how to treat numbers in names, and under which stacks to draw
-//! the GPU work of backward passes and CUDA graphs.
+//! Flags for verbs that draw stacks. The flags select how to treat numbers in names, and under which stacks to draw the
+//! GPU work of backward passes and CUDA graphs.
 
 use std::path::PathBuf;
 

@@ -35,8 +35,7 @@ pub(super) enum NameKey<'a> {
 }
 
 impl<'a> PathNames<'a> {
-    /// Returns the name of a part. This is the name of its kernel or call, or the names of the two calls around host
-    /// time.
+    /// Returns the name of a part's kernel or call, or the names of the two calls around host time.
     pub(super) fn name(self, part: &PathPart) -> Cow<'a, str> {
         match part.what {
             What::Instruction(number) => self.instruction(number),
@@ -68,8 +67,7 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Returns the name of an instruction. This is the name of its kernel, copy or fill, or otherwise the name of its
-    /// call.
+    /// Returns the name of an instruction's kernel, copy or fill, or otherwise the name of its call.
     pub(super) fn instruction(self, number: u32) -> Cow<'a, str> {
         let instruction = self.list.get(number);
         match instruction.detail {
@@ -86,8 +84,8 @@ impl<'a> PathNames<'a> {
         }
     }
 
-    /// Returns the name of the innermost frame of a stack between two calls. This is a function, an operator, a call or
-    /// a named range.
+    /// Returns the name of the innermost frame of a stack between two calls. The innermost frame is a function, an
+    /// operator, a call or a named range.
     pub(super) fn innermost(self, context: ContextId) -> Option<&'a str> {
         host_stack_name(self.profile, context)
     }

@@ -2,7 +2,7 @@
 //!
 //! A trace contains the start and end of each range. A recording contains ranges only as frames of stacks. In a
 //! recording, an occurrence of a range is a sequence of consecutive calls of one thread whose stacks contain the range.
-//! It lasts from the start of the first call to the end of the last call.
+//! An occurrence lasts from the start of its first call to the end of its last call.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -26,7 +26,8 @@ const MAX_NAMES: usize = 10;
 #[derive(Clone, Debug)]
 pub(super) struct RangeName {
     text: String,
-    /// `None` if the text is not a valid regular expression. In that case, the text can only be an exact name.
+    /// `None` if the text is not a valid regular expression. A text that is not a regular expression can only be an
+    /// exact name.
     regex: Option<Regex>,
 }
 
@@ -241,7 +242,7 @@ fn timed_ranges(found: &FoundPath) -> Vec<Occurrence> {
         .collect()
 }
 
-/// Returns the ranges that are frames in the stacks of calls. Their times are derived from the calls.
+/// Returns the ranges that are frames in the stacks of calls. The times of the ranges are derived from the calls.
 fn ranges_of_calls(profile: &Profile, calls: &[HostCall]) -> Vec<Occurrence> {
     let mut names_of: HashMap<ContextId, Vec<Arc<str>>> = HashMap::new();
     let mut threads: BTreeMap<ThreadId, Vec<&HostCall>> = BTreeMap::new();

@@ -38,7 +38,7 @@ fn slice(names: PathNames<'_>, before: Option<&PathPart>, part: &PathPart, savin
 }
 
 /// Returns the title of a slice. If the part is not the execution of the named kernel or call, the title begins with
-/// the part's class. Therefore a search for the name of a kernel finds when the kernel ran.
+/// the part's class. Therefore a search for the name of a kernel finds the times at which the kernel ran.
 fn title(names: PathNames<'_>, part: &PathPart) -> String {
     let name = names.name(part);
     match part.class {

@@ -28,7 +28,7 @@ pub(super) struct ReplayedRun<'a> {
 pub(super) struct PredictedGain {
     change: String,
     condition: &'static str,
-    /// The option of `gpuflame what-if` that replays the change, quoted for a shell, if there is one.
+    /// The option of `gpuflame what-if` that replays the change, quoted for a shell; `None` if no option replays it.
     option: Option<String>,
     saved: u64,
     /// Whether `saved` is only an upper bound, because the replay assumes that the GPU needs no time between two
@@ -37,9 +37,10 @@ pub(super) struct PredictedGain {
 }
 
 impl PredictedGain {
-    /// Replays the run without launches if launches are the most expensive finding. Otherwise replays the run without
-    /// the most expensive waits. Returns `None` if neither launches nor waits are a finding. A run may save more time
-    /// without its waits than the waits cost, so waits need not be the most expensive finding.
+    /// Replays the run without launches if launches are the most expensive finding. If launches are not the most
+    /// expensive finding, replays the run without the most expensive waits. Returns `None` if neither launches nor
+    /// waits are a finding. A run may save more time without its waits than the waits cost, so waits need not be the
+    /// most expensive finding.
     pub(super) fn find(run: ReplayedRun<'_>, findings: &[Finding]) -> Option<Self> {
         let costs = findings.iter().filter(|finding| finding.severity == Severity::Cost);
         let may_save = |(at, finding): &(usize, &Finding)| *at == 0 || finding.id != "launch_bound";

@@ -32,8 +32,8 @@ impl RankFlags {
         Ok(self.without_front_ends(expand_folders(inputs)?, console))
     }
 
-    /// Leaves out the files of processes that only distribute work, such as vLLM's front end. Such a file has no rank
-    /// and no GPU work, although other files have a rank.
+    /// Leaves out the files of processes that only distribute work, such as vLLM's front end. The file of a process
+    /// that only distributes work has no rank and no GPU work, although other files have a rank.
     pub(super) fn without_front_ends(self, sources: Vec<Source>, console: Console) -> Vec<Source> {
         if self.assume_order { sources } else { without_front_ends(sources, console) }
     }
@@ -50,8 +50,8 @@ impl RankFlags {
     }
 }
 
-/// Returns the rank of each source. This is the rank that the source itself states, or otherwise the number after the
-/// last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
+/// Returns the rank of each source. The rank is the one that the source itself states, or otherwise the number after
+/// the last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
 ///
 /// # Errors
 /// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if an index next to the
@@ -124,7 +124,7 @@ const GUESSES: [fn(&Path) -> Option<u32>; 5] = [
     rank_of_tensor_parallelism,
 ];
 
-/// Whether the rank of a source can be found from its contents, its path, or the files next to it.
+/// Whether the rank of a source can be found in its contents, its path, or the files next to it.
 fn has_rank(source: &Source) -> bool {
     let has_set_file = |path: &Path| rank_from_set_file(path).is_some();
     matches!(source, Source::File(path) if has_set_file(path)) || find_rank(source).is_some()
@@ -144,7 +144,7 @@ pub(super) enum SameJob {
     /// All sources are recordings with a file that lists their set (`x.set.json`), so each process has the rank that
     /// its launcher gave it.
     Recorded,
-    /// There is no evidence apart from the contents.
+    /// There is no evidence apart from the contents of the sources.
     Unknown,
 }
 

@@ -57,7 +57,7 @@ impl<'a, S: Sink> RecordedEvents<'a, S> {
         }));
     }
 
-    /// Passes the steps to the sink. This function must be called after the last row.
+    /// Passes the steps to the sink. `add_steps` must be called after the last row.
     pub(super) fn add_steps(&mut self) {
         let word = if self.steps.has_steps() { "Step" } else { "Window" };
         for (number, (start, end)) in (1..).zip(self.steps.spans()) {

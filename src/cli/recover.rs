@@ -38,7 +38,7 @@ pub(super) struct Recover {
 
 impl Recover {
     pub(super) fn run(&self, console: Console) -> Result<Outcome> {
-        // These files replace the files that `libgpuflame.so` would have written, so they get the same permissions.
+        // The new files replace the files that `libgpuflame.so` would have written, so they get the same permissions.
         file::set_file_mode(settings::from_environment().0.file_mode);
         survive_file_size_limit();
         let (mut any, mut finished, mut incomplete) = (false, Vec::new(), Vec::new());
@@ -183,8 +183,8 @@ const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of these paths is taken, returns `NAME.1.svg` and so
 /// on, with the same number in all paths. A path may be taken because an exit was interrupted. A path may also be taken
-/// by another process with the same name. That process may have written only its recording so far, or may be writing
-/// its files now.
+/// by another process with the same name. The other process may have written only its recording so far, or may be
+/// writing its files now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));

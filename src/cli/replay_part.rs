@@ -19,14 +19,15 @@ pub(super) struct PartFlags {
     /// Replay only this step, counted from 1.
     #[arg(long, value_name = "N", conflicts_with_all = ["from", "to", "ops"])]
     step: Option<usize>,
-    /// Replay only the part of the run after this time, counted from the start of the run: `10ms`, `1.5s` or `200us`.
-    /// Without a unit: microseconds. Calls and work outside the part happen at the recorded times.
+    /// Replay only the part of the run after this time, counted from the start of the run: `10ms`, `1.5s` or `200us`. A
+    /// time without a unit is in microseconds. Calls and work outside the part happen at the recorded times.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
     /// Replay only the part of the run before this time, counted from the start of the run.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     to: Option<i64>,
-    /// Replay only these instructions, by the numbers that `gpuflame instructions` prints: `100..200` includes both.
+    /// Replay only these instructions, by the numbers that `gpuflame instructions` prints: `100..200` includes the
+    /// instructions 100 and 200.
     #[arg(long, value_name = "A..B", value_parser = parse_range, conflicts_with_all = ["from", "to"])]
     ops: Option<(u32, u32)>,
     /// Replay only these streams, as GPU and stream: `0:7,0:20`.

@@ -1,5 +1,5 @@
-//! Reads the values of a run that are needed to compare several runs. These are the sums for each kernel, stack and
-//! idle cause, and the facts that determine whether the runs can be compared.
+//! Reads the values of a run that are needed to compare several runs. The values are the sums for each kernel, stack
+//! and idle cause, and the facts that determine whether the runs can be compared.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ pub(super) struct RunValues {
     /// Reasons why the run cannot be compared.
     pub(super) problems: Vec<String>,
     pub(super) program: String,
-    /// Models of the machine's GPUs, sorted by name. Empty for traces, which do not list the models.
+    /// Models of the machine's GPUs, sorted by name. The list is empty for traces, which do not contain the models.
     pub(super) gpus: Vec<String>,
     /// Number of GPUs that ran at least one kernel, copy or fill.
     pub(super) used_gpus: u64,

@@ -52,7 +52,7 @@ impl Serve {
         std::thread::scope(|scope| {
             for client in listener.incoming().filter_map(io::Result::ok) {
                 let server = &server;
-                // The result is ignored, because it is not an error if a client disconnects early.
+                // The result of the answer is ignored, because it is not an error if a client disconnects early.
                 scope.spawn(move || drop(server.answer(&client)));
             }
         });

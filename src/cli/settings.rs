@@ -38,7 +38,7 @@ const PREFIX: &str = "GPUFLAME_";
 #[command(after_help = "Examples:\n  gpuflame settings max-mem\n  \
     gpuflame settings --all --format json")]
 pub(super) struct Settings {
-    /// Settings to show, with or without GPUFLAME_ [default: the ten that matter first].
+    /// Settings to show, with or without GPUFLAME_ [default: the ten most important settings].
     #[arg(value_name = "NAME", conflicts_with = "all")]
     names: Vec<String>,
     /// Show all settings.

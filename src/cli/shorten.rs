@@ -36,7 +36,7 @@ pub(super) enum TextKind {
 #[derive(Clone, Debug)]
 pub(super) struct Text<'a> {
     pub(super) whole: &'a str,
-    /// Frame of a stack that is kept with priority over all other frames. This frame is the innermost frame of the
+    /// Frame of a stack that is kept with priority over all other frames. The frame `own` is the innermost frame of the
     /// user's code.
     pub(super) own: Option<&'a str>,
 }
@@ -256,7 +256,7 @@ fn cut_stack(text: &str, own: Option<&str>, place: Option<usize>, width: usize) 
         }
         if joined(&frames, &kept).width() > width {
             if kept.len() == 1 {
-                // In this case, not even the most important frame fits together with the gaps before and after it.
+                // Here, not even the most important frame fits together with the gaps before and after it.
                 let (before, after) = (if at > 0 { "...;" } else { "" }, if at < last { ";..." } else { "" });
                 let frame = &frames[at];
                 if frame.width() + before.len() + GAP.len() <= width {

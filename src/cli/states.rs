@@ -354,7 +354,7 @@ pub(super) fn print_remarks(input: &Source, report: &StateReport, step: Option<u
     }
 }
 
-/// Returns the sentence above the tables. It contains the share of time in each state, largest share first.
+/// Returns the sentence above the tables. The sentence contains the share of time in each state, largest share first.
 pub(super) fn answer(report: &StateReport, wants: &dyn Fn(StreamKey) -> bool) -> String {
     let streams = report.streams.iter().filter(|stream| wants(stream.key));
     let nanos = |state| streams.clone().map(|stream| u128::from(stream.nanos(state))).sum::<u128>();

@@ -20,8 +20,8 @@ const DEFAULT_TRIM: &str = "recover_decode_task";
 ///
 /// Steps are those of the profiler (`ProfileStep#N`, `ProfilerStep#N`) or of a recording. The steps of a recording are
 /// those that the program began with `gpuflame.step()` or with ranges named by GPUFLAME_STEP_RANGE, otherwise its
-/// windows. Only steps with the same operations in the same order are averaged. They must equal the first step that has
-/// the most common number of operations.
+/// windows. Only steps with the same operations in the same order are averaged. The averaged steps are those that equal
+/// the first step with the most common number of operations.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame stats trace.json.gz steps.csv none 1000")]
 pub(super) struct Stats {
@@ -34,7 +34,8 @@ pub(super) struct Stats {
     /// that operation (`none`: remove nothing).
     #[arg(value_name = "TRIM", default_value = DEFAULT_TRIM)]
     trim: String,
-    /// Maximum length of a step, such as `30ms`: longer steps are prefill, not decoding. Without a unit: milliseconds.
+    /// Maximum length of a step, such as `30ms`: longer steps are prefill, not decoding. A time without a unit is in
+    /// milliseconds.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
     /// Same as OUTPUT, for consistency with other verbs. With this option, TRIM and MAX_MS are given as options too.
@@ -43,10 +44,10 @@ pub(super) struct Stats {
     /// Same as TRIM.
     #[arg(long = "trim", value_name = "TRIM", id = "trim-option", conflicts_with = "trim")]
     trim_option: Option<String>,
-    /// Same as MAX_MS, and takes precedence over MAX_MS. Without a unit: milliseconds.
+    /// Same as MAX_MS, and takes precedence over MAX_MS. A time without a unit is in milliseconds.
     #[arg(long, alias = "max-ms", value_name = "TIME", value_parser = parse_millis)]
     max: Option<i64>,
-    /// Minimum length of a step, such as `500us` or `2ms`. Without a unit: milliseconds.
+    /// Minimum length of a step, such as `500us` or `2ms`. A time without a unit is in milliseconds.
     #[arg(long, alias = "min-ms", value_name = "TIME", default_value = "0ms", value_parser = parse_millis)]
     min: i64,
     /// Definition of a bubble.

@@ -16,8 +16,8 @@ pub(super) struct StreamFlags {
     /// Show only streams with this id.
     #[arg(long)]
     pub(super) stream: Option<u32>,
-    /// Show only the time after this moment, counted like the times in the output: `10ms`, `1.5s` or `200us`. Without a
-    /// unit: microseconds.
+    /// Show only the time after this moment, counted like the times in the output: `10ms`, `1.5s` or `200us`. A time
+    /// without a unit is in microseconds.
     #[arg(long, value_name = "TIME", value_parser = parse_micros)]
     from: Option<i64>,
     /// Show only the time before this moment, counted like the times in the output.

@@ -10,7 +10,7 @@ use gpuflame_export::work_name;
 use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_offline::analysis::{DurationContradiction, StreamOrder, WorkSpans, check_stream_order};
 
-/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. This number of
+/// Maximum number of activities whose order is checked by verbs that otherwise store only sums. The maximum number of
 /// activities takes about 50 MB of memory.
 pub(super) const MAX_SPANS: usize = 1 << 20;
 /// Name of the table of impossible durations.
@@ -49,7 +49,7 @@ pub(super) fn check_order(
     order
 }
 
-/// Prints a remark with the number of impossible durations and the name of the first activity that has one.
+/// Prints a remark with the number of impossible durations and the name of the first affected activity.
 pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &StreamOrder, console: Console) {
     let Some(worst) = order.impossible.first() else { return };
     let clamped = format_nanos(worst.clamped_ns);

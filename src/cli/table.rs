@@ -68,7 +68,7 @@ impl Table {
         self.total = Some(cells);
     }
 
-    /// Sets the number of rows that exist. The table may contain only the first of these rows.
+    /// Sets the number of rows that exist. The table may contain only the first of the existing rows.
     pub(super) fn set_all_rows(&mut self, all: usize) {
         self.left_out = all.saturating_sub(self.rows.len()) as u64;
     }
@@ -110,7 +110,7 @@ impl Table {
 
 impl Page {
     /// Returns a cell with the name of a kernel. On a terminal, the name is short. In pipes and files, the name is
-    /// full, because the tables that use this function have always had full names there.
+    /// full, because tables that use this function have always had full names there.
     pub(super) fn kernel_cell(self, name: String) -> Cell {
         if self.columns.is_some() { Cell::Kernels(vec![name]) } else { Cell::Text(name) }
     }

@@ -64,8 +64,8 @@ pub(super) fn write_tables(
     }
 }
 
-/// Writes tables in GitHub's Markdown syntax. If there are several tables, each has its name above it. Numbers have
-/// units, as in text output.
+/// Writes tables in GitHub's Markdown syntax. If there are several tables, the name of each table is above the table.
+/// Numbers have units, as in text output.
 fn write_markdown(tables: &[Table], out: &mut dyn Write) -> Result<()> {
     for (at, table) in tables.iter().enumerate() {
         if at > 0 {

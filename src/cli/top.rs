@@ -488,7 +488,8 @@ fn heaviest_kernels(profile: &Profile, kernels: HashMap<Work, u64>) -> Vec<Strin
     named.chain((more > 0).then(|| format!("{more} more"))).collect()
 }
 
-/// Whether idle time is outside the steady part of the run. Such idle time does not belong to the program's steps.
+/// Whether idle time is outside the steady part of the run. Idle time outside the steady part does not belong to the
+/// program's steps.
 fn is_apart(sample: &Sample) -> bool {
     matches!(sample.root_mark, Some(RootMark::StartUp | RootMark::Shutdown))
 }

@@ -11,10 +11,10 @@ use gpuflame_traces::import::{Fork, Kind, Options, ReadCounts};
 /// Command-line options for reading the trace of another tool.
 #[derive(Debug, Args)]
 pub(super) struct TraceFlags {
-    /// Number of threads that read a plain JSON file. The number does not change the result.
+    /// Number of threads that read a plain JSON file. The number of threads does not change the result.
     #[arg(long, value_name = "N", default_value_t = 2)]
     threads: usize,
-    /// Size of the read buffer in KiB. The size does not change the result.
+    /// Size of the read buffer in KiB. The size of the buffer does not change the result.
     #[arg(long, value_name = "KIB", default_value_t = 1024, hide = true)]
     buffer: usize,
 }

@@ -20,7 +20,7 @@ pub struct PrefixMacros {
     pub program: OsString,
     /// `%t`: the time at which gpuflame was loaded into the process, in seconds since 1970.
     pub time: u64,
-    /// Environment variables of the process. `%r` and `%q{NAME}` are replaced by the values of such variables.
+    /// Environment variables of the process. `%r` and `%q{NAME}` are replaced by the values of environment variables.
     pub environment: BTreeMap<OsString, OsString>,
 }
 
@@ -149,7 +149,8 @@ impl Outputs {
         Self { prefix: std::path::absolute(&expanded).unwrap_or(expanded).into_os_string() }
     }
 
-    /// Whether each window has its own files. If so, the window's number replaces the `%w` in the prefix.
+    /// Whether each window has its own files. If each window has its own files, the window's number replaces the `%w`
+    /// in the prefix.
     pub fn has_windows(&self) -> bool {
         has(&self.prefix, "%w")
     }
@@ -177,7 +178,7 @@ impl Outputs {
         self.choose_names_by(suffixes, &exists, &mut claim)
     }
 
-    /// Implements `choose_names`. It is not generic, so that it is compiled only once for all callers.
+    /// Implements `choose_names`. `choose_names_by` is not generic, so that it is compiled only once for all callers.
     fn choose_names_by(
         &self,
         suffixes: &[&str],

@@ -1,12 +1,12 @@
-//! Determines the name of a Python program. This is the name of its script or module, because the name of the
+//! Determines the name of a Python program. The name is that of the script or module, because the name of the
 //! interpreter does not identify the program.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Maximum length of a program's name, in bytes. The name of a module may be longer. Such a long name is not used,
-/// because the names of output files must be short.
+/// Maximum length of a program's name, in bytes. The name of a module may be longer. A name that is too long is not
+/// used, because the names of output files must be short.
 const MAX_NAME_BYTES: usize = 100;
 /// File extensions of Python programs, which are removed from a program's name.
 const ENDINGS: [&[u8]; 4] = [b".py", b".pyc", b".pyw", b".pyz"];

@@ -3,8 +3,8 @@
 //!
 //! Rows are in the order in which activities were matched to their launches, which is nearly chronological order. If an
 //! activity has no launch, its row contains the reason. Rows of kind `lost` count losses. Launches without an activity
-//! have no row. The table of stacks (`stack_table`) counts such launches. The columns `stack` and `created_stack`
-//! contain ids of stacks in the table of stacks.
+//! have no row. The table of stacks (`stack_table`) counts launches without an activity. The columns `stack` and
+//! `created_stack` contain ids of stacks in the table of stacks.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -152,7 +152,7 @@ impl<W: Write> ActivityTable<W> {
     /// Finishes the table and returns the writer.
     ///
     /// # Errors
-    /// The first error since the table was started. Nothing was written after that error.
+    /// Returns the first error that has occurred since the table was started. Nothing was written after that error.
     pub fn finish(mut self) -> Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(table::error(error));

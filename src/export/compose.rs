@@ -241,7 +241,8 @@ fn between(
             None => format!("[after, thread {}] ", id.0),
         },
     };
-    // The last frame of each stack is the API call. This frame is never shared, even if both calls have the same name.
+    // The last frame of each stack is the API call. The frame of the API call is never shared, even if both calls have
+    // the same name.
     let inside =
         |frames: &mut Vec<ComposedFrame<'_>>, shared: usize| shared.min(frames.len().saturating_sub(1));
     let (at, start) = (inside(&mut first, shared.after), inside(&mut second, shared.before));

@@ -45,7 +45,7 @@ struct FlameNode {
 /// are too narrow to draw.
 pub(super) const MERGED_FRAME_END: &str = ", too small to show]";
 
-/// Selects the frames that are shown. These are all frames heavier than `lightest`, and those frames of exactly the
+/// Selects the frames that are shown. All frames heavier than `lightest` are shown, and those frames of exactly the
 /// weight `lightest` whose depth is at most `max_depth`. The parent of a shown frame is shown as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Detail {
@@ -267,8 +267,8 @@ impl Labels {
     }
 
     /// Returns the label of a text. Frames of different kinds may have the same text: `cudaMalloc` may be a call or a
-    /// host function. In that case, the label gets the kind that comes last in the order of [`ShownFrameKind`], so that
-    /// the order of the stacks does not matter.
+    /// host function. If a text has several kinds, its label gets the kind that comes last in the order of
+    /// [`ShownFrameKind`], so that the order of the stacks does not matter.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         match self.shapes.get_mut(label) {

@@ -4,8 +4,8 @@
 //! `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
 //!
 //! Template kernels have short names. If two kernels of the file would have the same short name, even on different
-//! GPUs, both have their full names. Therefore the total time of each kernel is the same with short and with full
-//! names.
+//! GPUs, both have their full names. Therefore the total time of each kernel is the same in files with short names and
+//! in files with full names.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

@@ -100,7 +100,8 @@ impl Format {
         Self { is_binary: true, ..self }
     }
 
-    /// Whether the format is written from the samples of a view. Such a format can show any view.
+    /// Whether the format is written from the samples of a view. A format that is written from samples can show any
+    /// view.
     pub fn is_of_views(&self) -> bool {
         matches!(self.writes, Writes::View(_))
     }

@@ -39,7 +39,7 @@ pub(super) fn sort_within(parts: Vec<Range<usize>>, texts: &[&str]) -> Vec<u32> 
         for run in find_runs(all, |(a, _), (b, _)| a == b) {
             let (word, _) = all[run.start];
             // The number is padded with zeros. If the last byte of the number is zero, the text may have ended or may
-            // contain zero bytes. In both cases, the texts are compared byte by byte.
+            // contain zero bytes. If the number ends in a zero byte, the texts are compared byte by byte.
             if word & 0xff == 0 {
                 sort_by_suffix(texts, &mut all[run], shared);
             } else {

@@ -68,8 +68,8 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
 }
 
 /// Returns the name of the innermost function of user code at a site, as shown in its frame. If the executed line is in
-/// user code, this is the function that contains the line. Otherwise, this is the innermost function outside the C and
-/// C++ libraries.
+/// user code, this is the function that contains the line. If the executed line is not in user code, this is the
+/// innermost function outside the C and C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
     user_function_of(profile, &frames, line_of(profile, &frames).as_ref())

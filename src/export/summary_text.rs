@@ -116,8 +116,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
 
 /// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless this step
 /// is much longer than the median step and takes a large part of the total time of all steps. Also returns `None` if
-/// all steps together are shorter than half of the steady part. In that case, the steps only launch work that runs
-/// later, so their durations do not show the GPU time.
+/// all steps together are shorter than half of the steady part. If the steps are so short, they only launch work that
+/// runs later, so their durations do not show the GPU time.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -320,7 +320,8 @@ pub fn work_line(profile: &Profile) -> Option<String> {
 }
 
 /// Returns ` from pageable memory` or ` to pageable memory` if more than half of the bytes copied in this direction are
-/// in pageable memory. Such copies are slower, because the driver copies the bytes a second time with the CPU.
+/// in pageable memory. Copies from and to pageable memory are slower, because the driver copies the bytes a second time
+/// with the CPU.
 fn pageable(profile: &Profile, kind: CopyKind) -> &'static str {
     let of_kind = || profile.copies().iter().filter(|(path, _)| path.kind == kind);
     let bytes = |end: fn(&CopyPath) -> MemoryKind| {
@@ -402,8 +403,8 @@ pub fn complete_line(ledger: &Ledger, profile: &Profile) -> String {
     line
 }
 
-/// Whether all launches and their GPU work are in the results in spite of this loss. Such a loss affects only details
-/// of stacks and names, or was not caused by gpuflame.
+/// Whether all launches and their GPU work are in the results in spite of this loss. A loss of detail affects only
+/// stacks and names, or was not caused by gpuflame.
 fn is_detail(loss: Loss) -> bool {
     use Loss::{
         KernelsNotKeptApart, LaunchesFailed, PythonDropped, PythonUnsure, StacksCut, StacksGuessed,

@@ -1,4 +1,4 @@
-//! Runs the checks of `gpuflame doctor` that may crash or hang. These checks run in a separate process, which prints a
+//! Runs the checks of `gpuflame doctor` that may crash or hang. The checks run in a separate process, which prints a
 //! JSON object.
 
 use std::ffi::OsStr;

@@ -11,8 +11,8 @@ const MYSELF: &str = "/proc/self/exe";
 /// Maximum size in bytes of a verb's standard output. A larger output is an error, because it cannot be shortened to an
 /// answer.
 const MAX_OUTPUT_BYTES: u64 = 16 << 20;
-/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest of the text is read and
-/// dropped.
+/// Maximum size in bytes of a verb's remarks and errors that are sent to the agent. The rest of the remarks and errors
+/// is read and dropped.
 const MAX_REMARK_BYTES: usize = 4_000;
 
 /// Output of a verb that succeeded.

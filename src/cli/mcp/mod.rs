@@ -37,7 +37,7 @@ use tools::{TOOLS, ToolSpec};
 /// calls wait until another call ends.
 const MAX_CALLS: usize = 4;
 
-/// Answer to a cancelled call. This answer is not sent to the client.
+/// Answer to a cancelled call. The answer to a cancelled call is not sent to the client.
 const CANCELLED: &str = "the call was cancelled";
 
 /// Answer an agent's questions about recordings and traces, through the Model Context Protocol.
@@ -52,7 +52,8 @@ const CANCELLED: &str = "the call was cancelled";
     In the configuration of a client:\n  \
     {\"mcpServers\": {\"gpuflame\": {\"command\": \"gpuflame\", \"args\": [\"mcp\"]}}}")]
 pub(super) struct Mcp {
-    /// Maximum time for one answer, such as `90s` or `30min`. A large trace takes minutes. Without a unit: seconds.
+    /// Maximum time for one answer, such as `90s` or `30min`. A large trace takes minutes. A time without a unit is in
+    /// seconds.
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = parse_seconds)]
     time_limit: i64,
 }
@@ -108,7 +109,7 @@ async fn serve(server: Server) -> Result<Outcome> {
     }
 }
 
-/// Standard output of the server. This type notifies the server when the client has closed its end of the pipe.
+/// Standard output of the server. `Replies` notifies the server when the client has closed its end of the pipe.
 struct Replies {
     out: tokio::io::Stdout,
     closed: Arc<Notify>,

@@ -19,7 +19,7 @@ pub(super) fn shorten(text: String, is_json: bool) -> (String, Option<String>) {
     }
 }
 
-/// Omits the last rows of the longest tables. All tables have the same maximum number of rows. This number is the
+/// Omits the last rows of the longest tables. All tables have the same maximum number of rows. The maximum is the
 /// largest number of rows with which the answer fits.
 fn shorten_tables(mut tables: Map<String, Value>) -> (String, Option<String>) {
     let before = row_counts(&tables);

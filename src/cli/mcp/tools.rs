@@ -277,7 +277,7 @@ impl Input {
     }
 }
 
-/// Returns the JSON Schema of an option. Its description is the option's help text.
+/// Returns the JSON Schema of an option. The schema's description is the option's help text.
 fn option_schema(option: &Arg) -> Value {
     let mut about = option.get_help().map(ToString::to_string).unwrap_or_default();
     if !option.get_action().takes_values() {

@@ -34,7 +34,7 @@ pub(super) fn kernel_changes<'a>(job: &'a Job, old: &'a Job) -> Vec<KernelChange
     all
 }
 
-/// Returns the sentences about the changes since the older run: in length, busy share, GPU work and findings.
+/// Returns the sentences about the changes of length, busy share, GPU work and findings since the older run.
 pub(super) fn sentences(job: &Job, old: &Job) -> Vec<String> {
     let busy = |of: &Job| {
         let bars = || of.ranks.iter().flat_map(|rank| &rank.bars);

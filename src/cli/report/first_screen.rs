@@ -46,7 +46,7 @@ pub(super) struct Head {
     pub(super) first_line: String,
     /// Sentences that name the culprit: the cause of idle time, and the resource that limits the run.
     pub(super) culprits: Vec<String>,
-    /// Sentences about the changes since the older run. Empty if there is no older run.
+    /// Sentences about the changes since the older run. The list is empty if there is no older run.
     pub(super) changes: Vec<String>,
     /// Additional sentences that answer why the run is slow.
     pub(super) answers: Vec<String>,

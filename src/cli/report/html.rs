@@ -17,7 +17,7 @@ pub(super) struct Page<'a> {
     pub(super) head: &'a Head,
     /// Data that the script shows, compressed with zlib.
     pub(super) data: &'a [u8],
-    /// Slices of the timeline, compressed with zlib. Empty if the page has no timeline.
+    /// Slices of the timeline, compressed with zlib. The slices are empty if the page has no timeline.
     pub(super) slices: &'a [u8],
 }
 
@@ -87,8 +87,8 @@ fn hash(text: &str) -> String {
     String::from_utf8(encoded).expect("base64 is ASCII")
 }
 
-/// Escapes a text for an HTML element or a quoted attribute. The result is one line, without characters that would
-/// change how the following text is shown.
+/// Escapes a text for an HTML element or a quoted attribute. The escaped text is one line, without characters that
+/// would change how the following text is shown.
 pub(in super::super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in clean_line(text).chars() {

@@ -63,12 +63,13 @@ pub(super) struct Job {
     pub(super) flags: RankFlags,
     pub(super) views: ReportViews,
     pub(super) work: WorkSums,
-    /// Timeline of all runs. Empty if the runs have only sums.
+    /// Timeline of all runs. The timeline is empty if the runs have only sums.
     pub(super) timeline: Timeline,
     pub(super) path: PagePath,
     /// Findings about the run or the job, in descending order of severity.
     pub(super) findings: Vec<Finding>,
-    /// Time of work and communication per rank, compared with the other ranks. Empty if there is only one rank.
+    /// Time of work and communication per rank, compared with the other ranks. The list is empty if there is only one
+    /// rank.
     pub(super) times: Vec<(RankTime, RankComparison)>,
     /// The part of the run to which the shares of findings refer. The part's length is 0 if the times cannot be
     /// correct.
@@ -199,7 +200,7 @@ impl Job {
     }
 }
 
-/// Finds the critical path of a job. For this purpose, the files of the job are read again.
+/// Finds the critical path of a job. To find the path, the files of the job are read again.
 fn job_path(
     sources: &[Source],
     flags: RankFlags,

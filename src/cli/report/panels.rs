@@ -77,7 +77,7 @@ fn table(columns: &[(&str, &str)], rows: Vec<Value>, all: usize) -> Value {
     json!({"columns": columns, "more": all - rows.len(), "rows": rows})
 }
 
-/// Returns a name as JSON, together with its short form if it has one.
+/// Returns a name as JSON, together with the short form of the name if it has one.
 fn named(name: &str, short: Option<&String>) -> Value {
     match short {
         Some(short) => json!([cut(short), cut(name)]),

@@ -55,7 +55,7 @@ pub(super) fn for_command(command: &[OsString]) -> Option<String> {
     Some(format!("did you mean `{}`?", command_line_of(command, &here)))
 }
 
-/// Returns the program that runs a script. This is the program in the script's first line if that program exists, or
+/// Returns the program that runs a script. The program in the script's first line is used if that program exists,
 /// otherwise the program for the ending of the script's name.
 fn interpreter(path: &Path) -> Option<String> {
     if let Some(line) = first_line(path)

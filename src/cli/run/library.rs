@@ -10,8 +10,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_os as host;
 
 const LIBRARY_NAME: &str = "libgpuflame.so";
-/// Small library for LD_PRELOAD. This library makes the driver load [`LIBRARY_NAME`] from the folder that contains the
-/// small library.
+/// Small library for LD_PRELOAD. The small library makes the driver load [`LIBRARY_NAME`] from the folder that contains
+/// the small library.
 const PRELOAD_NAME: &str = "libgpuflame-preload.so";
 /// First bytes of a library for this machine: the ELF magic number, then the codes for 64-bit and little-endian.
 const ELF_MAGIC: [u8; 6] = [0x7f, b'E', b'L', b'F', 2, 1];
@@ -26,9 +26,9 @@ const SECTION_HEADER_BYTES: usize = 64;
 /// ELF string table.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
-/// Returns the absolute path of the library to use. The result is `wanted`, or otherwise the library that belongs to
-/// this command. The command's own library is in the same folder as the command (in a build) or in the folder `../lib`
-/// (if installed).
+/// Returns the absolute path of the library to use. The path is `wanted`, or otherwise the library that belongs to this
+/// command. The command's own library is in the same folder as the command (in a build) or in the folder `../lib` (if
+/// installed).
 pub(crate) fn find(wanted: Option<&Path>) -> Result<PathBuf> {
     if let Some(wanted) = wanted {
         return check_library(wanted);
@@ -56,7 +56,7 @@ pub(crate) fn command_folder() -> PathBuf {
     command.parent().unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Returns the string table with the names of the symbols that `file` exports and imports. This string table is the
+/// Returns the string table with the names of the symbols that `file` exports and imports. The string table is the
 /// section to which the dynamic symbol table (section type 11) is linked. `head` is the ELF header, which has 64 bytes.
 /// The location of the section headers starts at byte 40 of the ELF header.
 fn read_symbol_names(file: &File, head: &[u8]) -> std::io::Result<Vec<u8>> {
@@ -88,9 +88,9 @@ pub(crate) fn is_ours(path: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(LIBRARY_NAME.as_bytes())
 }
 
-/// Returns the library to preload. The result is the small library if it is installed next to `library`. The small
+/// Returns the library to preload. The small library is preloaded if it is installed next to `library`. The small
 /// library does not depend on a C library, so programs with a C library other than glibc start normally. `library`
-/// itself would abort such programs.
+/// itself would abort programs with another C library than glibc.
 pub(super) fn library_to_preload(library: &Path) -> PathBuf {
     let small = library.with_file_name(PRELOAD_NAME);
     // The small library loads `LIBRARY_NAME` from its own folder. The small library can be used only if that file is

@@ -75,12 +75,12 @@ pub(super) struct Run {
     #[arg(long, value_name = "WHEN")]
     window: Option<String>,
     /// Number of samples of the launching threads' stacks per second of CPU time. The samples are drawn as
-    /// NAME.cpu.svg. They are also shown in the idle picture if a GPU waited for these threads. A rate of 99 costs
-    /// almost nothing, 999 shows more.
+    /// NAME.cpu.svg. The samples are also shown in the idle picture if a GPU waited for the sampled threads. A rate of
+    /// 99 costs almost nothing, 999 shows more.
     #[arg(long, value_name = "HZ")]
     cpu_samples: Option<String>,
-    /// Record where the launching threads sleep or wait, and for how long. These waits are drawn as NAME.off-cpu.svg.
-    /// They are also shown in the idle picture if a GPU waited for these threads. Needs kernel.perf_event_paranoid of 1
+    /// Record where the launching threads sleep or wait, and for how long. The waits are drawn as NAME.off-cpu.svg. The
+    /// waits are also shown in the idle picture if a GPU waited for the threads. Needs kernel.perf_event_paranoid of 1
     /// or CAP_PERFMON.
     #[arg(long)]
     off_cpu: bool,
@@ -263,7 +263,7 @@ impl Run {
         }
         command.env(nvtx, library);
         // If stderr (descriptor 2) of a process is a regular file, the process writes the ledger to this file only if
-        // the command was started with this file as stderr. This variable identifies the file.
+        // the command was started with this file as stderr. The variable `_GPUFLAME_STDERR` identifies the stderr file.
         match stderr::file_id_to_pass_on() {
             Some(identity) => command.env(stderr::AT_EXEC_VARIABLE, identity),
             None => command.env_remove(stderr::AT_EXEC_VARIABLE),

@@ -50,7 +50,7 @@ pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
 /// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot
 /// list its files. The folder's name is random, and these processes cannot list the parent folder either. Therefore
-/// only processes of the command know the name.
+/// only processes of the command know the name of the report folder.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
@@ -113,8 +113,8 @@ impl ReportFolder {
         left
     }
 
-    /// Finds processes of the command that are still running. Such a process is recognized by its environment, which
-    /// contains the path of the report folder.
+    /// Finds processes of the command that are still running. A process of the command is recognized by its
+    /// environment, which contains the path of the report folder.
     pub(super) fn find_survivors(&self) -> BTreeSet<u32> {
         let setting = [REPORT_VARIABLE.as_bytes(), b"=", self.path.as_os_str().as_encoded_bytes()].concat();
         let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -186,7 +186,7 @@ fn read_file(path: &Path) -> Option<(Vec<u8>, u32)> {
 }
 
 /// Creates a file. Fails without changing anything if a file, link or pipe with that name exists already, because
-/// another user may have created it.
+/// another user may have created that file.
 fn write_new(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?.write_all(bytes)
 }
@@ -237,8 +237,8 @@ pub(super) struct CollectedReports {
 struct UnfinishedFile {
     session: String,
     file: PathBuf,
-    /// Whether the file belongs to this user. A file of another user is not recovered. Otherwise that user could choose
-    /// which files this user reads, and where this user writes.
+    /// Whether the file belongs to this user. A file of another user is not recovered. Otherwise the other user could
+    /// choose which files this user reads, and where this user writes.
     is_ours: bool,
 }
 

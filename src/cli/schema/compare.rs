@@ -213,7 +213,7 @@ objects! {
         busy_share_percent: Option<f64>,
         /// GPU time of the rank except communication, in ns.
         work_ns: u64,
-        /// GPU time of the rank's communication, in ns. This time includes waiting for other ranks.
+        /// GPU time of the rank's communication, in ns. Communication time includes waiting for other ranks.
         communication_ns: u64,
         /// Difference from the median rank, in percent.
         vs_median_percent: Option<f64>,
@@ -235,7 +235,7 @@ objects! {
         rank: Option<u32>,
         /// Number of times that the rank entered the collective last.
         last: Option<u64>,
-        /// Number of times that the collective ran. `last` counts a part of these times.
+        /// Number of times that the collective ran. `last` counts a part of the times that `of` counts.
         of: Option<u64>,
         /// Sum of the times between the entry of the second last rank and the entry of this rank, in ns.
         behind_next_ns: Option<u64>,

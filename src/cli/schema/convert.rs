@@ -14,7 +14,7 @@ verbs! {
 objects! {
     /// An execution trace that was combined with a Kineto trace.
     LinkedRow {
-        /// Rank of the process; null if the Kineto trace does not contain it.
+        /// Rank of the process; null if the Kineto trace does not contain the rank.
         rank: Option<u64>,
         /// Number of operators and ranges in the execution trace.
         operators: u64,

@@ -1,6 +1,6 @@
 //! The JSON Schema of `--format json`, generated from types that describe the rows of every verb's tables. Only tests
-//! use these types. The verbs build their tables without these types, and `tests/cli/schema.rs` checks that the
-//! command's output conforms to `docs/schema.json`.
+//! use the types that describe rows. The verbs build their tables without these types, and `tests/cli/schema.rs` checks
+//! that the command's output conforms to `docs/schema.json`.
 //!
 //! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --bins schema::` regenerates `docs/schema.json` and the tables
 //! in `docs/schema.md`.
@@ -93,7 +93,7 @@ enum Output {
     Instruction(Instruction),
 }
 
-/// Descriptions of the keys that several tables share. These descriptions apply to fields without a description of
+/// Descriptions of the keys that several tables share. A shared description applies to fields without a description of
 /// their own.
 const MEANINGS: &[(&str, &str)] = &[
     ("total_ns", "Total duration of what the row counts, in ns."),

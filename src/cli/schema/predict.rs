@@ -48,7 +48,7 @@ objects! {
     }
     /// A typical lag between a cause and its effect in the run.
     LagRow {
-        /// Median lag in ns. It may be negative, because GPU work may begin before its launch call ends.
+        /// Median lag in ns. The lag may be negative, because GPU work may begin before its launch call ends.
         lag_ns: i64,
         /// Number of times that a dependency of this kind decided when its effect happened.
         samples: u64,

@@ -38,8 +38,8 @@ const LOST_PERCENT: f64 = 5.0;
 /// Minimum difference between the time in which any work ran and the time in which kernels ran, in percent. If the
 /// difference is at least this large, a sentence states the time in which kernels ran.
 const COPYING_PERCENT: f64 = 3.0;
-/// Ids of findings about kernels that start late, or about a GPU that has less work. Such a GPU may count as busy
-/// because it copies data.
+/// Ids of findings about kernels that start late, or about a GPU that has less work. A GPU without kernels may count as
+/// busy because it copies data.
 const LATE_KERNELS: [&str; 16] = [
     "allocation_in_loop",
     "gc_pauses",
@@ -147,7 +147,7 @@ impl Screen<'_> {
     }
 
     /// Returns the share of the time in which at least one of several GPUs is busy, in percent. The result is at least
-    /// the share of the busiest GPU. Returns `None` for a single GPU.
+    /// the busy share of the busiest GPU. Returns `None` for a single GPU.
     fn any_gpu_percent(&self, spans: &PlausibleSpans) -> Option<f64> {
         let times = self.profile().times();
         let busiest = times.iter().map(|time| time.steady().busy).max().unwrap_or(0);
@@ -158,8 +158,8 @@ impl Screen<'_> {
         (times.len() > 1).then(|| percent(any, whole))
     }
 
-    /// Returns the sentence that replaces [`busy_line`](Self::busy_line) if an activity lasts for more than a minute.
-    /// Such a duration may be wrong. Returns `None` if there is no such activity.
+    /// Returns the sentence that replaces [`busy_line`](Self::busy_line) if an activity lasts for more than a minute. A
+    /// duration of more than a minute may be wrong. Returns `None` if no activity lasts that long.
     fn long_work_line(&self) -> Option<String> {
         let work = match self.profile().row_facts()?.too_long {
             0 => return None,

@@ -40,7 +40,7 @@ pub(super) fn why_times_are_withheld(findings: &[Finding]) -> Option<&'static st
 }
 
 /// Whether GPU work has impossible durations: longer than is possible on its stream, or with an end before the start.
-/// If so, all shares of time are wrong.
+/// If GPU work has impossible durations, all shares of time are wrong.
 pub(crate) fn has_impossible_durations(findings: &[Finding]) -> bool {
     why_times_are_withheld(findings).is_some()
 }

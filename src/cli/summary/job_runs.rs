@@ -9,7 +9,7 @@ use gpuflame_offline::analysis::{Finding, RankRun, RankTime, job_findings};
 #[derive(Default)]
 pub(crate) struct JobRuns {
     runs: Vec<RankRun>,
-    /// Findings about runs with impossible durations. These runs are not in `runs`.
+    /// Findings about runs with impossible durations. The runs with impossible durations are not in `runs`.
     impossible: Vec<Finding>,
     part: MeasuredPart,
 }

@@ -42,8 +42,8 @@ use gpuflame_offline::run::ReadOptions;
 /// Reads recordings, with or without every call, and traces of other tools. The files of several ranks are summarised
 /// as one job. If the run has a steady part, busy and idle time cover only this part, without start-up and shutdown.
 /// All other figures cover the whole run. The cost of a finding is the time that the GPUs would gain without its cause.
-/// These times overlap, so they do not add up. Missing data is listed with the command that records it. The JSON has at
-/// most 8,000 bytes.
+/// The costs of findings overlap, so they do not add up. Missing data is listed with the command that records it. The
+/// JSON has at most 8,000 bytes.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame summary run.gfr\n  gpuflame summary trace.json.gz --format json\n  \
@@ -65,8 +65,8 @@ pub(super) struct Summary {
 const MAX_FINDINGS_OF_RUN: usize = 2;
 /// Width of the screen in columns if the output is not a terminal.
 const COLUMNS: usize = 80;
-/// Maximum number of calls and activities in a run up to which the critical path is computed. For this number, the
-/// computation takes 0.15 s and 60 MB.
+/// Maximum number of calls and activities in a run up to which the critical path is computed. For a run with the
+/// maximum number of rows, the computation takes 0.15 s and 60 MB.
 const MAX_PATH_ROWS: usize = 200_000;
 
 impl Summary {

@@ -7,11 +7,12 @@
 //! recorded are `cuda_sync` trace events. API calls that wait or that use CUDA events are ordinary calls. Times are
 //! relative to `baseTimeNanoseconds`. Times are in microseconds with three decimal places, which is exact.
 //!
-//! Kineto's format has no place for stacks, or for the reasons why data is missing. Therefore stacks and reasons are in
-//! `gpuflame` arguments, which gpuflame can read back. In a file made from a recording, each call has its complete
-//! stack as arguments (`stack`, `created_stack` and the kinds of their frames). While the application runs, the names
-//! of frames are not known yet. Therefore, in a file written during the run, a call contains only the id of a frame
-//! (`sf`, as the format specifies). The frames are in `stackFrames`, which is written at the end.
+//! Kineto's format has no place for stacks, or for the reasons why data is missing. Therefore stacks, and the reasons
+//! why data is missing, are in `gpuflame` arguments, which gpuflame can read back. In a file made from a recording,
+//! each call has its complete stack as arguments (`stack`, `created_stack` and the kinds of their frames). While the
+//! application runs, the names of frames are not known yet. Therefore, in a file written during the run, a call
+//! contains only the id of a frame (`sf`, as the format specifies). The frames are in `stackFrames`, which is written
+//! at the end.
 
 pub mod events;
 mod lanes;

@@ -404,7 +404,7 @@ class Profiler:
 
     def _describe_job(self):
         """Adds the rank and the number of ranks to the trace, as torch.profiler does. Programs that read the trace take
-        the rank from these fields."""
+        the rank from its metadata."""
         try:
             import torch
             if torch.distributed.is_available() and torch.distributed.is_initialized():

@@ -241,8 +241,8 @@ objects! {
         ahead_ns: i64,
         /// Maximum error of `ahead_ns` of any rank, in ns.
         error_ns: u64,
-        /// Maximum time by which the ranks' ends of the same collective differ after the alignment, in ns. This maximum
-        /// applies to 90 % of the collectives.
+        /// Maximum time by which the ranks' ends of the same collective differ after the alignment, in ns. The ends of
+        /// 90 % of the collectives differ by at most this time.
         ends_apart_ns: u64,
         /// Number of collectives by which the clock was aligned.
         collectives: u64,

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 #[derive(JsonSchema)]
 #[allow(dead_code)]
 pub(crate) struct InstructionsHead {
-    /// Version of the format of these lines.
+    /// Version of the format of JSON Lines output.
     #[schemars(range(min = 1, max = 1))]
     schema: u32,
     /// Path of the input file.
@@ -89,13 +89,14 @@ pub(crate) struct Instruction {
     event: Option<u32>,
     /// Object for which the host waits: `event`, `stream` or `context`.
     waits_for: Option<String>,
-    /// Return code of a call that should wait on the host, if the code is not 0. In that case, the call did not wait.
+    /// Return code of a call that should wait on the host, if the code is not 0. If the code is not 0, the call did not
+    /// wait.
     result: Option<u32>,
     /// Id of the CUDA graph.
     graph: Option<u64>,
     /// Id of the CUDA graph's node.
     node: Option<u64>,
-    /// Number of nodes of a CUDA graph that ran. Each node is also an instruction.
+    /// Number of nodes of a CUDA graph that ran. Each node of a CUDA graph is also an instruction.
     nodes: Option<u32>,
     /// `number` of the instruction that launched the CUDA graph of this node.
     launch: Option<u32>,

@@ -112,7 +112,7 @@ objects! {
         busy_percent: Option<f64>, busy_ns: u64, idle_ns: Option<u64>,
         /// GPU time of work other than communication in the whole run, in ns.
         work_ns: u64,
-        /// GPU time of communication in the whole run, in ns. This time includes waiting for other ranks.
+        /// GPU time of communication in the whole run, in ns. Communication time includes waiting for other ranks.
         communication_ns: u64,
         /// Median duration of the steps, in ns; null if there are no steps. If there are several kinds of steps, this
         /// is the median of the kind with the longest total time.
@@ -172,12 +172,12 @@ objects! {
         /// Name of the check, which does not change between versions.
         id: String,
         what: String,
-        /// Number of items for which the check found something; null if the check does not count them.
+        /// Number of items for which the check found something; null if the check does not count items.
         count: Option<u64>,
         /// Share of `count` in the number of checked items, in percent.
         share_percent: Option<f64>,
-        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure it. The times of
-        /// different findings overlap.
+        /// Time that the GPUs would gain without the cause, in ns; null if the check does not measure this time. The
+        /// times of different findings overlap.
         cost_ns: Option<u64>,
         /// Source location, GPU or rank that is responsible; empty if there is none.
         culprit: String,

@@ -147,7 +147,7 @@ objects! {
         /// Name of the sum or of the activity.
         what: String,
     }
-    /// An activity. Its times are null if CUPTI did not collect them.
+    /// An activity. The times of an activity are null if CUPTI did not collect them.
     ActivityRow {
         start_ns: Option<u64>, duration_ns: Option<u64>, device: u32, stream: u64,
         /// Correlation id that the activity shares with its API call; null if the trace does not contain a correlation
