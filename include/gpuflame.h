@@ -94,7 +94,7 @@ extern "C" {
  * again. */
 int gpuflame_start(void);
 
-/* Closes the window. Launches in the window are tracked until their GPU work ends, even if that is much later. Launches
+/* Closes the window. Launches in the window are tracked until their GPU work ends, even if it ends much later. Launches
  * after this call are counted as "outside" and not recorded. One second after this call, launches are no longer
  * counted. From two seconds after this call, a launch only costs the time that CUPTI needs to record it. If the window
  * is already closed, the call has no effect. If no window was ever opened, the result is GPUFLAME_ERROR_STATE. This
@@ -379,7 +379,7 @@ private:
     int status_;
 };
 
-/* Results of a run so far, as of the construction of the object:
+/* Results of a run up to the construction of the object:
  *
  *     gpuflame::Stats stats;
  *     if (stats) std::cout << stats.busy_ns << " of " << stats.window_ns << " ns busy\n";

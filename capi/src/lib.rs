@@ -145,7 +145,7 @@ pub unsafe extern "C" fn gpuflame_stats(out: *mut stats::Statistics) -> c_int {
         };
         // SAFETY: the caller guarantees that the structure at `out` begins with its size.
         let place = unsafe { stats::CallerStruct::new(out) }?;
-        // SAFETY: the caller guarantees that this number of bytes may be written to the structure.
+        // SAFETY: the caller guarantees that the number of bytes in the size field may be written to the structure.
         unsafe { place.fill(&session::stats()?) };
         Ok(())
     })

@@ -135,8 +135,8 @@ pub(crate) fn forward_nvtx_to_linked_copy(table: GetExportTable) -> bool {
 fn entry_of_linked_copy(name: &CStr) -> Option<NonNull<c_void>> {
     // SAFETY: `dlsym` only looks a symbol up, in the global scope, which does not contain an injected copy.
     let linked = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"gpuflame_start".as_ptr()) };
-    // The path of this copy is found through the address of a private function. `gpuflame_start` is unsuitable, because
-    // even in this file the loader resolves it to the linked copy.
+    // The path of this copy is found through the address of a private function. The address of `gpuflame_start` is
+    // unsuitable, because even in this file the loader resolves it to the linked copy.
     let own = file_containing(ask_to_be_injected_if_preloaded as *const c_void);
     let path = file_containing(linked).filter(|path| Some(path) != own.as_ref())?;
     let path = CString::new(path.into_os_string().into_encoded_bytes()).ok()?;

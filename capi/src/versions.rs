@@ -2,7 +2,7 @@
 //! have, the symbol versions make the program fail when it starts. Without symbol versions, the program would fail when
 //! it first calls the function.
 
-/// Declares the version of the interface in which each of these functions was added.
+/// Declares, for each listed function, the version of the interface in which the function was added.
 macro_rules! versioned {
     ($version:literal: $($name:ident)*) => {
         $(std::arch::global_asm!(concat!(

@@ -1,4 +1,4 @@
-//! `gpuflame convert --to perfetto` with `--critical-path` or `--states`: a timeline with additional tracks.
+//! Writes a timeline with additional tracks, for `gpuflame convert --to perfetto` with `--critical-path` or `--states`.
 
 use super::console::Console;
 use super::explain::explain;

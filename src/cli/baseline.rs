@@ -101,7 +101,7 @@ pub(super) fn read(source: &Source, names: NameFolding) -> Result<Option<Vec<Run
 
 /// Whether a file begins with the baseline's first key. Returns false for files that cannot be read.
 fn is_baseline(path: &Path) -> bool {
-    // A pipe can be read only once: bytes that are read here would be missing when the input is read as a recording.
+    // A pipe can be read only once: bytes that this check reads would be missing when the input is read as a recording.
     if !path.is_file() {
         return false;
     }

@@ -28,8 +28,8 @@ const SPEED_UP: f64 = 0.1;
 /// Additional speed-ups in percent. The saved time is computed for each of these speed-ups. The result is the largest
 /// speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Maximum relative difference between the saved time and a straight line. Up to this difference, the growth counts as
-/// linear.
+/// Maximum relative difference between the saved time and a straight line. If the difference is not larger, the growth
+/// counts as linear.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?
@@ -62,7 +62,7 @@ pub(super) struct Causal {
 enum Candidate {
     /// All kernels, copies or fills with this name.
     Work(String),
-    /// A host function: the CUDA calls that it makes, and the time that it takes before them.
+    /// A host function: the CUDA calls that it makes, and the time that it takes before each call.
     Function(String),
 }
 

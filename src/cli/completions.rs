@@ -1,5 +1,5 @@
-//! `gpuflame completions`: scripts that complete the command line in shells. `gpuflame man` (hidden) writes man pages
-//! for packages. The scripts and the man pages are generated from the command's own arguments.
+//! `gpuflame completions`: writes scripts that complete the command line in shells. `gpuflame man` (hidden) writes man
+//! pages for packages. The scripts and the man pages are generated from the command's own arguments.
 
 use clap::{Args, ValueEnum};
 use clap_complete::Shell;

@@ -65,8 +65,8 @@ pub(super) struct Diff {
     /// Runs after the change. All other files are runs before the change, or baseline files.
     #[arg(long, value_name = "NEW", num_args = 1..)]
     new: Vec<Source>,
-    /// Change above which several runs fail the gate (exit code 11). Changes below a quarter of this value are never
-    /// called slower or faster.
+    /// Change above which a comparison of several runs fails the gate (exit code 11). Changes below a quarter of this
+    /// value are never called slower or faster.
     #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
     fail_above: f64,
     /// Write the values of the runs before the change to a small file, which can later replace their recordings.

@@ -1,4 +1,4 @@
-//! The command-line flags for the changes that `gpuflame what-if` replays.
+//! Defines the command-line flags for the changes that `gpuflame what-if` replays.
 
 use std::collections::HashMap;
 
@@ -83,7 +83,7 @@ fn parse_factor(text: &str) -> Result<f64> {
 
 fn parse_names(text: &str) -> Result<Regex> {
     Regex::new(text).map_err(|error| {
-        // The regex parser's message has several lines. The reason is in the last line.
+        // The regex parser's message has several lines. The reason for the error is in the last line of the message.
         let text = error.to_string();
         let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
         usage_error(format!("not a regular expression: {reason}"))

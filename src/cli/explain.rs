@@ -76,8 +76,8 @@ pub(super) fn explain_sums_with(
     explain_opened(source, source.open()?, &options, console, sink)
 }
 
-/// Returns the memory limit for sums, in bytes. The limit is the same as in a recorded process. Verbs that store single
-/// activities do not have a memory limit, because they need the stack of every activity.
+/// Returns the memory limit for sums, in bytes. The memory limit is the same as in a recorded process. Verbs that store
+/// single activities do not have a memory limit, because they need the stack of every activity.
 pub(super) fn max_memory() -> Option<usize> {
     Some(memory::limit_bytes(settings::from_environment().0.max_mem))
 }

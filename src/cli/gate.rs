@@ -89,7 +89,7 @@ struct Conclusion {
 /// A row of the result table.
 struct Row {
     by: &'static str,
-    /// Quantity of which the change is a share: `row`, `wall` or `GPU work`.
+    /// Denominator of the change: `row`, `wall` or `GPU work`.
     share_of: &'static str,
     name: String,
     values: PairRow,
@@ -238,7 +238,7 @@ impl Gate<'_> {
     }
 
     /// Builds the result table. The first rows of the table are the total, the step, busy time and wall time. The rows
-    /// with a verdict follow, and then the rows with the largest changes.
+    /// with a verdict come second, and the rows with the largest changes come last.
     fn table(&self, rows: &[Row], changes: &[PairChange]) -> Table {
         let mut all: Vec<(&Row, &PairChange, i64)> =
             rows.iter().zip(changes).map(|(row, change)| (row, change, row.cost(change))).collect();

@@ -1,5 +1,5 @@
 //! Saves the signal actions and file descriptors that this program inherited, before Rust's runtime changes them.
-//! `gpuflame run` restores them for the command that it runs.
+//! `gpuflame run` restores the signal actions and descriptors for the command that it runs.
 
 #![allow(unsafe_code)]
 

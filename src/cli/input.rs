@@ -146,8 +146,8 @@ impl Facts {
 }
 
 impl Source {
-    /// Calls `each` with every row of this source. `opened` is the open source. Prints a remark if a recording is
-    /// damaged.
+    /// Calls `each` with every row of this source. `opened` is this source after it was opened. Prints a remark if a
+    /// recording is damaged.
     ///
     /// # Errors
     /// Returns `Io` or `Format` if nothing can be read. The message of the error states the failure, its location and
@@ -235,7 +235,8 @@ impl Source {
         })
     }
 
-    /// Passes the trace events of this source, which must be a trace, to `sink`. `opened` is the open source.
+    /// Passes the trace events of this source, which must be a trace, to `sink`. `opened` is this source after it was
+    /// opened.
     ///
     /// # Errors
     /// Returns `Io` or `Format` if nothing can be read.

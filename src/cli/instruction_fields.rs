@@ -1,4 +1,5 @@
-//! The fields of an instruction in JSON Lines and CSV. Fields whose values the input does not contain are omitted.
+//! Defines the fields of an instruction in JSON Lines and CSV. Fields whose values the input does not contain are
+//! omitted.
 
 use std::borrow::Cow;
 use std::io::Write;

@@ -42,7 +42,8 @@ const MAX_LISTED: usize = 16;
 pub(super) struct Instructions {
     /// Recording or trace (`-`: standard input).
     input: Source,
-    /// Maximum number of instructions to show; 0: all. Default: 20 in text, all in CSV and JSON.
+    /// Maximum number of instructions to show; 0: all. Default: 20 instructions in text, all instructions in CSV and
+    /// JSON.
     #[arg(short, long, visible_alias = "limit")]
     number: Option<usize>,
     /// Show only instructions of these kinds.
@@ -50,10 +51,10 @@ pub(super) struct Instructions {
     kind: Vec<KnownKind>,
     #[command(flatten)]
     shown: StreamFlags,
-    /// Order: by the host's call, or by the start on the GPU.
+    /// Order of the instructions: by the host's call, or by the start on the GPU.
     #[arg(long, value_name = "ORDER", default_value = "issue")]
     by: KnownOrder,
-    /// Count the instructions by GPU, stream and kind instead.
+    /// Show the number of instructions per GPU, stream and kind instead.
     #[arg(long)]
     count: bool,
     /// Output format. Default: the format that the ending of the output file names, otherwise text.

@@ -400,7 +400,7 @@ impl<'a> Layout<'a> {
     }
 }
 
-/// Returns the titles of columns. Titles have no units; on a terminal, they consist of words instead of identifiers.
+/// Returns the titles of columns. Titles have no units. On a terminal, titles consist of words instead of identifiers.
 fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
     let mut titles: Vec<String> = Vec::new();
     for column in columns {
@@ -419,7 +419,7 @@ fn titles(columns: &[&str], is_terminal: bool) -> Vec<String> {
 fn text_kind(column: &str) -> TextKind {
     match column {
         "stack" => TextKind::Stack,
-        // Texts in this column differ in their start, so the start must remain visible.
+        // Texts in this column differ at their start, so the start must remain visible.
         "launched_by" => TextKind::Site,
         "line" | "module" => TextKind::Path,
         "value" | "found" | "help" | "values" | "what" | "missing_ranks" => TextKind::Prose,

@@ -270,7 +270,7 @@ impl GpuTrace {
     }
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
-    /// `baseTimeNanoseconds`. Other profilers also write such a base, but write absolute times. The base is therefore
+    /// `baseTimeNanoseconds`. Other profilers also write a base, but their times are absolute. The base is therefore
     /// added in only one case: the launches overlap the stacks in time with the base, but do not overlap them without
     /// the base.
     fn align_clock(&mut self, stacks: &[Stack]) {
@@ -404,8 +404,8 @@ fn merge_as_tutorial(cpu: &CpuStacks, gpu: &GpuTrace, tolerance: u64) -> Weighte
     launches.sort_unstable();
     let nearest = |time: i64| {
         let at = launches.partition_point(|(start, ..)| *start < time);
-        // The latest launch before the stack is a candidate. If several launches have this latest time, the first of
-        // these launches is the candidate.
+        // The latest launch before the stack is a candidate. If several launches have the latest time, the first such
+        // launch is the candidate.
         let before =
             at.checked_sub(1).map(|last| launches.partition_point(|(start, ..)| *start < launches[last].0));
         let near = before.into_iter().chain([at]).filter_map(|at| launches.get(at));
@@ -427,8 +427,8 @@ fn time_range<T>(all: &[T], time: impl Fn(&T) -> i64) -> Option<(i64, i64)> {
     Some((all.iter().map(&time).min()?, all.iter().map(&time).max()?))
 }
 
-/// Prints how many stacks matched a launch. If fewer than half matched, also prints the time ranges of the stacks'
-/// clock and of the trace's clock.
+/// Prints how many stacks matched a launch. If fewer than half of the stacks matched, also prints the time ranges of
+/// the stacks' clock and of the trace's clock.
 fn print_match_share(
     cpu: &CpuStacks,
     gpu: &GpuTrace,

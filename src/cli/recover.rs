@@ -23,8 +23,8 @@ use gpuflame_traces::import::{Kind, WriterState};
 /// Write the output files of a process that did not exit normally.
 ///
 /// This verb reads the recording (NAME.gfr) that a killed or crashed process left, and writes the files that the
-/// process would have written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of
-/// these files exists already, all new files get a number.
+/// process would have written at its exit: NAME.folded, NAME.svg, NAME.csv, idle time and NAME.set.json. If one of the
+/// files exists already, the names of all new files get a number.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame recover app.4711.gfr")]
 pub(super) struct Recover {
@@ -182,9 +182,9 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
 /// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of these paths is taken, returns `NAME.1.svg` and so
-/// on, with the same number in all paths. A path may be taken because an exit was interrupted. A path may also be taken
-/// by another process with the same name. The other process may have written only its recording so far, or may be
-/// writing its files now.
+/// on, with the same number in all paths. A path may be taken because a process was interrupted while it exited. A path
+/// may also be taken by another process with the same name. The other process may have written only its recording so
+/// far, or may be writing its files now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));

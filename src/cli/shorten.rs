@@ -1,5 +1,5 @@
-//! Cuts names, stacks and paths to a width. Different texts remain different, because the part in which the texts
-//! differ is kept. A cut stack also keeps the frames of the user's own code.
+//! Cuts names, stacks and paths to a width. Different texts remain different after they are cut, because the part in
+//! which the texts differ is kept. A cut stack also keeps the frames of the user's own code.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -44,7 +44,8 @@ pub(super) struct Text<'a> {
 const GAP: &str = "...";
 /// Minimum width at which a cut name consists of three pieces instead of two.
 const MIN_WIDTH_OF_THREE: usize = 45;
-/// Maximum number of frames of a stack that are tried and do not fit. After this number, no further frame is tried.
+/// Maximum number of frames of a stack that are tried and do not fit. After this number of misses, no further frame is
+/// tried.
 const MAX_MISSES: usize = 8;
 
 /// Returns the lines of each text. A line is at most `width` wide. Different texts never become equal, unless their
@@ -429,7 +430,7 @@ mod tests {
             [cut("<float>"), cut("<half>"), "short".to_owned()]
         );
         // In a narrow column, a cut name has two pieces. The first piece has a third of the 30 characters, and the
-        // second begins shortly before the difference.
+        // second piece begins shortly before the difference.
         let narrow = one_line(&[&float, &half], TextKind::Name, 30);
         assert_eq!(narrow, ["bbbbbbbbbb...bbb<float>eeee...", "bbbbbbbbbb...bbb<half>eeeee..."]);
     }

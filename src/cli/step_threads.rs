@@ -1,10 +1,10 @@
-//! Maps the begins and ends of steps to the threads that marked them.
+//! Maps the starts and ends of steps to the threads that marked them.
 
 use std::collections::BTreeMap;
 
 use gpuflame_model::record::{Row, ThreadId};
 
-/// The threads that marked the begins and ends of steps, keyed by the marked time in ns since 1970.
+/// The threads that marked the starts and ends of steps, keyed by the marked time in ns since 1970.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StepThreads(BTreeMap<u64, ThreadId>);
 
@@ -15,7 +15,7 @@ impl StepThreads {
             self.0.extend(times.into_iter().flatten().map(|time| (time.0, step.thread)));
         }
     }
-    /// Returns the thread that marked the begin or end of a step at this time.
+    /// Returns the thread that marked the start or end of a step at this time.
     pub(super) fn at(&self, time: u64) -> Option<ThreadId> {
         self.0.get(&time).copied()
     }

@@ -41,8 +41,8 @@ pub(super) struct WhatIf {
     inputs: Vec<Source>,
     #[command(flatten)]
     edits: EditFlags,
-    /// Assume that all ranks of a job take equally long between collectives. Needs the files of all ranks, and no other
-    /// change.
+    /// Assume that all ranks of a job take equally long between collectives. `--ranks-even` needs the files of all
+    /// ranks, and no other change.
     #[arg(long, help_heading = "Changes (replayed together)")]
     ranks_even: bool,
     #[command(flatten)]

@@ -120,8 +120,8 @@ impl Schedule {
         self.plan.time_to_next_change(now.time.saturating_sub(self.run?.time))
     }
 
-    /// Whether a window is open that may reach a limit of launches or bytes. The caller should then check the progress
-    /// often.
+    /// Whether a window is open that may reach a limit of launches or bytes. The caller should check the progress often
+    /// while such a window is open.
     pub fn is_limited(&self) -> bool {
         self.open.is_some() && (self.plan.max_launches.is_some() || self.plan.max_bytes.is_some())
     }

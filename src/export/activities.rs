@@ -117,7 +117,7 @@ impl<W: Write> ActivityTable<W> {
         self.dropped_names = true;
     }
 
-    /// Writes a row about unified memory. CUPTI reports no launch for such a record, so the launch columns are empty.
+    /// Writes a row about unified memory. CUPTI reports no launch for unified memory, so the launch columns are empty.
     /// For page faults, the column `value` contains the number of faults.
     fn unified(&mut self, unified: &Unified) {
         let is_move = unified.kind.is_move();

@@ -1,5 +1,5 @@
-//! Writes the text format of the CUPTI tracer from eunomia's tutorial. The tutorial's parser and merger can then read
-//! gpuflame's recordings.
+//! Writes the text format of the CUPTI tracer from eunomia's tutorial. In this format, the tutorial's parser and merger
+//! can read gpuflame's recordings.
 //!
 //! In a file made from stored rows, API calls come first, then activities, then waits and recordings of CUDA events.
 //! Each group of lines is sorted by time. In a file written while the application runs, each record is written as soon
@@ -16,7 +16,7 @@ use gpuflame_model::record::{
     NameId, Nanos, Row, SyncKind, SyncRecord, ThreadId, Work,
 };
 
-/// Maximum number of stacks whose thread and API call are stored while the application runs (8 MiB). Calls from other
+/// Maximum number of stacks whose thread and API call are stored while the application runs (8 MiB). Calls from further
 /// stacks are written without a name.
 pub(super) const MAX_CALLERS: usize = 1 << 18;
 

@@ -400,7 +400,8 @@ impl FlameBuilder {
     }
 
     /// Returns the node at which the stack of `site` ends if it starts at the node `from`. In nearly all stacks, all
-    /// frames have an id in the profile. The node of such a stack is found without creating the texts of the frames.
+    /// frames have an id in the profile. The node of a stack whose frames have ids is found without creating the texts
+    /// of the frames.
     fn stack(&mut self, from: NodeId, composer: &Composer<'_>, site: SampleSite) -> NodeId {
         let Some(known) = composer.profile_frames(site) else { return self.path(from, composer.stack(site)) };
         let Self { labels, tree, leaf_first, .. } = self;

@@ -42,7 +42,7 @@ impl<'a> ComposedFrame<'a> {
 
     /// Returns the text for formats that gpuflame can read back. `exact` only replaces characters that must not be
     /// between two `;`. A number at the end of the text is kept, because readers of these formats do not take it for a
-    /// weight. Numbers in names are folded when the file is read, not here.
+    /// weight. `exact` does not fold numbers in names, because readers fold them.
     pub fn exact(&self) -> String {
         clean::text(&self.text).replace(';', "\u{ff1b}")
     }

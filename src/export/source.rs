@@ -39,8 +39,7 @@ pub fn source_line(profile: &Profile, site: SampleSite, names: NameFolding) -> O
 pub struct ExecutedLine {
     /// Path of the source file, or the part of the path that is known.
     pub file: String,
-    /// Line number. In traces of other tools, this is the first line of the function, because such traces contain no
-    /// other line.
+    /// Line number. Traces of other tools contain only the first line of a function, so the line number is that line.
     pub line: u32,
     /// Name of the function that contains the line, as shown in its frame.
     pub function: String,
@@ -179,7 +178,8 @@ pub fn innermost_frames(profile: &Profile, site: SampleSite, names: NameFolding)
     }
 }
 
-/// Returns the name for the time between two calls. The first call was made in `first`, and the second in `second`.
+/// Returns the name for the time between two calls. The first call was made in `first`, and the second call in
+/// `second`.
 fn merge_names(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first?, second?) {
         (first, second) if first == second => Some(format!("[between two calls in {first}]")),

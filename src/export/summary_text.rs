@@ -114,10 +114,10 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
     line + &slow_step(profile).unwrap_or_default()
 }
 
-/// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless this step
-/// is much longer than the median step and takes a large part of the total time of all steps. Also returns `None` if
-/// all steps together are shorter than half of the steady part. If the steps are so short, they only launch work that
-/// runs later, so their durations do not show the GPU time.
+/// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the longest
+/// step is much longer than the median step and takes a large part of the total time of all steps. Also returns `None`
+/// if all steps together are shorter than half of the steady part. If the steps are so short, they only launch work
+/// that runs later, so their durations do not show the GPU time.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -260,8 +260,8 @@ fn innermost(end: &StackEnd) -> (Option<String>, Option<String>) {
     (end.innermost.call.clone(), function.filter(|name| !name.contains("0x")).cloned())
 }
 
-/// Whether this API call makes the host wait for the GPU. Examples are `cudaStreamSynchronize` and copies that are not
-/// asynchronous.
+/// Whether this API call makes the host wait for the GPU. Examples of such calls are `cudaStreamSynchronize` and copies
+/// that are not asynchronous.
 fn is_wait(call: &str) -> bool {
     let copies = call.contains("Memcpy") && !call.contains("Async");
     call.contains("Synchronize") || copies

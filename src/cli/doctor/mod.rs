@@ -28,9 +28,9 @@ use probe::ProbeAnswer;
 
 /// Check whether programs can be recorded here, and what to fix.
 ///
-/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The last line says whether programs
-/// can be recorded. The exit code is 1 if a line says fail. Reading recordings and traces has none of these
-/// requirements.
+/// Prints one line per requirement of recording: ok, warn or fail, and what to do. The last line states whether
+/// programs can be recorded. The exit code is 1 if a line says fail. Recordings and traces can be read even if no
+/// requirement is met.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame doctor --format json\n  gpuflame doctor --library build/libgpuflame.so"

@@ -52,8 +52,8 @@ const CANCELLED: &str = "the call was cancelled";
     In the configuration of a client:\n  \
     {\"mcpServers\": {\"gpuflame\": {\"command\": \"gpuflame\", \"args\": [\"mcp\"]}}}")]
 pub(super) struct Mcp {
-    /// Maximum time for one answer, such as `90s` or `30min`. A large trace takes minutes. A time without a unit is in
-    /// seconds.
+    /// Maximum time for one answer, such as `90s` or `30min`. The answer for a large trace takes minutes. A time
+    /// without a unit is in seconds.
     #[arg(long, value_name = "TIME", default_value = "10min", value_parser = parse_seconds)]
     time_limit: i64,
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 /// Maximum size in bytes of an answer.
 const MAX_BYTES: usize = 60_000;
-/// Maximum number of rows of a table that can fit, because each row has at least 6 bytes.
+/// Maximum number of rows of a table. More rows cannot fit, because each row has at least 6 bytes.
 const MAX_ROWS: usize = MAX_BYTES / 6;
 
 /// Shortens the output of a verb if it is too long. Returns the output, and a remark on omitted rows if there are any.

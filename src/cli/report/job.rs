@@ -103,7 +103,7 @@ impl Job {
             let (source, rank) = (&sources[at], numbers[at]);
             let (mut delays, mut durations) = (LaunchDelays::default(), WorkDurations::default());
             let mut activities = TimelineActivities::default();
-            // For a job, the rows are only counted here, because its path is found later from all files.
+            // For a job, the rows are only counted here, because the job's path is found later from all files.
             let mut path_rows = PathRows::with_max(max_path_rows);
             let sinks = (&mut delays, ((&mut durations, &mut activities), &mut path_rows));
             let reading = reading.clone();
@@ -259,8 +259,8 @@ fn rank_facts(
     }
 }
 
-/// Returns the program and facts of its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 % of 3.700 s of
-/// steps`. If the program is unknown, the name of the file without its folders is used instead.
+/// Returns the name of the program and facts about its run, such as `train.py (process 4711), rank 3: GPU 0 busy 34.5 %
+/// of 3.700 s of steps`. If the program is unknown, the name of the file without its folders is used instead.
 fn heading(source: &Source, profile: &Profile, are_times_known: bool) -> String {
     let name = match profile.process().filter(|(_, program)| !program.is_empty()) {
         Some((process, program)) => format!("{program} (process {process})"),

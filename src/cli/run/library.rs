@@ -22,8 +22,8 @@ const ELF_MACHINE: u16 = if cfg!(target_arch = "aarch64") { 183 } else { 62 };
 /// Size in bytes of an ELF header. `SECTION_HEADER_BYTES` is the size of a section header.
 const ELF_HEADER_BYTES: usize = 64;
 const SECTION_HEADER_BYTES: usize = 64;
-/// Name of the function that the driver calls in an injected library. The zero bytes are those around the name in an
-/// ELF string table.
+/// Name of the function that the driver calls in an injected library. In an ELF string table, there is a zero byte
+/// before and after the name.
 const ENTRY_POINT: &[u8] = b"\0InitializeInjection\0";
 
 /// Returns the absolute path of the library to use. The path is `wanted`, or otherwise the library that belongs to this

@@ -49,8 +49,8 @@ const MAX_LISTED: usize = 20;
 pub(super) const REPORT_VARIABLE: &str = "GPUFLAME_REPORT";
 
 /// A folder for reports, which is removed on drop. Processes of other users may create files in the folder, but cannot
-/// list its files. The folder's name is random, and these processes cannot list the parent folder either. Therefore
-/// only processes of the command know the name of the report folder.
+/// list its files. The folder's name is random, and processes of other users cannot list the parent folder either.
+/// Therefore only processes of the command know the name of the report folder.
 pub(super) struct ReportFolder {
     path: PathBuf,
     parent: PathBuf,
@@ -461,7 +461,8 @@ pub(super) struct ProcessReport {
     program: String,
     rank: Option<String>,
     launches: u64,
-    /// Number of launches made while no recording window was open. `launches` includes these launches.
+    /// Number of launches made while no recording window was open. `launches` includes the launches that were made
+    /// while no window was open.
     outside: u64,
     /// Index of each GPU, with its busy and idle time in ns in the steady part of the run. In reports of earlier
     /// versions, the times are those of the whole run.

@@ -70,10 +70,10 @@ objects! {
     }
     /// Share of the slowdown that disappears if some workers take as long as the average worker.
     SlowdownShareRow {
-        /// Share of the slowdown that disappears if these workers are evened out. Values below 0 and above 100 are
-        /// possible.
+        /// Share of the slowdown that disappears if these workers take as long as the average worker. Values below 0
+        /// and above 100 are possible.
         share_percent: f64,
-        /// Step time that is saved if these workers are evened out, in ns.
+        /// Step time that is saved if these workers take as long as the average worker, in ns.
         saved_ns: i64,
         /// Slowdown if only these workers take their measured time and all other workers take equally long.
         slowdown_alone: f64,
@@ -162,8 +162,8 @@ objects! {
         passes: String,
         /// Exit code of the command, which represents the verdict.
         exit_code: u64,
-        /// Change of the row that decided the verdict, as a share of the value before; null if the runs were not
-        /// compared.
+        /// Change of the row that decided the verdict, as a share of the value before the change; null if the runs were
+        /// not compared.
         change_percent: Option<f64>,
         /// Lower end of the interval that contains the true change with a probability of 99 %, in percent.
         low_percent: Option<f64>,
@@ -201,7 +201,7 @@ objects! {
         pairs_needed: Option<u64>,
         /// Kind of object to which the value belongs: `total`, `step`, `time`, `kernel`, `stack` or `idle`.
         by: String,
-        /// Quantity of which the percentages are shares: `row` (the row's value before), or `GPU work` or `wall` if the
+        /// Denominator of the percentages: `row` (the row's value before the change), or `GPU work` or `wall` if the
         /// row's own value can be 0.
         share_of: String,
         name: String,
@@ -229,8 +229,8 @@ objects! {
         /// Names of the rank's files, separated by commas.
         source: String,
     }
-    /// How often a rank was the last to enter a collective. If this is unknown, all keys except `ranks`, `collective`
-    /// and `unknown_because` are null.
+    /// How often a rank was the last to enter a collective. If the arrivals are unknown, all keys except `ranks`,
+    /// `collective` and `unknown_because` are null.
     ArrivalRow {
         rank: Option<u32>,
         /// Number of times that the rank entered the collective last.

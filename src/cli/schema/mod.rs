@@ -96,7 +96,7 @@ enum Output {
 /// Descriptions of the keys that several tables share. A shared description applies to fields without a description of
 /// their own.
 const MEANINGS: &[(&str, &str)] = &[
-    ("total_ns", "Total duration of what the row counts, in ns."),
+    ("total_ns", "Total duration of the activities, gaps or steps that the row counts, in ns."),
     (
         "share_percent",
         "Share of the total over all rows (including rows that are not shown), in percent; null if the total is 0.",
@@ -116,7 +116,7 @@ const MEANINGS: &[(&str, &str)] = &[
     ("gaps", "Number of gaps, which are intervals in which the GPU was idle."),
     (
         "cause",
-        "Why the GPU was idle: `host_late`, `launch_latency`, `dependency`, `start_up`, `shutdown` ...",
+        "Cause of the idle time: `host_late`, `launch_latency`, `dependency`, `start_up`, `shutdown` ...",
     ),
     ("exposed_ns", "Time in which the GPU communicated and did not compute, in ns."),
     ("start_ns", "Time at which the row's event starts, in ns since the first activity."),

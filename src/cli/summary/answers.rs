@@ -28,7 +28,7 @@ pub(crate) struct Answers {
 }
 
 /// Maximum mean length of a gap, in ns, at which a run is called launch-bound. With longer gaps, the run is called
-/// host-bound, because the host did something else than launch.
+/// host-bound, because the host did other things than launching work.
 const LAUNCH_GAP_NANOS: u64 = 50_000;
 /// Minimum busy share, in percent, at which a run is called bound by GPU work.
 const BUSY_PERCENT: f64 = 90.0;
@@ -194,7 +194,7 @@ impl Screen<'_> {
     }
 
     /// Whether the steps last clearly longer than the time range in which busy and idle time are known. In a trace,
-    /// this time range begins with the first GPU work.
+    /// busy and idle time are known only from the first GPU work.
     fn is_account_partial(&self) -> bool {
         let groups = &self.profile().step_series().groups;
         let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };
@@ -236,8 +236,8 @@ impl Screen<'_> {
         let uncovered = self.profile().coverage().all.uncovered;
         let others = ledger.tally.launches.pending.saturating_sub(uncovered);
         without(uncovered, "")
-            // Calls for empty copies and empty graphs have no activity. Other such calls without an activity may have
-            // kept the GPU busy.
+            // Calls for empty copies and empty graphs have no activity. Other calls without an activity may have kept
+            // the GPU busy.
             + &without(others, "of copies or graphs ")
             + &format!(
                 "{}, {}: {:.1} % of the GPU time is linked to launches; the trace does not record losses",

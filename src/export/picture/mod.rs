@@ -80,7 +80,7 @@ pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKind
 }
 
 /// Minimum width of a drawn frame, as a fraction of the picture: 1/10,000. In a picture that is 5,000 pixels wide
-/// (1,200 pixels, magnified about four times), this is half a pixel.
+/// (1,200 pixels, magnified about four times), the minimum is half a pixel.
 pub const MIN_WIDTH_FRACTION: u64 = 10_000;
 
 /// Width of the picture if no script runs, and width of the margin at both sides, in pixels.
@@ -90,7 +90,7 @@ const MARGIN: f64 = 10.0;
 /// are 0.6 times as wide as high.
 const CHAR_WIDTH: f64 = 7.2;
 /// Space between two frames, and minimum width of a frame that has such a space, in pixels. Narrower frames have no
-/// space, because they would look too pale.
+/// space, because a space would make them look too pale.
 const GAP: f64 = 0.6;
 const MIN_WIDTH_WITH_GAP: f64 = 2.0;
 /// Height of a row of frames, and height of a line of text, in pixels.
@@ -102,7 +102,8 @@ const MAX_SUBTITLE_LINES: usize = 4;
 
 const STYLE: &str = include_str!("picture.css");
 const SCRIPT: &str = include_str!("picture.js");
-/// Text before a search result: the first in pictures without merged frames, the second in pictures with merged frames.
+/// Text before a search result. The first text is for pictures without merged frames, the second text for pictures with
+/// merged frames.
 const MATCHED: [&str; 2] = ["Matched:", "Matched of the frames shown:"];
 
 /// Draws the frames of `lines`. Lines that begin with the same frames must be adjacent.
@@ -234,7 +235,7 @@ fn write_frame(
     write!(out, ")</title><rect x=\"{x:.2}\" y=\"{y}\" width=\"{drawn:.2}\" height=\"{}\"/>", ROW - 1)?;
     let room = ((width - 6.0).max(0.0) / CHAR_WIDTH) as usize;
     let label = fitted(short.unwrap_or(whole), room);
-    // In a large picture, most frames are too narrow for a text. When such a frame grows, the script adds the text.
+    // In a large picture, most frames are too narrow for a text. When a narrow frame grows, the script adds its text.
     if !label.is_empty() {
         write!(out, "<text x=\"{:.2}\" y=\"{}\">{}</text>", x + 3.0, y + 11, Escaped(&label))?;
     }

@@ -102,8 +102,8 @@ class ChakraTraceManager:
         return self._window is not None
 
     def tick_by_flag(self):
-        """Opens the window, begins a step or closes the window, depending on the flag file. Costs one `stat`, and works on
-        network file systems."""
+        """Opens the window, begins a step or closes the window, depending on the flag file. A call costs one `stat`
+        system call, and works on network file systems."""
         with self._lock:
             if not self.settings.enabled:
                 return
@@ -447,8 +447,8 @@ class Profiler:
 
 
 def _all_threads():
-    """Returns the argument that makes the profiler record the operators of all threads, as the observer does. Versions of
-    PyTorch without this argument only record the thread that opened the window, and autograd's threads."""
+    """Returns the argument that makes the profiler record the operators of all threads, as the execution trace does.
+    Versions of PyTorch without this argument only record the thread that opened the window, and autograd's threads."""
     try:
         from torch._C._profiler import _ExperimentalConfig
         return {"experimental_config": _ExperimentalConfig(profile_all_threads=True)}

@@ -19,8 +19,8 @@ def command(*arguments):
 
 
 def read(path):
-    """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read on the first use of a
-    table. If the file is unreadable, that use raises Error."""
+    """Returns the tables of a recording (.gfr), or of any trace that the command reads. The file is read on the first
+    use of a table. If the file is unreadable, the first use raises Error."""
     path = os.path.abspath(os.fspath(path))
     if not os.path.exists(path):
         raise FileNotFoundError(path)

@@ -89,8 +89,8 @@ pub(crate) struct Instruction {
     event: Option<u32>,
     /// Object for which the host waits: `event`, `stream` or `context`.
     waits_for: Option<String>,
-    /// Return code of a call that should wait on the host, if the code is not 0. If the code is not 0, the call did not
-    /// wait.
+    /// Return code of a call that should make the host wait, if the code is not 0. If the code is not 0, the call did
+    /// not wait.
     result: Option<u32>,
     /// Id of the CUDA graph.
     graph: Option<u64>,
