@@ -1,7 +1,7 @@
 //! Sets the library's soname and symbol versions, makes the library run on glibc 2.17 and later, and creates two files
 //! next to the library. The first file is a symbolic link named like the soname. A program that is linked against
-//! `target/release/libgpuflame.so` finds the library through this link. The second file is the small library that can
-//! be preloaded into a whole shell.
+//! `target/release/libgpuflame.so` finds the library through the symbolic link. The second file is the small library
+//! that can be preloaded into a whole shell.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::symlink;
@@ -13,9 +13,9 @@ const SONAME: &str = "libgpuflame.so.0";
 const PRELOAD: &str = "libgpuflame-preload.so";
 
 /// A stub that is linked in place of one of glibc's libraries. Glibc 2.32 and 2.34 moved functions from other libraries
-/// into the C library. A stub exports such functions with the symbol versions that they had before. Without the stubs,
-/// the linker would find the moved functions in a newer glibc under newer symbol versions. A library that is linked
-/// against the stubs also runs on newer systems, like any program with the old symbol versions.
+/// into the C library. A stub exports the moved functions with the symbol versions that they had before. Without the
+/// stubs, the linker would find the moved functions in a newer glibc under newer symbol versions. A library that is
+/// linked against the stubs also runs on newer systems, like any program with the old symbol versions.
 struct StubLibrary {
     file: &'static str,
     soname: &'static str,

@@ -27,7 +27,8 @@ install -m 755 "$built/libgpuflame.so" "$lib/libgpuflame.so.$version"
 ln -sf "libgpuflame.so.$version" "$lib/libgpuflame.so.0"
 ln -sf libgpuflame.so.0 "$lib/libgpuflame.so"
 install -m 755 "$built/libgpuflame-preload.so" "$lib/"
-# `dist/build` makes this folder, which contains the program that `gpuflame demo` runs and the simulated CUDA stack.
+# `dist/build` makes the folder gpuflame-demo, which contains the program that `gpuflame demo` runs and the simulated
+# CUDA stack.
 if [[ -d $built/gpuflame-demo ]]; then
     mkdir -p "$lib/gpuflame-demo"
     install -m 755 "$built/gpuflame-demo/"* "$lib/gpuflame-demo/"

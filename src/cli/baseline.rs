@@ -1,5 +1,5 @@
-//! A baseline file stores the values of runs before a change. Later runs can then be compared with these values even if
-//! the recordings no longer exist.
+//! A baseline file stores the values of runs before a change. Later runs can then be compared with the stored values
+//! even if the recordings no longer exist.
 //!
 //! A baseline file is JSON. The first key of the file is `gpuflame_baseline`, whose value is the version of the format.
 //! The value of `runs` is a list with one object per run, which contains the run's totals. The values of `kernels` and

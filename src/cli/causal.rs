@@ -25,11 +25,11 @@ use gpuflame_offline::formats::{FoldedStacks, write_lines_folded, write_lines_sv
 
 /// Speed-up for which the table shows the saved time. The speed-up is a share of the function's or kernel's own time.
 const SPEED_UP: f64 = 0.1;
-/// Additional speed-ups in percent. The saved time is computed for each of these speed-ups. The result is the largest
+/// Additional speed-ups in percent. The saved time is computed for each additional speed-up. The result is the largest
 /// speed-up up to which the saved time grows linearly.
 const SPEED_UPS: [u32; 9] = [20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Maximum relative difference between the saved time and a straight line. If the difference is not larger, the growth
-/// counts as linear.
+/// Maximum relative difference between the saved time and a straight line. The growth counts as linear if the
+/// difference is at most this large.
 const SLOPE_TOLERANCE: f64 = 0.02;
 
 /// Compare functions and kernels: how much faster would the run be if one of them were 10 % faster?

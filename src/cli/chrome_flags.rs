@@ -25,7 +25,7 @@ use gpuflame_traces::import::{Kind, Opened};
 #[derive(Debug, Args)]
 pub(super) struct ChromeFlags {
     /// Trace of CPU activity alone, which torch.profiler took while the input was recorded. The output contains the
-    /// events of this trace, and calls and GPU work have the External id of their operator. Only for the format chrome.
+    /// events of TRACE, and calls and GPU work have the External id of their operator. Only for the format chrome.
     #[arg(long, value_name = "TRACE")]
     operators: Option<Source>,
     /// Convert only calls that began in this time, in ns since 1970, and the work that they started. Only for the
@@ -67,7 +67,7 @@ impl ChromeFlags {
         .find_map(|(is_given, flag)| is_given.then_some(flag))
     }
 
-    /// Returns an error if one of these flags was given although the output has another format.
+    /// Returns an error if a flag for the format chrome was given although the output has another format.
     ///
     /// # Errors
     /// Returns `Setting`.

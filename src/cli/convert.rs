@@ -69,7 +69,7 @@ pub(super) struct Convert {
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
     /// Leave out `[correlation N]`, the last frame of each line of extended folded stacks. The tutorial's first merger
-    /// takes this frame for a function.
+    /// takes `[correlation N]` for a function.
     #[arg(long)]
     no_correlation: bool,
     /// Show frames that are hidden by default: frames inside CUDA's libraries, below `main`, of the Python interpreter,
@@ -149,7 +149,7 @@ impl Convert {
         if let ("csv", Target::File(path)) = (format.word, &self.output)
             && path.extension().is_some()
         {
-            // The second file lists the stacks. The main file refers to these stacks by id.
+            // The second file lists the stacks. The main file refers to stacks by the ids in the second file.
             let stacks = Target::File(path.with_extension("stacks.csv"));
             stacks.write(console, |mut out| export::write_stacks_csv(&explained.profile, &mut out))?;
         }

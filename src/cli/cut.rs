@@ -1,4 +1,4 @@
-//! Tests how verbs read truncated recordings. A process leaves such a recording if it is killed while writing. The
+//! Tests how verbs read truncated recordings. A process leaves a truncated recording if it is killed while writing. The
 //! complete rows must be read, and the remarks about the missing rest must be correct. To find the complete rows, the
 //! tests use the rows' lengths instead of the reader under test.
 //!
@@ -134,7 +134,7 @@ fn remarks(bytes: &[u8], walked: &ValidPrefix, mark: Option<&CheckpointMark>) ->
 }
 
 /// Truncates the recording to smaller and smaller sizes. Rows must be read up to the end of the truncated file. Sums
-/// must be read up to the last checkpoint mark in that file.
+/// must be read up to the last checkpoint mark in the truncated file.
 fn assert_all_cuts(name: &str, recording: &Recording, are_sums: bool) {
     let Recording { bytes, marked } = recording;
     assert!(bytes.len() >= MIN_RECORDING_BYTES, "{}", bytes.len());

@@ -208,8 +208,8 @@ fn time_table(before: &ComparedRun, after: &ComparedRun) -> Table {
     let mut whats: Vec<&str> = before.times.iter().chain(&after.times).map(|(what, _)| *what).collect();
     let mut seen = std::collections::BTreeSet::new();
     whats.retain(|what| seen.insert(*what));
-    // A cause of idle time that did not occur has no row in `times`. The time of such a cause is zero, unless idle time
-    // is unknown in that run.
+    // A cause of idle time that did not occur has no row in `times`. The time of a cause without a row is zero, unless
+    // idle time is unknown in that run.
     let get = |run: &ComparedRun, what: &str| {
         let find = |what: &str| run.times.iter().find(|(known, _)| *known == what).map(|(_, nanos)| *nanos);
         find(what).or_else(|| find("idle").map(|_| 0))

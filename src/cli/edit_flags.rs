@@ -120,8 +120,7 @@ pub(super) struct Change {
     pub(super) edit: Edit,
     /// Description of the change in words.
     pub(super) words: String,
-    /// Number of kernels, copies, fills or calls that the change affects; `None` if the change does not have such a
-    /// count.
+    /// Number of kernels, copies, fills or calls that the change affects; `None` if the change has no such number.
     pub(super) count: Option<usize>,
     /// Condition under which the prediction is valid.
     pub(super) assumption: &'static str,

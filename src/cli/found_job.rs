@@ -1,4 +1,4 @@
-//! Reads the ranks of a job and finds the job's critical path. Several verbs share this code.
+//! Reads the ranks of a job and finds the job's critical path. Several verbs use this module.
 
 use super::console::Console;
 use super::found_path::FoundPath;

@@ -1,4 +1,4 @@
-//! Reads a run and finds its critical path. Several verbs share this code.
+//! Reads a run and finds its critical path. Several verbs use this module.
 
 use std::collections::BTreeMap;
 
@@ -62,7 +62,7 @@ impl FoundPath {
         Ok(Self::new(input, explained, rows)?.with_host_stacks(history))
     }
 
-    /// Divides the time between two calls among the stacks that the thread had in this time. A time range stays
+    /// Divides the time between two calls among the stacks that the thread had during that time. A time range stays
     /// undivided if `history` does not contain its stacks.
     pub(super) fn with_host_stacks(mut self, history: HostHistoryRows) -> Self {
         self.history = HostHistory::new(history, &self.explained.profile);

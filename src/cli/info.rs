@@ -234,7 +234,8 @@ fn loss_table(explained: &Explained) -> Table {
     loss("activities_repeated", repeated);
     loss("activities_of_no_call", of_no_call);
     loss("records_damaged", explained.facts.damaged);
-    // Launches that were captured into a graph are not losses. The number of these launches is in the table of facts.
+    // Launches that were captured into a graph are not losses. The number of captured launches is in the table of
+    // facts.
     let losses = explained.ledger.losses.iter().filter(|(kind, _)| **kind != Loss::LaunchesCaptured);
     for (kind, count) in losses {
         loss(kind.label(), *count);

@@ -85,7 +85,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Passes the correlation ids in another tool's trace to `events`, which then shows these ids instead of
+    /// Passes the correlation ids in another tool's trace to `events`, which then shows the trace's ids instead of
     /// gpuflame's.
     pub(super) fn give_source_ids(&mut self, events: &mut JoinedRows) {
         if let Some(linked) = &mut self.linked {

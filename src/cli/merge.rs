@@ -21,9 +21,9 @@ use gpuflame_traces::merge::{self, Launch, Method, Report, Stack};
 /// Merge CPU stacks that were taken at launches with the kernels of a GPU trace.
 ///
 /// CPU stacks are lines of `TIME COMM PID TID CPU main;decode;cudaLaunchKernel`. If the last frame is `[correlation
-/// N]`, it matches the stack to its launch exactly. If this frame is missing, stacks are matched in order if a thread
-/// has as many launches as stacks. Otherwise stacks and launches are matched one to one by time, so that the sum of the
-/// distances is smallest.
+/// N]`, it matches the stack to its launch exactly. Without a frame `[correlation N]`, stacks are matched in order if a
+/// thread has as many launches as stacks. Otherwise stacks and launches are matched one to one by time, so that the sum
+/// of the distances is smallest.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  gpuflame merge -c cpu.txt -g gpu.json -o merged.folded -s")]
 pub(super) struct Merge {
@@ -242,8 +242,8 @@ struct GpuTrace {
     nanos: u64,
     begin: i64,
     end: i64,
-    /// Base time of the trace in ns since 1970 (`baseTimeNanoseconds`). The times in the trace may be relative to this
-    /// base.
+    /// Base time of the trace in ns since 1970 (`baseTimeNanoseconds`). The times in the trace may be relative to the
+    /// base time.
     base: i64,
 }
 

@@ -45,9 +45,9 @@ use gpuflame_offline::run::ReadOptions;
 /// source line in which the straggler's host was late for more time than in the other ranks. `host_line` needs samples
 /// (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the profiler.
 /// If there are no steps, windows are used instead. `vs_median` is the difference from the median rank. A few percent
-/// mean that no rank is unusual. Each of these times was recorded within one rank. Only the table of ranks that came
-/// last to collectives compares clocks. The comparison of clocks needs collectives that end at the same time on all
-/// ranks. If the clocks differ, they are first aligned by the ends of the collectives.
+/// mean that no rank is unusual. Each time in the tables was recorded within one rank. Only the table of ranks that
+/// came last to collectives compares clocks. The comparison of clocks needs collectives that end at the same time on
+/// all ranks. If the clocks differ, they are first aligned by the ends of the collectives.
 ///
 /// Files of different programs are refused. Traces are of different programs if they give different numbers of ranks,
 /// or share no kernel. A file `ranks.json` next to the files declares that they are one job.
@@ -630,7 +630,7 @@ fn is_straggler(all: &[RankData], at: usize) -> bool {
 }
 
 /// Returns the source line in which the host of the rank at index `at` was late for longer than the other ranks' hosts
-/// on average. If there are several such lines, returns the line with the largest difference.
+/// on average. If there are several lines with this property, returns the line with the largest difference.
 ///
 /// # Errors
 /// Returns the reason if no line is named.
@@ -660,7 +660,7 @@ fn find_late_line(all: &[RankData], at: usize) -> std::result::Result<&str, &'st
 }
 
 /// Returns the collective in which the time of the rank at index `at` is furthest below the mean of the other ranks. In
-/// this collective, the other ranks wait longest for the rank.
+/// the returned collective, the other ranks wait longest for the rank at index `at`.
 fn find_awaited_collective(all: &[RankData], at: usize) -> Option<&str> {
     let below = |name: &String| {
         let nanos = |rank: &RankData| rank.collectives.get(name).copied().unwrap_or(0);

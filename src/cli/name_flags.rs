@@ -13,8 +13,8 @@ use gpuflame_offline::run::ReadOptions;
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct NameFlags {
     /// Keep numbers in names. By default, counters (`ProfilerStep#5`, `seq = 46588`) and ids (`object at
-    /// 0x7f19a0c3d2e0`, threads) become `N` in ranges, annotations, Python objects and thread labels, so that
-    /// all steps share one frame. With this option, folded stacks also contain complete kernel names.
+    /// 0x7f19a0c3d2e0`, threads) become `N` in ranges, annotations, Python objects and thread labels, so that all steps
+    /// share one frame. With --keep-numbers, folded stacks also contain complete kernel names.
     #[arg(long, conflicts_with = "fold")]
     keep_numbers: bool,
     /// Fold more numbers: `modules` merges the instances of a module (`nn.Module: Layer_17`).

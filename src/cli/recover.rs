@@ -1,5 +1,5 @@
-//! `gpuflame recover`: writes the output files that a process would have written at its exit. The data of these files
-//! comes from the recording that the process left.
+//! `gpuflame recover`: writes the output files that a process would have written at its exit. The data of the output
+//! files comes from the recording that the process left.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -77,7 +77,8 @@ impl Recover {
 pub(super) struct Recovered {
     /// Report that the process would have sent to `gpuflame run` (`GPUFLAME_REPORT`).
     pub(super) report: String,
-    /// Number of files that could not be written. The errors for these files have already been printed.
+    /// Number of files that could not be written. The errors for files that could not be written have already been
+    /// printed.
     unwritten: usize,
     /// Number of files that should have been written.
     wanted: usize,
@@ -181,10 +182,10 @@ pub(super) fn recover(input: &Path, outputs: &[Output], alive: bool, console: Co
 /// Maximum number of file name numbers that are tried.
 const MAX_FILE_NUMBERS: u32 = 10_000;
 
-/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If one of these paths is taken, returns `NAME.1.svg` and so
-/// on, with the same number in all paths. A path may be taken because a process was interrupted while it exited. A path
-/// may also be taken by another process with the same name. The other process may have written only its recording so
-/// far, or may be writing its files now.
+/// Returns the paths `NAME.svg` and so on for `NAME.gfr`. If a path is taken, returns `NAME.1.svg` and so on, with the
+/// same number in all paths. A path may be taken because a process was interrupted while it exited. A path may also be
+/// taken by another process with the same name. The other process may have written only its recording so far, or may be
+/// writing its files now.
 fn find_free_names(input: &Path, suffixes: &[String]) -> Option<Vec<PathBuf>> {
     let name = input.file_name().unwrap_or_default().as_bytes();
     let name = OsStr::from_bytes(name.strip_suffix(b".gfr").unwrap_or(name));

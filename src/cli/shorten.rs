@@ -24,7 +24,7 @@ pub(super) enum TextKind {
     Name,
     /// A stack, whose frames are separated by `;`. Whole frames are kept.
     Stack,
-    /// A stack in a row that the other columns identify. Cut stacks of this kind may therefore become equal.
+    /// A stack in a row that the other columns identify. If stacks of this kind are cut, they may become equal.
     Site,
     /// A path. The end of a path is kept.
     Path,

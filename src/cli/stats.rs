@@ -38,7 +38,7 @@ pub(super) struct Stats {
     /// milliseconds.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
-    /// Same as OUTPUT, for consistency with other verbs. With this option, TRIM and MAX_MS are given as options too.
+    /// Same as OUTPUT, for consistency with other verbs. With -o, TRIM and MAX_MS are given as options too.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with = "output")]
     file: Option<Target>,
     /// Same as TRIM.

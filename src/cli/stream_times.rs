@@ -1,6 +1,6 @@
 //! Finds impossible durations in a run: activities that end after later work of the same stream begins. All verbs that
 //! show GPU time have a table of the affected figures. The table shows each figure as recorded, and as it would be if
-//! such activities ended when the later work begins.
+//! activities with an impossible duration ended when the later work begins.
 
 use super::console::Console;
 use super::explain::Explained;

@@ -23,7 +23,7 @@ pub(super) enum Cell {
     /// Index of a GPU. Text for people shows it as `GPU 0`.
     Gpu(u32),
     Bytes(u64),
-    /// A time in nanoseconds since 1970. A terminal shows this time as a date.
+    /// A time in nanoseconds since 1970. A terminal shows the time as a date.
     Time(u64),
     /// A time span in nanoseconds.
     Nanos(u64),

@@ -1,4 +1,5 @@
-//! Parses times on the command line, such as `10ms`. All verbs use these functions, so all verbs accept the same units.
+//! Parses times on the command line, such as `10ms`. All verbs parse times with this module, so all verbs accept the
+//! same units.
 
 use super::console::usage_error;
 use gpuflame_model::error::Result;

@@ -91,7 +91,7 @@ enum Ranking {
     Delay,
     /// Idle time of GPUs, by cause, by call, by function, by line, by module, and then by cause and stack. If the
     /// launching thread was late, the time is shown under the stack of this thread, if the trace has it, or under
-    /// `[between A and B]` if only these two calls are known. All other idle time is shown under the launch that ended
+    /// `[between A and B]` if only the two calls are known. All other idle time is shown under the launch that ended
     /// it. Start-up and shutdown are in the first table, and at the end of the last table.
     Idle,
     /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no
@@ -319,8 +319,8 @@ impl Top {
     }
 }
 
-/// Returns the innermost frame of the user's own code in the stack of a sample site. A table keeps this frame when it
-/// cuts the stack.
+/// Returns the innermost frame of the user's own code in the stack of a sample site. If a table cuts the stack, it
+/// keeps the innermost frame of the user's own code.
 pub(super) fn own_frame(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     executed_line(profile, site, names).map(|line| line.function)
 }
@@ -495,7 +495,7 @@ fn is_apart(sample: &Sample) -> bool {
 }
 
 /// Returns six tables of idle time: per cause, per call, per function, per line, per module, and per cause and stack.
-/// If a GPU was idle in the steady part of the run, the four tables in the middle cover only this part.
+/// If a GPU was idle in the steady part of the run, the four tables in the middle cover only the steady part.
 fn idle_tables(profile: &Profile, names: NameFolding, most: usize) -> [Table; 6] {
     let mut causes = HashMap::new();
     let mut sums: [IdleSums; 4] = Default::default();

@@ -38,7 +38,7 @@ pub(super) struct View {
     /// Draw streams as letters, as `gpuflame timeline` does.
     #[arg(long, conflicts_with_all = ["kind", "name"])]
     timeline: bool,
-    /// Show only these kinds: kernel, copy, set, graph.
+    /// Show only activities of these kinds: kernel, copy, set, graph.
     #[arg(short, long, value_delimiter = ',', value_name = "KIND")]
     kind: Vec<WorkKind>,
     /// Show only activities whose name contains TEXT.

@@ -1,7 +1,7 @@
 //! Writes folded stacks: a line for each stack, such as `main;decode;cudaLaunchKernel;[GPU_Kernel]gemm 3099632`.
 //!
-//! All flame graph tools can read this format. Lines are sorted by the full names of their frames. Comments begin with
-//! `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
+//! All flame graph tools can read folded stacks. Lines are sorted by the full names of their frames. Comments begin
+//! with `# ` and never end with a number, because some readers take a number at the end of any line for a weight.
 //!
 //! Template kernels have short names. If two kernels of the file would have the same short name, even on different
 //! GPUs, both have their full names. Therefore the total time of each kernel is the same in files with short names and

@@ -6,7 +6,7 @@ use super::clean;
 use super::short_names::short_kernel;
 use gpuflame_model::profile::{ShownFrameId, ShownFrameKind};
 
-/// Separator between the short and the full name of a kernel in pictures. Names never contain this character, because
+/// Separator between the short and the full name of a kernel in pictures. Names never contain the separator, because
 /// cleaning replaces it by a blank.
 pub(super) const SEPARATOR: char = '\u{2028}';
 
@@ -19,7 +19,7 @@ pub struct ComposedFrame<'a> {
     /// Length of the tag at the start of the text, such as `[GPU_Kernel]` in `[GPU_Kernel]gemm`.
     pub(super) tag: usize,
     /// Id of the frame in the profile, if it has one. The profile stores the frame's source location and module under
-    /// this id.
+    /// the id.
     pub id: Option<ShownFrameId>,
 }
 

@@ -2,10 +2,10 @@
 //! the join has matched to launches.
 //!
 //! To add a format, write one function and add one line to [`FORMATS`]. If a format has too many rows to store, write a
-//! sink (such as `activities`) instead. A format can draw any view, because a format contains no code for single views.
-//! The same input results in the same bytes, because the output does not depend on a clock, a path, a flag, or the
-//! order in which CUPTI's buffers arrived. Every format shows lost and unmatched data: folded files as frames and
-//! comments, pictures as frames and in the subtitle, tables as rows.
+//! sink (such as `activities`) instead. A format contains no code for single views, so it can draw any view. The same
+//! input results in the same bytes, because the output does not depend on a clock, a path, a flag, or the order in
+//! which CUPTI's buffers arrived. Every format shows lost and unmatched data: folded files as frames and comments,
+//! pictures as frames and in the subtitle, tables as rows.
 
 #![forbid(unsafe_code)]
 

@@ -67,7 +67,7 @@ fn line_of(profile: &Profile, frames: &[ComposedFrame<'_>]) -> Option<ExecutedLi
 }
 
 /// Returns the name of the innermost function of user code at a site, as shown in its frame. If the executed line is in
-/// user code, this is the function that contains the line. If the executed line is not in user code, this is the
+/// user code, returns the function that contains the line. If the executed line is not in user code, returns the
 /// innermost function outside the C and C++ libraries.
 pub fn user_function(profile: &Profile, site: SampleSite, names: NameFolding) -> Option<String> {
     let frames = stack(profile, site, GraphStacks::Both, names);
@@ -150,7 +150,7 @@ pub struct InnermostFrames {
     /// Innermost function whose name is known. If no name is known, the innermost address
     /// (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost PyTorch module (`nn.Module`). If there is no such module, this is the file that contains the innermost
+    /// Innermost PyTorch module (`nn.Module`). If there is no such module, the file that contains the innermost
     /// function, even if the function's name is unknown.
     pub module: Option<String>,
 }

@@ -260,8 +260,8 @@ fn innermost(end: &StackEnd) -> (Option<String>, Option<String>) {
     (end.innermost.call.clone(), function.filter(|name| !name.contains("0x")).cloned())
 }
 
-/// Whether this API call makes the host wait for the GPU. Examples of such calls are `cudaStreamSynchronize` and copies
-/// that are not asynchronous.
+/// Whether this API call makes the host wait for the GPU. Examples of calls that wait are `cudaStreamSynchronize` and
+/// copies that are not asynchronous.
 fn is_wait(call: &str) -> bool {
     let copies = call.contains("Memcpy") && !call.contains("Async");
     call.contains("Synchronize") || copies

@@ -2,10 +2,10 @@
 //! missing and lost work.
 //!
 //! The column `kind` distinguishes the rows. The sum of all rows of kind `kernel`, `copy`, `set` and `graph` is all
-//! work that ran. A `missing` row counts a part of this work: work without a time, or work that has a reason instead of
-//! a stack. The only exception is the `missing` row for launches without an activity. A `lost` row counts losses that
-//! are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The file contains no
-//! comments.
+//! work that ran. A `missing` row counts a part of the work that ran: work without a time, or work that has a reason
+//! instead of a stack. The only exception is the `missing` row for launches without an activity. A `lost` row counts
+//! losses that are in no other row. A `unified` row is unified-memory traffic, which is in no other row. The file
+//! contains no comments.
 
 use std::cmp::Reverse;
 use std::io::Write;
@@ -123,8 +123,8 @@ fn other_row(kind: &str, name: &str, count: u64, nanos: u64, total: u64) -> [Str
     row
 }
 
-/// Returns a row about unified memory. The column `share_percent` of this row is empty. For page faults, `bytes` is
-/// empty and `count` is the number of faults.
+/// Returns a row about unified memory. The column `share_percent` of a row about unified memory is empty. For page
+/// faults, `bytes` is empty and `count` is the number of faults.
 fn unified_row(sample: &UnifiedSums) -> [String; 14] {
     let mut row: [String; 14] = Default::default();
     row[0] = "unified".to_owned();
@@ -153,7 +153,7 @@ fn push_share(text: &mut String, nanos: u64, total: u64) {
     let mut digits = itoa::Buffer::new();
     text.push_str(digits.format(share / 10_000));
     text.push('.');
-    // Adding 10,000 puts a digit in front, so that leading zeros are kept. The additional digit is then removed.
+    // Adding 10,000 puts a digit in front, so that leading zeros are kept. The digit in front is removed from the text.
     text.push_str(&digits.format(10_000 + share % 10_000)[1..]);
 }
 

@@ -89,7 +89,8 @@ async fn serve(server: Server) -> Result<Outcome> {
             Ok(running) => running.waiting().await.map(|_| Outcome::Clean).map_err(|error| {
                 Error::new(ErrorKind::State, format!("a call ended the server: {error}; report this"))
             }),
-            // This error means that the client disconnected before it sent its first request.
+            // `ConnectionClosed` and `TransportError` mean that the client disconnected before it sent its first
+            // request.
             Err(
                 ServerInitializeError::ConnectionClosed(_) | ServerInitializeError::TransportError { .. },
             ) => Ok(Outcome::Clean),

@@ -19,7 +19,7 @@ const MAX_CULPRIT_CHARS: usize = 2_000;
 /// Maximum length, in characters, of a finding's source location on the first screen. The tooltip has the complete
 /// location.
 const MAX_PLACE_CHARS: usize = 150;
-/// Maximum number of findings that a page lists. The first screen shows three of these findings.
+/// Maximum number of findings that a page lists. The first screen shows only three findings.
 const MAX_FINDINGS: usize = 12;
 
 /// A finding on a page, with the command that shows more about the finding.

@@ -31,13 +31,13 @@ use gpuflame_offline::report::write_data;
 pub(super) use html::escaped;
 use job::Job;
 
-/// Maximum size in bytes of the compressed data in a page. Encoded as base64, which needs four characters for three
-/// bytes, this data takes 15 MB.
+/// Maximum size in bytes of the compressed data in a page. The maximum is 15 MB after encoding as base64, which needs
+/// four characters for three bytes.
 const MAX_DATA_BYTES: usize = 15_000_000 / 4 * 3;
 /// Maximum size in bytes of the timeline's slices within the compressed data. The rest of the compressed data is for
 /// flame graphs and tables.
 const MAX_TIMELINE_BYTES: usize = MAX_DATA_BYTES / 3 * 2;
-/// Endings of compressed traces. In a file name, the ending of the trace comes before such an ending.
+/// Endings of compressed traces. In a file name, the ending of the trace comes before the ending of the compression.
 const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.

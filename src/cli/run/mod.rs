@@ -169,8 +169,8 @@ impl Run {
         for line in left.longest().map(|file| describe_lost_time(&file, console)).unwrap_or_default() {
             console.remark(line);
         }
-        // If the user has chosen formats, pages are written only for `--open`. `--rows` does not count as such a
-        // choice, because it only adds a format to the default formats.
+        // If the user has chosen formats, pages are written only for `--open`. `--rows` does not count as a choice of
+        // formats, because it only adds a format to the default formats.
         let chosen_formats = chosen.iter().filter(|(name, _)| name == FORMATS_VARIABLE).count();
         let has_formats =
             chosen_formats > usize::from(self.rows) || std::env::var_os(FORMATS_VARIABLE).is_some();

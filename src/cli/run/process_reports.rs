@@ -31,7 +31,7 @@ const FALLBACK_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 const MAX_FILES: usize = 100_000;
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Maximum total size in bytes of the ranks' recordings. `gpuflame run` does not look for a straggler in larger
-/// recordings. Reading recordings of this size takes about a second.
+/// recordings. Reading recordings of the maximum size takes about a second.
 const MAX_RANK_BYTES: u64 = 128 << 20;
 /// Maximum depth of report folders that are searched, for runs that start other runs. Each level of nested runs is two
 /// folders deep.

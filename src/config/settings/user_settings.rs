@@ -1,4 +1,4 @@
-//! Contains the values of the user's settings. Functions in the table of settings set these values. All other modules
+//! Contains the values of the user's settings. Functions in the table of settings set the values. All other modules
 //! only read the values.
 
 use std::ffi::OsString;
@@ -115,13 +115,13 @@ pub struct Settings {
     pub signals: bool,
     /// Interval at which the checkpoint is written; `None`: no checkpoint is written.
     pub checkpoint: Option<Duration>,
-    /// Number of bytes by which the checkpoint file may exceed twice the size of its content. A larger file is
-    /// rewritten.
+    /// Number of bytes by which the checkpoint file may exceed twice the size of its content. If the file becomes
+    /// larger, it is rewritten.
     pub checkpoint_max: usize,
     /// Additional destination for text in the format of the CUPTI tracer in eunomia's tutorial; `None`: no such text is
     /// written.
     pub trace_file: Option<TraceFile>,
-    /// Whether recording is disabled. This setting applies no matter how gpuflame was loaded into the process.
+    /// Whether recording is disabled. The setting applies no matter how gpuflame was loaded into the process.
     pub disable: bool,
     /// Whether recordings and exports contain the program's command line.
     pub command_line: bool,
@@ -191,8 +191,8 @@ impl Settings {
         !self.root.contains(&Root::Thread) && !self.lists_calls()
     }
 
-    /// Whether the settings restrict the time during which a window is open. If the settings do not restrict this time,
-    /// one window is open from the start to the end of the program.
+    /// Whether the settings restrict the time during which a window is open. If the settings do not restrict the time
+    /// of windows, one window is open from the start to the end of the program.
     pub fn has_window_limits(&self) -> bool {
         let by_time = !self.delay.is_zero() || self.duration.is_some();
         let by_limits = self.max_launches.is_some() || self.max_bytes.is_some();

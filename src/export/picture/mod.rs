@@ -48,7 +48,7 @@ pub enum Colors<'a> {
 pub enum Weights<'a> {
     /// Times in ns, shown in a suitable unit.
     Nanos,
-    /// Counts, shown with this plural noun.
+    /// Counts, shown with the given plural noun.
     Counted(&'a str),
 }
 

@@ -103,13 +103,13 @@ objects! {
     HtaEdgeRow {
         /// Index in `traceEvents` of the trace event at which the edge begins.
         from_event: u64,
-        /// Side of this trace event: `start` or `end`.
+        /// Side of the trace event at which the edge begins: `start` or `end`.
         from_side: String,
         /// Time of the node at which the edge begins, in ns since the start of the window.
         from_ns: i64,
         /// Index in `traceEvents` of the trace event at which the edge ends.
         to_event: u64,
-        /// Side of this trace event: `start` or `end`.
+        /// Side of the trace event at which the edge ends: `start` or `end`.
         to_side: String,
         /// Time of the node at which the edge ends, in ns since the start of the window.
         to_ns: i64,
@@ -178,7 +178,7 @@ objects! {
     WorkSlackRow {
         /// Total time of all these activities, in ns.
         total_ns: u64,
-        /// Share of the total time of all GPU work, in percent.
+        /// Time of these activities as a share of the time of all GPU work, in percent.
         share_percent: Option<f64>,
         /// Number of activities.
         count: u64,
