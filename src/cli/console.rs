@@ -65,8 +65,8 @@ impl Console {
         !self.quiet && self.patience.is_none()
     }
 
-    /// Prints a line. The line is dropped if it cannot be written (the reader or terminal is gone, or the disk is
-    /// full), because a lost message must not change the exit status of a verb.
+    /// Prints a line. If the line cannot be written (the reader or terminal is gone, or the disk is full), it is
+    /// dropped, because a lost message must not change the exit status of a verb.
     fn print(self, text: &impl std::fmt::Display) {
         static IS_STALLED: AtomicBool = AtomicBool::new(false);
         let line = format!("gpuflame: {}\n", clean_line(&text.to_string()));

@@ -81,8 +81,8 @@ pub(super) struct Convert {
     /// begins.
     #[arg(long)]
     critical_path: bool,
-    /// With the format perfetto: add a track for each stream with its states (running, waiting for an event or a
-    /// collective, pending or idle) and their reasons.
+    /// With the format perfetto: add a track for each stream with its states and their causes. The states are running,
+    /// waiting for an event or a collective, pending, and idle.
     #[arg(long)]
     states: bool,
     #[command(flatten)]

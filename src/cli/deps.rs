@@ -155,8 +155,8 @@ struct Drawn<'a> {
     zero: u64,
     /// Time ranges that are written, in chronological order. The time ranges do not overlap.
     shown: Vec<(u64, u64)>,
-    /// Time on the critical path in ns, and time in ns that the run would save if the instruction or call took no time,
-    /// keyed by instruction or call.
+    /// Two times in ns for each instruction or call: its time on the critical path, and the time that the run would
+    /// save if it took no time.
     on_path: HashMap<What, (u64, u64)>,
     savings: &'a Savings,
 }

@@ -33,8 +33,8 @@ pub(super) struct Extract {
     /// on that side.
     #[arg(value_name = "START,END", allow_hyphen_values = true, required_unless_present_any = ["file", "from", "to"])]
     window: Option<TimeRange>,
-    /// Same as OUTPUT, for consistency with other verbs. With -o, the time range is given by --from and --to. Without
-    /// --from and --to, all operations are written.
+    /// The same file as OUTPUT, for consistency with other verbs. With -o, the time range is given by --from and --to.
+    /// Without --from and --to, all operations are written.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with_all = ["output", "window"])]
     file: Option<Target>,
     /// Time at which the range starts, counted from the first GPU operation, as `view` shows it: `10ms`, `1.5s` or

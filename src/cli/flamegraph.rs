@@ -73,8 +73,8 @@ pub(super) struct Flamegraph {
     /// names.
     #[arg(long, visible_alias = "all-frames")]
     internal_frames: bool,
-    /// How to show Python frames: auto (with the first line of the function), lines (with the line that was executed),
-    /// or only (without the native frames around them).
+    /// How to show Python frames: auto (with the first line of the function), lines (with the executed line), or only
+    /// (without the native frames around them).
     #[arg(long, value_enum, default_value_t)]
     python: PythonFrames,
     #[command(flatten)]

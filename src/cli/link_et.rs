@@ -24,9 +24,9 @@ use gpuflame_traces::import::{Kind, Opened, Options};
 /// dependencies and with GPU work below the operators that launched it, and `chakra_trace_TAG.et`, the same graph in
 /// Chakra's protobuf. TAG is the name of the execution trace's file without `pytorch_et_` and without its ending.
 ///
-/// Operators are paired by `rf_id` and `Record function id`, or by the order of their names if the Kineto trace has no
-/// such ids (PyTorch before 2.1). Correlation ids link GPU work to calls. The table shows the share of linked GPU work,
-/// and why the rest is not linked. docs/execution-traces.md explains the files.
+/// Operators are paired by `rf_id` and `Record function id`. If the Kineto trace has no such ids (PyTorch before 2.1),
+/// operators are paired by the order of their names. Correlation ids link GPU work to calls. The table shows the share
+/// of linked GPU work, and why the rest is not linked. docs/execution-traces.md explains the files.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame link-et pytorch_et_pid7_1.json kineto_pid7_1.json -o linked\n  \

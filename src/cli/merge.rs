@@ -271,8 +271,8 @@ impl GpuTrace {
 
     /// Converts the times of launches to the clock of the CPU stacks. Some profilers write times relative to
     /// `baseTimeNanoseconds`. Other profilers also write a base, but their times are absolute. The base is therefore
-    /// added in only one case: the launches overlap the stacks in time with the base, but do not overlap them without
-    /// the base.
+    /// added only if the launches overlap the stacks in time with the base, and do not overlap the stacks without the
+    /// base.
     fn align_clock(&mut self, stacks: &[Stack]) {
         let (Some((from, to)), Some((first, last))) =
             (time_range(stacks, |stack| stack.time), self.launch_range())

@@ -40,14 +40,14 @@ use gpuflame_offline::run::ReadOptions;
 /// The straggler is the rank that spends the least time in communication (kernels of NCCL or RCCL). The last rank to
 /// enter a collective does not wait, but all other ranks wait for it. A straggler may have more GPU work, or a CPU that
 /// is late with launches. If not all ranks communicate, the straggler is the rank with the most work. The straggler is
-/// named only if its steps differ from those of the other ranks by more than chance (p < 0.01, by the order of their
-/// durations, at least ten steps). The collective in which the other ranks wait most is named too. `host_line` is the
-/// source line in which the straggler's host was late for more time than in the other ranks. `host_line` needs samples
-/// (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of the program or the profiler.
-/// If there are no steps, windows are used instead. `vs_median` is the difference from the median rank. A few percent
-/// mean that no rank is unusual. Each time in the tables was recorded within one rank. Only the table of ranks that
-/// came last to collectives compares clocks. The comparison of clocks needs collectives that end at the same time on
-/// all ranks. If the clocks differ, they are first aligned by the ends of the collectives.
+/// named only if its steps differ from those of the other ranks by more than chance. The test compares the order of the
+/// durations (p < 0.01) and needs at least ten steps. The collective in which the other ranks wait most is named too.
+/// `host_line` is the source line in which the straggler's host was late for more time than in the other ranks.
+/// `host_line` needs samples (`run --cpu-samples 99 --off-cpu`) or a trace with Python functions. Steps are those of
+/// the program or the profiler. If there are no steps, windows are used instead. `vs_median` is the difference from the
+/// median rank. A few percent mean that no rank is unusual. Each time in the tables was recorded within one rank. Only
+/// the table of ranks that came last to collectives compares clocks. The comparison of clocks needs collectives that
+/// end at the same time on all ranks. If the clocks differ, they are first aligned by the ends of the collectives.
 ///
 /// Files of different programs are refused. Traces are of different programs if they give different numbers of ranks,
 /// or share no kernel. A file `ranks.json` next to the files declares that they are one job.

@@ -38,7 +38,7 @@ pub(super) struct Stats {
     /// milliseconds.
     #[arg(value_name = "MAX_MS", default_value = "30", value_parser = parse_millis)]
     longest: i64,
-    /// Same as OUTPUT, for consistency with other verbs. With -o, TRIM and MAX_MS are given as options too.
+    /// The same file as OUTPUT, for consistency with other verbs. With -o, TRIM and MAX_MS are given as options too.
     #[arg(short = 'o', long = "output", value_name = "FILE", id = "file", conflicts_with = "output")]
     file: Option<Target>,
     /// Same as TRIM.
@@ -53,9 +53,9 @@ pub(super) struct Stats {
     /// Definition of a bubble.
     #[arg(long, value_enum, default_value = "union")]
     bubbles: BubbleStart,
-    /// Reproduce kernel_extractor to the last byte. Bubbles are then in the order of starts, sums are floating-point
-    /// numbers with rounding errors, steps without the TRIM operation are not trimmed, and events without start_time
-    /// and end_time in their args are skipped.
+    /// Reproduce kernel_extractor to the last byte. Bubbles are then in the order of starts, and sums are
+    /// floating-point numbers with rounding errors. Steps without the TRIM operation are not trimmed. Events without
+    /// start_time and end_time in their args are skipped.
     #[arg(long)]
     compat: bool,
     /// With TRIM: the first bubble is the gap between the end of the removed operations and the TRIM operation, instead

@@ -69,9 +69,9 @@ pub(super) fn remark_impossible(source: &Source, profile: &Profile, order: &Stre
     ));
 }
 
-/// Returns a table of the figures that impossible durations change: as recorded, and as they would be if each
-/// impossible duration ended where later work of its stream begins. Returns `None` if no duration is impossible.
-/// `start_ns` counts from the start of the first activity.
+/// Returns a table of the figures that impossible durations change. Each figure is shown as recorded, and as it would
+/// be if each impossible duration ended where later work of its stream begins. Returns `None` if no duration is
+/// impossible. `start_ns` counts from the start of the first activity.
 pub(super) fn clamped_table(name: &'static str, profile: &Profile, order: &StreamOrder) -> Option<Table> {
     if order.impossible.is_empty() {
         return None;

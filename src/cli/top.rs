@@ -74,12 +74,12 @@ enum Ranking {
     #[value(alias = "stack")]
     Stacks,
     /// Source lines by the GPU time of the work that they launched. Each stack counts for its innermost line of user
-    /// code: lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
+    /// code. Lines of the interpreter, of installed packages and of PyTorch count only if there is no other line.
     #[value(alias = "lines")]
     Line,
-    /// Functions by the GPU time of the work that they and their callees launched, next to the CPU time and waiting
-    /// time of the launching threads, if these times were recorded (`run --cpu-samples 99 --off-cpu`). A function
-    /// counts once per stack. With --self, a stack counts only for its innermost function.
+    /// Functions by the GPU time of the work that they and their callees launched. The table also has the CPU time and
+    /// waiting time of the launching threads if these times were recorded (`run --cpu-samples 99 --off-cpu`). A
+    /// function counts once per stack. With --self, a stack counts only for its innermost function.
     #[value(alias = "functions")]
     Function,
     /// Copies by GPU, direction and kinds of memory (pageable, pinned, device, managed ...), with their size, mean
@@ -90,8 +90,8 @@ enum Ranking {
     #[value(alias = "delays")]
     Delay,
     /// Idle time of GPUs, by cause, by call, by function, by line, by module, and then by cause and stack. If the
-    /// launching thread was late, the time is shown under the stack of this thread, if the trace has it, or under
-    /// `[between A and B]` if only the two calls are known. All other idle time is shown under the launch that ended
+    /// launching thread was late, the time is shown under the stack of this thread. If the trace has only the two calls
+    /// around the time, it is shown under `[between A and B]`. All other idle time is shown under the launch that ended
     /// it. Start-up and shutdown are in the first table, and at the end of the last table.
     Idle,
     /// Communication between GPUs, by GPU and by stack: its time, and the exposed part, during which no

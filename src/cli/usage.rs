@@ -1,4 +1,4 @@
-//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text, and
+//! Completes the command line: adds the options that several verbs share and the groups of verbs in the help text. Also
 //! gives advice about invalid command lines that the parser cannot give.
 
 use std::ffi::{OsStr, OsString};

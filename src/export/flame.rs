@@ -268,7 +268,7 @@ impl Labels {
 
     /// Returns the label of a text. Frames of different kinds may have the same text: `cudaMalloc` may be a call or a
     /// host function. If a text has several kinds, its label gets the kind that comes last in the order of
-    /// [`ShownFrameKind`], so that the order of the stacks does not matter.
+    /// [`ShownFrameKind`]. Therefore the order of the stacks does not matter.
     fn intern_text(&mut self, text: &str, shape: (ShownFrameKind, usize)) -> u32 {
         let label = self.texts.intern(&clean::frame(text)).index();
         match self.shapes.get_mut(label) {
@@ -365,8 +365,8 @@ fn site_key(site: SampleSite) -> SiteKey {
 }
 
 impl FlameBuilder {
-    /// Creates a builder with capacity for `samples` samples. Each kernel, copy kind or other kind of work has a label
-    /// of its own, so there are at most as many of these labels as samples.
+    /// Creates a builder with capacity for `samples` samples. Each kernel, copy kind or other kind of work has its own
+    /// label. Therefore there are at most as many such labels as samples.
     fn with_capacity(profile: &Profile, samples: usize) -> Self {
         let works = profile.works().iter().take(samples);
         let bytes = works.clone().map(|work| TAG + work_name(profile, work.work).len()).sum();

@@ -59,7 +59,7 @@ pub(super) fn fold_name(kind: ShownFrameKind, name: Cow<'_, str>, names: NameFol
 }
 
 /// Returns the offset of an object's text representation, such as `<built-in method f of X object at 0x7f...>`, in the
-/// name of a Python frame: at the beginning of the name, or after a file and line.
+/// name of a Python frame. The representation is at the beginning of the name, or after a file and line.
 fn find_repr(name: &str) -> Option<usize> {
     let after = name.find("): ").map_or(0, |at| at + 3);
     name[after..].starts_with('<').then_some(after)

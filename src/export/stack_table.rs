@@ -27,9 +27,10 @@ const HEADER: [&str; 11] = [
     "line",
 ];
 
-/// Writes a row for each stack. The row contains the thread, the API call, the frames, three counts, and the source
-/// line of the call if known. The three counts are the number of activities whose `stack` is this stack, of activities
-/// whose `created_stack` is this stack, and of launches with this stack that have no activity.
+/// Writes a row for each stack. A row contains the thread, the API call, the frames, three counts, and the source line
+/// of the call if known. The column `activities` counts the activities whose `stack` is the stack of the row. The
+/// column `created` counts the activities whose `created_stack` is the stack of the row. The column `pending` counts
+/// the launches with the stack that have no activity.
 ///
 /// # Errors
 /// Errors of `out`.

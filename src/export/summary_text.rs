@@ -130,7 +130,7 @@ fn slow_step(profile: &Profile) -> Option<String> {
     is_listed.then(|| format!("; step {number} took {nanos}, the median step {}", format_nanos(median)))
 }
 
-/// Returns the line with the largest cause of idle time in the steady part of the run, and the place at which this
+/// Returns the line with the largest cause of idle time in the steady part of the run, and the place at which that
 /// cause took the most time. Returns `None` if no GPU has a known busy time.
 fn idle_line(profile: &Profile) -> Option<String> {
     if profile.times().is_empty() {

@@ -1,7 +1,7 @@
 //! `gpuflame mcp`: a server for the Model Context Protocol, through which an AI agent uses the other verbs.
 //!
-//! Each tool is a verb. A tool call runs this program again with that verb and returns the verb's output, so an agent
-//! and a person get the same answers and the same refusals. No tool runs another program.
+//! Each tool is a verb. A tool call runs this program again with the tool's verb, and returns the verb's output.
+//! Therefore an agent and a person get the same answers and the same refusals. No tool runs another program.
 
 mod child;
 mod requests;

@@ -42,10 +42,10 @@ const COMPRESSIONS: [&str; 4] = ["gz", "zst", "xz", "zip"];
 
 /// Write one page in HTML that explains why a run is slow: open it in any browser.
 ///
-/// The page shows why the GPUs were idle, what cost time, and which command shows more. Below, it has flame graphs of
-/// every recorded view, a timeline, kernels, functions, steps and ranks. The page is one file that loads nothing from
-/// elsewhere. Several files are the ranks of a job. Without --output, the page is written next to the first input, as
-/// NAME.html.
+/// The page shows why the GPUs were idle, what cost time, and which command shows more. Below these answers, the page
+/// has flame graphs of every recorded view, a timeline, kernels, functions, steps and ranks. The page is one file that
+/// loads nothing from elsewhere. Several files are the ranks of a job. Without --output, the page is written next to
+/// the first input, as NAME.html.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  gpuflame report run.gfr\n  gpuflame report trace.json.gz -o report.html --open\n  \

@@ -202,8 +202,8 @@ impl Screen<'_> {
         last.end.0.saturating_sub(first.begin.0) > window.saturating_add(window / 4)
     }
 
-    /// Returns the sentence about the parts of the run that the tables cover; `None` if GPUs were busy only in the
-    /// steady part, or if their times cannot be correct.
+    /// Returns the sentence about the parts of the run that the tables cover. Returns `None` if GPUs were busy only in
+    /// the steady part, or if their times cannot be correct.
     fn scope_line(&self) -> Option<String> {
         let times = self.profile().times().iter();
         let apart = saturating_sum(times.flat_map(|time| [time.start_up.busy, time.shutdown.busy]));

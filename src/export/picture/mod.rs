@@ -69,7 +69,7 @@ pub struct Picture<'a> {
 
 /// Returns the kinds of labels for [`Colors::Kinds`]. Labels of different kinds may have the same name: `cudaMalloc`
 /// may be a call or a host function. If a name has several kinds, the kind that comes last in the order of
-/// [`ShownFrameKind`] is used, so that colours do not depend on the order of the labels.
+/// [`ShownFrameKind`] is used. Therefore colours do not depend on the order of the labels.
 pub fn frame_kinds<'a>(labels: impl IntoIterator<Item = Label<'a>>) -> FrameKinds<'a> {
     let mut kinds = FrameKinds::new();
     for label in labels {

@@ -457,8 +457,8 @@ def _all_threads():
 
 
 def _identity(path):
-    """Returns an identity that distinguishes this file from other files that had the same name; None if there is no file, or
-    if it is a folder."""
+    """Returns an identity that distinguishes this file from other files that had the same name. Returns None if there
+    is no file, or if it is a folder."""
     try:
         found = os.stat(path)
     except OSError:
