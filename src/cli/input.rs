@@ -390,8 +390,8 @@ fn remark_on_links(source: &Source, linked: &LinkReport, console: Console) {
     }
 }
 
-/// Describes which share of the backward pass's GPU time is attributed to the forward pass, and which share of all
-/// GPU time the backward pass takes.
+/// Describes two shares in words: the share of the backward pass's GPU time that is attributed to the forward pass, and
+/// the share of all GPU time that the backward pass takes.
 pub(super) fn describe_backward_pass(backward: u64, attributed: u64, all: u64) -> String {
     let share = 100.0 * attributed as f64 / backward.max(1) as f64;
     let all = 100.0 * backward as f64 / all.max(1) as f64;

@@ -22,7 +22,7 @@ const MIN_STARTS: u64 = 16;
 
 /// Replay a run: compute the time of every call and every piece of GPU work from its dependencies.
 ///
-/// No kernel is executed, and no contents of memory are known: the replay is arithmetic on recorded durations. The
+/// No kernel is executed, and the contents of memory are not known: the replay is arithmetic on recorded durations. The
 /// replay shows to what extent the records explain the run. `gpuflame what-if` is based on the replay. docs/replay.md
 /// states the rules.
 #[derive(Debug, Args)]

@@ -152,7 +152,8 @@ impl<W: Write> ActivityTable<W> {
     /// Finishes the table and returns the writer.
     ///
     /// # Errors
-    /// Returns the first error that has occurred since the table was started. Nothing was written after that error.
+    /// Returns the first error that has occurred since the table was started. Nothing was written after the first
+    /// error.
     pub fn finish(mut self) -> Result<W> {
         if let Some(error) = self.failed.take() {
             return Err(table::error(error));

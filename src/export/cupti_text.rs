@@ -84,7 +84,7 @@ impl<W: Write> CuptiText<W> {
     /// Finishes the text and returns the writer.
     ///
     /// # Errors
-    /// Returns the first error that has occurred since the text was started. Nothing was written after that error.
+    /// Returns the first error that has occurred since the text was started. Nothing was written after the first error.
     pub fn finish(self) -> Result<W> {
         self.failed.map_or(Ok(self.out), Err)
     }

@@ -101,7 +101,7 @@ impl<W: Write> ChromeText<W> {
     /// Finishes the file with the current names in `profile`, and returns the writer.
     ///
     /// # Errors
-    /// Returns the first error that has occurred since the file was started. Nothing was written after that error.
+    /// Returns the first error that has occurred since the file was started. Nothing was written after the first error.
     pub fn finish(mut self, profile: &Profile) -> Result<W> {
         write_track_names(&mut self.events, profile, &self.streams, &self.lanes);
         self.events.put(format_args!("\n],"));
