@@ -9,8 +9,8 @@
  * libgpuflame was injected into the process, the functions of this header find it. If the library is absent, the
  * functions do nothing, return GPUFLAME_ABSENT, and cost about 30 ns per call. In header-only mode, a library can
  * define ranges and windows without adding a dependency for its users. The CUDA driver loads gpuflame when CUDA starts.
- * Before CUDA starts, calls do nothing and are not counted. Calls within 10 ms after the last call before CUDA's start
- * also do nothing.
+ * Before CUDA starts, calls do nothing and are not counted. A call also does nothing if the last call before CUDA
+ * started was less than 10 ms earlier.
  *
  * Any thread may call any function at any time, also concurrently, but not in a signal handler. Windows, steps and
  * outputs belong to the process. Ranges and gpuflame_last_error() belong to the calling thread. No function ends the

@@ -1,4 +1,4 @@
-//! Registers destructors of thread-local variables without the function of the C library that does this.
+//! Registers destructors of thread-local variables without the C library's `__cxa_thread_atexit_impl`.
 //!
 //! The standard library registers destructors with `__cxa_thread_atexit_impl`. Glibc's version of this function aborts
 //! the process if there is no memory for an entry. Glibc's version also waits for the loader's lock, which the first

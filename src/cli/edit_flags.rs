@@ -48,7 +48,7 @@ pub(super) struct EditFlags {
     #[arg(long)]
     graphs: bool,
     /// Spread the work of every stream over N further streams in turn. With a name, only matching work moves. Other
-    /// work does not wait for moved work until the next event or wait on the old stream of the moved work.
+    /// work waits for moved work only at the next event or wait on the stream from which the work was moved.
     #[arg(long, value_name = "+N[:REGEX]", value_parser = parse_streams)]
     streams: Option<Streams>,
     /// Remove the waits of calls for GPU work. Calls that only wait are left out. With `=REGEX`: only calls whose stack

@@ -605,7 +605,8 @@ mod tests {
         assert_eq!(other_gpu, ["different GPUs: NVIDIA H100 in a, NVIDIA A100 in x"]);
         assert_eq!(problems(&|run| run.used_gpus = 2), ["different numbers of GPUs in use: 1 in a, 2 in x"]);
         // If the change fuses kernels, the number of kernels may be smaller. However, three times as many kernels mean
-        // that the work is different. With more steps, the number of kernels must grow by the same factor as the steps.
+        // that the work is different. If a run has more steps, the number of kernels must grow by the same factor as
+        // the steps.
         assert_eq!(problems(&|run| run.operations = 600), [""; 0]);
         let more = problems(&|run| run.operations = 3000);
         assert_eq!(more, ["1,000 GPU operations per run before, 3,000 after: this is not the same work"]);

@@ -85,8 +85,8 @@ const GAP: usize = 2;
 const INDENT: usize = 4;
 /// Maximum width, in characters, of a column of words such as `host_late` or `yes`. Columns of words are never cut.
 const MAX_WORD: usize = 16;
-/// Character between the columns while a table is laid out. No cell contains this character, because cells contain no
-/// control characters.
+/// Character between the columns while a table is laid out. No cell contains the separator, because cells do not
+/// contain control characters.
 const SEPARATOR: char = '\u{1f}';
 
 /// Writes the tables, separated by empty lines. On a terminal, `heading` is written above the tables.

@@ -23,7 +23,7 @@ use gpuflame_offline::run::ReadOptions;
 
 /// Draw each stream as a line of letters: when it ran, waited, or had no work.
 ///
-/// The states are the states of `gpuflame states`; docs/states.md states the rules.
+/// `gpuflame states` shows the same states. docs/states.md describes the rules.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame timeline trace.json.gz\n  \
     gpuflame timeline run.gfr --from 10ms --to 20ms --step 50us")]

@@ -26,9 +26,9 @@ const PATH_ROWS: usize = 5;
 
 /// Predict how long the run would take with faster kernels, cheaper launches, fewer waits or more streams.
 ///
-/// No kernel is executed: the run is replayed with other durations, and everything that depended on them comes earlier or
-/// later. Several changes are replayed together. Work that overlaps is assumed to run at full speed. docs/what-if.md
-/// describes the changes.
+/// No kernel is executed: the run is replayed with other durations, and everything that depends on the durations comes
+/// earlier or later. Several changes are replayed together. Work that overlaps is assumed to run at full speed.
+/// docs/what-if.md describes the changes.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:\n  gpuflame what-if trace.json.gz --scale 'gemm=0.5'\n  \
     gpuflame what-if trace.json.gz --launch-ns 1000 --no-sync\n  \

@@ -132,7 +132,7 @@ impl<'a> NamePath<'a> {
         self.parts.iter().rev().find(|part| !part.name.starts_with("operator")).copied()
     }
 
-    /// Returns the name of the part `own`. If that name is just `kernel`, the previous part is added, as in
+    /// Returns the name of the part `own`. If the part's name is just `kernel`, the previous part is added, as in
     /// `gemvx::kernel`.
     fn distinct_name(&self, own: Part<'a>) -> String {
         let before = self.parts.iter().rev().skip_while(|part| part.name != own.name).nth(1);

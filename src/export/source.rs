@@ -150,7 +150,7 @@ pub struct InnermostFrames {
     /// Innermost function whose name is known. If no name is known, the innermost address
     /// (`libcublasLt.so.13+0x71ba61d`).
     pub function: Option<String>,
-    /// Innermost PyTorch module (`nn.Module`). If there is no such module, the file that contains the innermost
+    /// Innermost PyTorch module (`nn.Module`). If there is no PyTorch module, the file that contains the innermost
     /// function, even if the function's name is unknown.
     pub module: Option<String>,
 }

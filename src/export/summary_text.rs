@@ -116,8 +116,8 @@ fn busy_line(ledger: &Ledger, profile: &Profile) -> String {
 
 /// Returns the clause about the longest step, for example a first step that warms up. Returns `None` unless the longest
 /// step is much longer than the median step and takes a large part of the total time of all steps. Also returns `None`
-/// if all steps together are shorter than half of the steady part. If the steps are so short, they only launch work
-/// that runs later, so their durations do not show the GPU time.
+/// if all steps together are shorter than half of the steady part. Such short steps only launch work that runs later,
+/// so their durations do not show the GPU time.
 fn slow_step(profile: &Profile) -> Option<String> {
     let series = profile.step_series();
     let (slow, all) = (series.longest.first()?, saturating_sum(series.kinds.iter().map(|kind| kind.nanos)));
@@ -267,8 +267,8 @@ fn is_wait(call: &str) -> bool {
     call.contains("Synchronize") || copies
 }
 
-/// Returns the wait of the host after which the GPU was idle for the longest total time, and that time. The wait is a
-/// text: the name of the API call, a line break, and the name of the function that made the call.
+/// Returns the wait of the host after which the GPU was idle for the longest total time, and the duration of this idle
+/// time. The wait is a text: the name of the API call, a line break, and the name of the function that made the call.
 fn longest_after_wait(profile: &Profile, samples: &[&Sample]) -> Option<(String, u64)> {
     let mut places: BTreeMap<String, u64> = BTreeMap::new();
     for sample in samples.iter().take(MAX_IDLE_STACKS) {

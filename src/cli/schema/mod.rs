@@ -149,7 +149,7 @@ fn schema() -> Value {
             }
         }
         if LINES.contains(&name.as_str()) {
-            // In objects that are lines, a key without a value is absent and never null.
+            // In the objects of JSON Lines output, a key without a value is absent and never null.
             for property in properties.values_mut() {
                 if let Some(kind) = property["type"].get(0).cloned() {
                     property["type"] = kind;

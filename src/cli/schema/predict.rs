@@ -61,7 +61,7 @@ objects! {
         /// API function that launches the work; null for dependencies other than launches.
         function: Option<String>,
     }
-    /// Starts of GPU work that the recorded dependencies do not explain, with one cause.
+    /// Starts of GPU work with one cause that the recorded dependencies do not explain.
     UnexplainedStartsRow {
         /// Sum of the times by which the starts are later than computed, in ns; null if they are not later.
         time_ns: Option<u64>,

@@ -193,8 +193,8 @@ impl Screen<'_> {
         }
     }
 
-    /// Whether the steps last clearly longer than the time range in which busy and idle time are known. In a trace,
-    /// busy and idle time are known only from the first GPU work.
+    /// Whether the steps last clearly longer than the time range in which busy and idle time are known. In a trace, the
+    /// time range with known busy and idle time begins with the first GPU work.
     fn is_account_partial(&self) -> bool {
         let groups = &self.profile().step_series().groups;
         let (Some(first), Some(last)) = (groups.first(), groups.last()) else { return false };

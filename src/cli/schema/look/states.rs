@@ -73,11 +73,11 @@ objects! {
         duration_ns: u64,
         /// Time in which an operation of the stream ran, in ns.
         busy_ns: u64, busy_percent: f64,
-        /// Time in which the next operation was launched and the stream waited for a CUDA event, in ns.
+        /// Time in which the next operation had been launched and the stream waited for a CUDA event, in ns.
         waiting_ns: u64,
-        /// Time in which the next operation was launched and had not begun for another reason, in ns.
+        /// Time in which the next operation had been launched but had not begun for another reason, in ns.
         pending_ns: u64,
-        /// Time in which the next operation was not launched yet, in ns.
+        /// Time in which the next operation had not been launched yet, in ns.
         idle_ns: u64,
         /// Time after the end of the stream's last operation, in ns.
         finished_ns: u64,
@@ -91,12 +91,12 @@ objects! {
         context: u64, stream: u64,
         /// Time in which an operation of the stream ran, in ns.
         running_ns: u64,
-        /// Time in which the next operation was launched and the stream waited for a CUDA event, in ns.
+        /// Time in which the next operation had been launched and the stream waited for a CUDA event, in ns.
         waiting_ns: u64,
-        /// Time in which the next operation was launched and had not begun, although the stream waited for no known
-        /// CUDA event, in ns.
+        /// Time in which the next operation had been launched but had not begun, although the stream did not wait for a
+        /// known CUDA event, in ns.
         pending_ns: u64,
-        /// Time in which the next operation was not launched yet or its launch is unknown, in ns.
+        /// Time in which the next operation had not been launched yet, or its launch is unknown, in ns.
         idle_ns: u64,
         /// Time after the end of the stream's last operation, in ns.
         finished_ns: u64,
@@ -164,20 +164,20 @@ objects! {
         /// Number of operations with a known launch that begin in the time range that is shown.
         launched: u64,
         p50_ns: Option<u64>, p95_ns: Option<u64>, max_ns: Option<u64>,
-        /// Part of the delays in which earlier work of the stream ran, summed, in ns.
+        /// Sum of the parts of the delays in which earlier work of the stream ran, in ns.
         in_order_ns: u64,
-        /// Part of the delays in which the stream waited for a CUDA event, summed, in ns.
+        /// Sum of the parts of the delays in which the stream waited for a CUDA event, in ns.
         event_ns: u64,
-        /// Part of the delays in which the stream waited for a CUDA event after a kernel that moves data between GPUs,
-        /// summed, in ns.
+        /// Sum of the parts of the delays in which the stream waited for a CUDA event after a kernel that moves data
+        /// between GPUs, in ns.
         collective_ns: u64,
-        /// Part of the delays in which the launch was in flight, summed, in ns.
+        /// Sum of the parts of the delays in which the launch was in flight, in ns.
         launch_latency_ns: u64,
-        /// Part of the delays that the default stream caused, summed, in ns.
+        /// Sum of the parts of the delays that the default stream caused, in ns.
         default_stream_ns: u64,
-        /// Part of the delays in which other streams ran and no other cause is known, summed, in ns.
+        /// Sum of the parts of the delays in which other streams ran and no other cause is known, in ns.
         other_streams_ns: u64,
-        /// Part of the delays with an unknown cause, summed, in ns.
+        /// Sum of the parts of the delays with an unknown cause, in ns.
         unknown_ns: u64,
     }
     /// Figures of one GPU in one part of the window.
