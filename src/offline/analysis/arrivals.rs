@@ -1,33 +1,34 @@
 //! Finds which rank came last to each collective.
 //!
-//! The rank that comes last lets all other ranks wait, so its kernel starts last. Starts of two ranks can be compared
-//! only if both ranks used the same clock. Collectives show whether two ranks used the same clock. No rank leaves a
-//! collective before the last rank has entered it, and data arrives everywhere within microseconds. So on one clock,
-//! the kernels of a collective end at the same time on every rank. Kernels with the same name are paired across ranks
-//! by their position in each rank's order. If the ends of such kernels are more than [`MAX_END_SPREAD_NS`] apart, the
-//! kernels do not belong to one collective, or the clocks differ. In both cases, the result is that the last rank is
-//! unknown.
+//! The rank that comes last lets all other ranks wait, so its kernel starts last. The start times of two ranks can be
+//! compared only if both ranks used the same clock. The kernels of a collective show whether two ranks used the same
+//! clock. No rank leaves a collective before the last rank has entered it, and the data reaches all ranks within
+//! microseconds. If the ranks use one clock, the kernels of a collective therefore end at the same time on every rank.
+//! The n-th kernel with a given name on one rank is paired with the n-th kernel with this name on every other rank. If
+//! the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one collective,
+//! or the clocks of the ranks differ. In both cases, the last rank is reported as unknown.
 //!
-//! Ranks whose kernels end together are the participants of a collective, so the process groups need not be known.
+//! Ranks whose kernels end together are taken as the participants of a collective. Therefore the process groups need
+//! not be known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Maximum time between the ends of one collective on two ranks, in ns.
+/// Maximum time in ns between the ends of a collective's kernels on two ranks.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum delay of the last rank that counts as late, in ns. Smaller delays mean nothing, because many traces round
+/// Minimum delay in ns with which the last rank counts as late. Smaller delays are ignored, because many traces round
 /// times to whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
-/// Minimum share of a name's kernels that must end together with a kernel of another rank, in percent.
+/// Minimum percentage of the kernels with one name that must end together with a kernel of another rank.
 const MIN_MATCHED_PERCENT: usize = 90;
 
-/// Kernel that moves data between ranks.
+/// A kernel that moves data between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveKernel {
-    /// Start, in ns.
+    /// Start of the kernel, in ns.
     pub start: i64,
-    /// End, in ns.
+    /// End of the kernel, in ns.
     pub end: i64,
-    /// Index of the GPU.
+    /// Index of the GPU that ran the kernel.
     pub device: u32,
 }
 
@@ -46,19 +47,20 @@ pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
     pub count: u64,
-    /// Total time by which the rank came after the second last rank, in ns.
+    /// Total time in ns by which this rank came after the second last rank.
     pub behind_next: u64,
     /// Total time that the other ranks waited for this rank, in ns.
     pub others_waited: u64,
 }
 
-/// Arrivals at the collectives whose kernels have one name and which one set of ranks entered.
+/// Arrivals at the collectives that have the same kernel name and the same participating ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
-    /// Ranks that came last to at least one collective. A rank counts only if it came after the second last rank by
-    /// more than the time between the first and the last end of the collective's kernels.
+    /// Lateness of each rank that came last to at least one collective. A rank counts as last only if its delay after
+    /// the second last rank exceeds both the minimum lateness and the time between the first and the last end of the
+    /// collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
 }
 
@@ -67,23 +69,24 @@ pub struct Arrivals {
 pub enum NotComparable {
     /// Two ranks ran different numbers of kernels, each given as (rank, number of kernels).
     Counts((u32, u64), (u32, u64)),
-    /// The kernels of two ranks end this many ns apart (median over the kernels). The fields are (rank, rank, ns).
+    /// The kernels of two ranks end this many ns apart, as the median over the kernels. The fields are (rank, rank,
+    /// ns).
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),
 }
 
-/// Result for the kernels of one name.
+/// Which ranks came last to the collectives with one kernel name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectiveArrivals {
     /// Arrivals for each set of participating ranks, the most frequent set first.
     Known(Vec<(BTreeSet<u32>, Arrivals)>),
-    /// The reason why the last rank is unknown.
+    /// Reason why the last rank is unknown.
     Unknown(NotComparable),
 }
 
-/// Compares the arrivals of the ranks for each kernel name. Names that only one rank has are omitted. A rank counts as
-/// late only if it came after the second last rank by more than `clock_error`, in ns.
+/// Compares the arrivals of the ranks for each kernel name. Kernel names that occur on only one rank are omitted. A
+/// rank counts as late only if it came after the second last rank by more than `clock_error`, in ns.
 pub fn compare_arrivals(
     ranks: &BTreeMap<u32, CollectiveKernels>,
     clock_error: i64,
@@ -154,8 +157,8 @@ impl Arrivals {
     }
 }
 
-/// Returns the two ranks whose kernel ends differ most. The ends of each rank are compared with those of the first
-/// rank, by the median difference.
+/// Returns the two ranks whose kernel ends differ most. The kernel ends of each rank are compared with the kernel ends
+/// of the first rank, and the median difference counts.
 fn most_different(ranks: &[(u32, &[CollectiveKernel])]) -> NotComparable {
     let median = |kernels: &[CollectiveKernel]| {
         let ends = kernels.iter().zip(ranks[0].1);
@@ -185,8 +188,8 @@ mod tests {
         compare_arrivals(&ranks, 0).remove("all").expect("two ranks have it")
     }
 
-    /// A rank that came last, as four values: the rank, how often it came last, total time in us that it came after the
-    /// second last rank, and total time in us that the other ranks waited.
+    /// A rank that came last, as four values: the rank, how often it came last, its total delay in us after the second
+    /// last rank, and the total time in us that the other ranks waited.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.
@@ -202,8 +205,9 @@ mod tests {
 
     #[test]
     fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_other_ranks() {
-        // Rank 2 comes 30 us after rank 0 and 50 us after rank 1. In the second collective, rank 0 is last. In the
-        // third one, no rank is clearly last, because the ends differ by 3 us.
+        // In the first collective, rank 2 comes 30 us after rank 0 and 50 us after rank 1. In the second collective,
+        // rank 0 is last. In the third collective, no rank is clearly last, because the ends of the kernels differ by 3
+        // us.
         let arrivals = compare(&[
             &[(20, 60), (190, 200), (300, 321)],
             &[(0, 60), (100, 201), (301, 320)],

@@ -1,9 +1,11 @@
-//! Finds idle time that launches without a recorded activity may explain. A stream runs its operations in order. If an
-//! operation begins late although all recorded operations before it had ended, unrecorded work may have run between the
-//! two. A few launches without an activity can account for most of the idle time.
+//! Finds idle time of GPUs that launches without a recorded activity may explain. A stream runs its operations in
+//! order. An operation may begin late although all recorded operations before it had ended. In this case, unrecorded
+//! work may have run in the pause before the operation. A few launches without an activity can account for most of the
+//! idle time.
 //!
-//! In a trace, a graph launch without an activity may have run until the start of the next work that its thread launched, even
-//! if that work was launched late: if a tool records no kernels of graphs, the host looks late while a graph runs.
+//! Some tools do not record the kernels of graphs. In their traces, the host seems to launch late while a graph runs.
+//! So a graph launch without an activity may have run until the start of the next work that its thread launched, even
+//! if this next work was launched late.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -11,15 +13,15 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Denominator N: such idle time must take at least 1/N of the steady part of the run. The findings about lost time use
-/// the same limit.
+/// Denominator N: idle time that such launches may explain must take at least 1/N of the steady part of the run. The
+/// findings about lost time use the same limit.
 const MIN_PART: u64 = 50;
 
 /// A stretch of time: device, start and end in ns.
 type Stretch = (DeviceId, u64, u64);
 
-/// Stores in `profile` the idle time that launches without an activity may explain, if it is more than half of the idle
-/// time.
+/// Stores in `profile` the idle time that launches without an activity may explain. It is stored only if it is more
+/// than half of the total idle time.
 pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
     let is_trace = profile.coverage().is_trace;
     let is_graph = |launched: &Launched| is_trace && profile.launches_graph(launched.context);
@@ -62,8 +64,8 @@ pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
 struct LaunchedWork {
     thread: ThreadId,
     device: DeviceId,
-    /// For each operation, in launch order: launch time, start, and latest end of all operations up to and including
-    /// this one.
+    /// Launch time, start and latest end for each operation, in launch order. The latest end is taken over this
+    /// operation and all earlier operations.
     works: Vec<(u64, u64, u64)>,
 }
 
@@ -92,8 +94,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// For a launch without an activity, returns the longest time for which the next operation launched on a stream waited
-/// although all operations launched earlier had ended.
+/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, this is the
+/// time that the next launched operation waited although all operations launched before it had ended.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);
@@ -116,7 +118,8 @@ fn until_next_work(streams: &[LaunchedWork], thread: ThreadId, time: u64) -> Opt
     starts.min_by_key(|(.., start)| *start).filter(|(_, from, start)| from < start)
 }
 
-/// Returns the busy time of the devices of `waits` within `waits`, which must be sorted and must not overlap.
+/// Returns for how long in ns the devices were busy within the stretches `waits`. The stretches must be sorted and must
+/// not overlap.
 fn busy_within(work: &WorkSpans, waits: &[Stretch]) -> u64 {
     let mut spans: Vec<Stretch> =
         work.spans.iter().map(|span| (work.streams.key(span).0, span.start, span.end)).collect();

@@ -1,8 +1,9 @@
-//! Measures communication between GPUs, and its *exposed* part, which is the time in which a GPU communicated and did
-//! not compute. If all communication overlapped with computation, a job would be faster by the exposed time.
+//! Measures the communication between GPUs. The *exposed* part of the communication is the time in which a GPU
+//! communicated but did not compute. If all communication overlapped with computation, a job would be faster by the
+//! exposed time.
 //!
-//! Communication kernels are recognised by name (or by marks in the trace), because nothing else identifies them. A
-//! communication kernel also waits for its peer GPUs, and its duration does not distinguish waiting from moving data.
+//! Communication kernels are recognised by their names or by marks in the trace, because nothing else identifies them.
+//! A communication kernel also waits for its peer GPUs. Its duration includes both the waiting and the moving of data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,9 +15,10 @@ use gpuflame_model::record::{CopyKind, DeviceId, Work};
 /// Criteria that identify communication kernels.
 #[derive(Clone, Debug, Default)]
 pub struct CommunicationFilter {
-    /// Substrings of kernel names, matched case-insensitively. If there are patterns, they replace all other criteria.
+    /// Substrings of kernel names, matched case-insensitively. If `patterns` is not empty, all other criteria are
+    /// ignored.
     pub patterns: Vec<String>,
-    /// Names of the kernels that the trace marks as collectives.
+    /// Names of kernels that the trace marks as collectives.
     pub collectives: BTreeSet<String>,
 }
 
@@ -61,7 +63,7 @@ const AMD_COPY_KERNELS: [&str; 2] = ["__amd_rocclr_copy", "__amd_rocclr_fill"];
 pub enum WorkClass {
     /// An operation that moves data between GPUs.
     Communication,
-    /// Any other kernel, or a graph.
+    /// A kernel of neither other class, or a graph.
     Computation,
     /// A copy or a fill. AMD's runtime may use kernels for copies and fills.
     Memory,
@@ -78,15 +80,15 @@ pub struct Communication {
     pub computation: u64,
 }
 
-/// Communication operations that one stack launched.
+/// Sums of the communication operations that one stack launched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackShare {
     /// Total duration of the stack's communication operations, in ns.
     pub nanos: u64,
     /// Number of the stack's communication operations.
     pub count: u64,
-    /// Stack's share of the exposed time, in ns. If several communication operations run at the same time, the exposed
-    /// time goes to the one that began first.
+    /// The stack's share of the exposed communication time, in ns. If several communication operations run at the same
+    /// time, the exposed time is assigned to the operation that began first.
     pub exposed: u64,
 }
 
@@ -165,7 +167,7 @@ impl DeviceSpans {
     }
 }
 
-/// Union of time spans: disjoint and sorted by start.
+/// Union of time spans, stored as disjoint spans sorted by start.
 #[derive(Debug, Default)]
 struct SpanUnion(Vec<(u64, u64)>);
 
@@ -183,7 +185,7 @@ impl SpanUnion {
     }
 
     /// Returns the total time in ns in which the union overlaps `from..to`. The search begins at index `first` and
-    /// advances it, so successive calls must pass spans in ascending order.
+    /// advances this index. Therefore successive calls must pass spans in ascending order.
     fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;

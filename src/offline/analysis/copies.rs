@@ -1,4 +1,4 @@
-//! Sums copies by their direction and by the kinds of memory that they read and write.
+//! Sums up copies, grouped by direction and by the kinds of memory that they read and write.
 
 use std::collections::BTreeMap;
 
@@ -6,14 +6,14 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{CopyPath, Profile, Weight};
 use gpuflame_model::record::{Activity, CopyDetail, CorrelationId, Detail, Work};
 
-/// Sums of the copies that have usable times, grouped by path (direction and kinds of memory). The sums are collected
-/// from joined rows.
+/// Sums of the copies with usable times, grouped by path (device, direction and kinds of memory). The sums are
+/// collected from joined rows.
 #[derive(Debug, Default)]
 pub struct CopySums(BTreeMap<CopyPath, Weight>);
 
 impl CopySums {
     /// Reads the copies from the sums that a process wrote on exit. Returns `None` if the sums contain copies without
-    /// their paths, as files of earlier versions do.
+    /// paths, as in files written by earlier versions.
     pub fn from_sums(profile: &Profile) -> Option<Self> {
         let mut all = Self::default();
         for (path, weight) in profile.copies() {

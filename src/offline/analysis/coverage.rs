@@ -1,5 +1,5 @@
-//! Computes the share of launches whose GPU work was recorded, for each step of a run. Stored sums contain no times, so
-//! this module collects launch times and busy times while rows are joined.
+//! Computes the share of launches whose GPU work was recorded, for each step of a run. Launch times and busy times are
+//! collected while rows are joined, because stored sums contain no times.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +12,17 @@ use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, DeviceId, GpuContextId, IdMap, Row, StepSpans, ThreadId,
 };
 
-/// Minimum time in ns by which a wait for a GPU must return after the end of the recorded work to count as late. In the
-/// traces that we have, waits return 5 to 100 us after the end of the work.
+/// A wait for a GPU counts as late if it returns more than this many ns after the end of the recorded work. In the
+/// traces examined so far, waits return 5 to 100 us after the end of the work.
 const MIN_LATE_NS: u64 = 200_000;
-/// Minimum number of late waits that shows that GPU work was not recorded. A single wait can be late for many reasons.
+/// Minimum number of late waits for the conclusion that some GPU work was not recorded. Fewer late waits prove nothing,
+/// because a single wait can be late for many reasons.
 const MIN_LATE_WAITS: u64 = 3;
-/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. With this limit, a
-/// thread that is sometimes preempted has no effect.
+/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. This limit
+/// prevents a wrong conclusion when a waiting thread is sometimes preempted.
 const MIN_LATE_PART: u64 = 2;
-/// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities, because
-/// this is also evidence of missing rows.
+/// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities. The
+/// limit can be lower in this case, because the different numbers also suggest missing rows.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launch times and the times in which the GPU was busy.
@@ -41,7 +42,7 @@ pub struct StepCoverage {
 /// Substrings of the names of API calls that submit host functions to streams.
 const HOST_FUNCTION_CALLS: [&str; 2] = ["LaunchHostFunc", "StreamAddCallback"];
 
-/// Device and CUDA context of the GPU work, for as long as all work belongs to one CUDA context.
+/// Device and CUDA context of all GPU work, if it all belongs to one CUDA context.
 #[derive(Debug, Default)]
 enum WorkPlace {
     #[default]
@@ -60,8 +61,8 @@ impl WorkPlace {
     }
 }
 
-/// Minimum and maximum number of activities per launch, for each stack. A launch is counted only if its activities are
-/// neighbours in the data.
+/// Minimum and maximum number of activities per launch, for each launch context (stack and API call). The activities of
+/// one launch must follow each other in the data to be counted together.
 #[derive(Debug, Default)]
 struct GraphSizes {
     last: Option<(Launched, u32)>,
@@ -85,7 +86,7 @@ impl GraphSizes {
         *known = (known.0.min(count), known.1.max(count));
     }
 
-    /// Whether any stack launched graphs that led to different numbers of activities.
+    /// Whether graph launches of any one stack led to different numbers of activities.
     fn differ(mut self, profile: &Profile) -> bool {
         if let Some((last, count)) = self.last.take() {
             Self::note(&mut self.of_stacks, last.context, count);
@@ -97,14 +98,14 @@ impl GraphSizes {
 /// Facts about a stack that made launches.
 #[derive(Clone, Copy)]
 struct LaunchFacts {
-    /// Whether the stack's launches must have GPU work.
+    /// Whether each launch by this stack must lead to GPU work.
     is_required: bool,
     /// Time of the last launch of the stack's thread for which GPU work was recorded.
     last_covered: Option<u64>,
     thread: Option<ThreadId>,
 }
 
-/// Counts of the launches before a given time, and the latest end of GPU work that begins before it.
+/// Counts of the launches before a given time, and the latest end of the GPU work that begins before this time.
 #[derive(Clone, Copy, Default)]
 struct Before {
     sum: LaunchCoverage,
@@ -141,15 +142,15 @@ impl Sink for StepCoverage {
 }
 
 impl StepCoverage {
-    /// Notes that the program submitted host functions to streams. Call this if data other than the rows shows such
-    /// calls.
+    /// Notes that the program submitted host functions to streams. Call this function if data other than the rows shows
+    /// such calls.
     pub fn note_host_functions(&mut self) {
         self.has_host_functions = true;
     }
 
-    /// Returns the coverage of the whole run and of its steps. `is_trace` means that another tool recorded the run. If
-    /// `is_trace` is false, the counts of the whole run are read from the profile, so that they equal the counts in the
-    /// stored sums.
+    /// Returns the launch coverage of the whole run and of its steps. `is_trace` means that another tool recorded the
+    /// run. If `is_trace` is false, the counts of the whole run are read from the profile, so that they equal the
+    /// counts in the stored sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();
         spans.sort_unstable();
@@ -159,10 +160,10 @@ impl StepCoverage {
         let mut before = vec![Before::default(); bounds.len()];
         let last_end = self.note_busy(&bounds, &mut before);
         let waits = match self.place {
-            // Stored sums do not contain single waits, and an analysis of sums must give the same answers as an
-            // analysis of rows.
+            // Waits are used only for traces, because stored sums contain no single waits. An analysis of stored sums
+            // must give the same answers as an analysis of rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
-            // With several CUDA contexts, it is unknown which one a thread waited for.
+            // If there are several CUDA contexts, it is unknown for which of them a thread waited.
             _ => DeviceWaits::default(),
         };
         let (all, waited_without_work) =
@@ -171,12 +172,13 @@ impl StepCoverage {
             |time: u64| bounds.binary_search(&time).map_or_else(|_| Before::default(), |at| before[at]);
         let all = if is_trace { all } else { profile.coverage().all };
         let has_graphs_of_two_sizes = is_trace && std::mem::take(&mut self.graph_sizes).differ(profile);
-        // A wait also lasts until the host functions in the streams have finished, which are not GPU work.
+        // A wait also lasts until the host functions in the streams have finished. Host functions are not GPU work, so
+        // such waits prove nothing.
         let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
         let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
         let Self { activities, untimed, .. } = self;
-        // Stored sums do not count activities without times, and an analysis of rows must give the same answers as an
-        // analysis of sums.
+        // Activities without times are counted only for traces, because stored sums do not count them. An analysis of
+        // rows must give the same answers as an analysis of stored sums.
         let untimed = if is_trace { untimed } else { 0 };
         let steps_count = spans.len() as u64;
         let mut coverage = Coverage {
@@ -203,16 +205,16 @@ impl StepCoverage {
                 coverage.empty_steps.push(step);
             }
         }
-        // A single step may be a mark before or after the GPU work. A window that replaces missing steps may contain no
-        // GPU work. Neither such a step nor such a window is reported as an empty step.
+        // A single step may be a mark before or after the GPU work. If there are no steps, a window replaces them, and
+        // the window may contain no GPU work. Neither case is reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
         coverage
     }
 
-    /// Stores for each bound the end of the last stretch of GPU work that begins before the bound, or 0 if there is
-    /// none. Returns the end of all GPU work.
+    /// For each bound, stores the end of the last stretch of GPU work that begins before the bound, or 0 if no such
+    /// stretch exists. Returns the end of all GPU work.
     fn note_busy(&self, bounds: &[u64], before: &mut [Before]) -> u64 {
         let (mut next, mut until) = (0, 0);
         self.busy.each_merged(|start, end| {
@@ -232,8 +234,8 @@ impl StepCoverage {
         self.has_host_functions || self.launches.iter().any(|launch| submits(call(profile, launch.context)))
     }
 
-    /// Returns the waits for the GPU that returned long after all recorded work had ended. Returns `None` unless their
-    /// number and their total time exceed the limits above, which shows that work was not recorded.
+    /// Returns the sums of the late waits, which are waits for the GPU that returned long after all recorded work had
+    /// ended. If late waits are too few or too short in total to show that work was not recorded, returns `None`.
     fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
         let waits = waits.by_start();
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
@@ -242,7 +244,7 @@ impl StepCoverage {
         // Counts the late waits that returned before `time`, at which the next GPU work begins.
         let mut note = |until: u64, time: u64| {
             while let Some(&(start, end)) = waits.get(next).filter(|(_, end)| *end <= time) {
-                // If several threads wait at the same time, this time counts once.
+                // Time in which several threads wait counts only once.
                 let nanos = end.saturating_sub(start.max(until).max(returned));
                 if until > 0 && nanos > MIN_LATE_NS {
                     late.count += 1;
@@ -264,8 +266,8 @@ impl StepCoverage {
         (is_often && late.nanos.saturating_mul(part) > window).then_some(late)
     }
 
-    /// Stores for each bound the counts of the launches before it. Returns the counts of all launches, and the number
-    /// of launches that have no recorded work although `waits` proves that their work has ended.
+    /// For each bound, stores the counts of the launches before the bound. Returns the counts of all launches, and the
+    /// number of launches without recorded work although `waits` proves that their work had ended.
     fn note_launches(
         &self,
         profile: &Profile,
@@ -283,7 +285,7 @@ impl StepCoverage {
             }
             let Some(facts) = facts.get(&launch.context) else { return };
             // The last work that a thread launched while the GPU still ran earlier work may have been queued when
-            // recording ended. If the thread waited for this work, the work was not queued any more.
+            // recording ended. If the thread waited for this work, the work was no longer queued when recording ended.
             let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
             let mut is_queued = !launch.is_covered
                 && launch.time < last_end
@@ -301,7 +303,7 @@ impl StepCoverage {
     }
 
     fn launch_facts(&self, profile: &Profile) -> IdMap<ContextId, LaunchFacts> {
-        // For each stack, the time of the last launch whose GPU work was recorded.
+        // Time of the last launch whose GPU work was recorded, for each launch context (stack and API call).
         let mut last: IdMap<ContextId, Option<u64>> = IdMap::default();
         for launch in self.launches.iter() {
             let known = last.entry(launch.context).or_default();
@@ -314,7 +316,7 @@ impl StepCoverage {
             *known = (*known).max(*time);
         }
         let facts = |(context, time): (ContextId, Option<u64>)| {
-            // A graph launch must have work if work of this graph was recorded at least once.
+            // A graph launch must lead to work if the work of this graph was recorded at least once.
             let is_graph = time.is_some() && profile.launches_graph(context);
             let is_required = profile.requires_activity(context) || is_graph;
             let last_covered = of_thread.get(&thread(context)).copied().flatten();
@@ -342,8 +344,8 @@ mod tests {
     fn steps_with_lost_launches_and_steps_without_work_are_found() {
         let mut sums = StepCoverage::default();
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
-        // Step 0 has two launches with GPU work. Step 1 has no launch. Step 2 has two launches, and the work of one was
-        // not recorded.
+        // Step 0 has two launches with GPU work. Step 1 has no launch. Step 2 has two launches, and the work of one
+        // launch was not recorded.
         for time in [10, 20, 210] {
             sums.matched(launch(time), false);
         }
@@ -359,7 +361,8 @@ mod tests {
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
         let mut sums = StepCoverage::default();
         sums.matched(launch(10), false);
-        // The GPU is busy until 500. A launch before 500 may still be queued; a launch after 500 has lost its work.
+        // The GPU is busy until 500. The work of a launch before 500 may still be queued. The work of a launch after
+        // 500 was not recorded.
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));

@@ -1,4 +1,5 @@
-//! Measures launch delays: the time from the API call that launched GPU work to the start of this work on the GPU.
+//! Measures launch delays. A launch delay is the time from the API call that launched GPU work to the start of this
+//! work on the GPU.
 
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{self, Profile};
@@ -22,7 +23,8 @@ impl LaunchDelays {
         all
     }
 
-    /// Iterates over the kinds of GPU work that were launched while recording, in no particular order.
+    /// Iterates over the launch delays for each kind of GPU work that was launched while recording, in no particular
+    /// order.
     pub fn iter(&self) -> impl Iterator<Item = (Work, &WorkDelays)> {
         self.0.iter().map(|(work, delay)| (*work, delay))
     }
@@ -34,12 +36,12 @@ impl WorkDelays {
         self.0.histogram.count()
     }
 
-    /// Returns the total of the delays, in ns.
+    /// Returns the total of the launch delays, in ns.
     pub fn sum(&self) -> u64 {
         self.0.sum
     }
 
-    /// Returns the maximum delay, in ns.
+    /// Returns the maximum launch delay, in ns.
     pub fn max(&self) -> u64 {
         self.0.max
     }
@@ -50,12 +52,12 @@ impl WorkDelays {
         self.0.started_before_call
     }
 
-    /// Returns the average delay, in ns.
+    /// Returns the average launch delay, in ns.
     pub fn average(&self) -> u64 {
         self.sum() / self.count().max(1)
     }
 
-    /// Returns the `percent`th percentile of the delays in ns, with an error of at most 0.8 %.
+    /// Returns the `percent`th percentile of the launch delays in ns, with an error of at most 0.8 %.
     pub fn percentile(&self, percent: u8) -> u64 {
         self.0.histogram.percentile(percent).min(self.max())
     }

@@ -1,7 +1,7 @@
 //! Finds the API calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
 //!
-//! The host measures the times of such calls itself, so these times are evidence about the GPU's rows. When such a call
-//! returns, all GPU work that its thread launched earlier has ended.
+//! The host measures the times of such calls itself, so these times can show that rows about the GPU are missing. When
+//! such a call returns, all GPU work that its thread launched earlier has ended.
 
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
@@ -17,12 +17,12 @@ fn is_device_wait(call: &str) -> bool {
     DEVICE_WAITS.iter().any(|wait| call.contains(wait))
 }
 
-/// All API calls that waited, in the order in which their rows were read: start, end and launch context.
+/// All API calls that waited, as (start, end, launch context), in the order in which their rows were read.
 #[derive(Debug, Default)]
 pub(super) struct WaitCalls(Vec<(u64, u64, ContextId)>);
 
 impl WaitCalls {
-    /// Stores a call that waited; ignores all other rows.
+    /// Stores the row if it describes a call that waited. All other rows are ignored.
     pub(super) fn add(&mut self, row: &Row<'_>) {
         if let Row::Wait(Wait { time, duration, context, .. }) = *row
             && self.0.len() < MAX_WAITS
@@ -31,7 +31,7 @@ impl WaitCalls {
         }
     }
 
-    /// Returns the calls that waited for all work of a GPU, and drops calls that waited for less.
+    /// Returns the calls that waited for all work of a GPU. Calls that waited for less are omitted.
     pub(super) fn of_devices(&self, profile: &Profile) -> DeviceWaits {
         let wait = |&(start, end, context): &(u64, u64, ContextId)| {
             let thread = profile.context(context)?.thread;
@@ -52,7 +52,7 @@ impl DeviceWaits {
         self.0.is_empty()
     }
 
-    /// For the first wait of `thread` that began at `time` or later, returns the time at which this wait ended.
+    /// Finds the first wait of `thread` that began at `time` or later, and returns the time at which this wait ended.
     pub(super) fn end_after(&self, thread: ThreadId, time: u64) -> Option<u64> {
         let at = self.0.partition_point(|&(of, start, _)| (of, start) < (thread, time));
         self.0.get(at).filter(|(of, ..)| *of == thread).map(|(.., end)| *end)

@@ -1,18 +1,18 @@
-//! Stacks of the host's threads between the API calls that launch GPU work or wait for it.
+//! Collects the stacks of the host's threads for the times between API calls that launch GPU work or wait for GPU work.
 //!
-//! In traces of other tools, rows contain the stack of a thread over time. Recordings contain only the calls that
-//! allocate, free or wait.
+//! In traces of other tools, rows contain the stack of a thread over time. Recordings made by gpuflame contain only the
+//! calls that allocate, free or wait.
 
 use super::findings::HostStates;
 use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Activity, ContextId, CorrelationId, HostCallSpan, IdMap, Row, ThreadId};
 
-/// A [`Sink`] that stores the rows of a [`HostHistory`].
+/// A [`Sink`] that stores the rows from which a [`HostHistory`] is created.
 #[derive(Debug, Default)]
 pub struct HostHistoryRows {
     states: HostStates,
-    /// Calls as (start, end, stack), in the order of their ends.
+    /// Host calls as (start, end, stack), in the order of their ends.
     calls: Vec<(u64, u64, ContextId)>,
 }
 
@@ -24,7 +24,8 @@ impl Sink for HostHistoryRows {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::HostState(_) => self.states.row(row),
-            // If there are states, their rows come first. The states include the calls, so calls are not stored.
+            // Calls are not stored if there are rows about states. Those rows come first, and the states include the
+            // calls.
             Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
                 self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
             }
@@ -37,12 +38,12 @@ impl Sink for HostHistoryRows {
 #[derive(Debug, Default)]
 pub struct HostHistory {
     states: HostStates,
-    /// Calls of each thread, sorted by start. Calls of one thread do not overlap.
+    /// Host calls of each thread, sorted by start. Calls of one thread do not overlap.
     calls: IdMap<ThreadId, Vec<(u64, u64, ContextId)>>,
 }
 
 impl HostHistory {
-    /// Creates the history of a run with this profile.
+    /// Creates the history of a run from its stored rows and its profile.
     pub fn new(rows: HostHistoryRows, profile: &Profile) -> Self {
         let HostHistoryRows { states, calls: mut all } = rows;
         // If two calls begin at the same time, the outer call comes first.
@@ -60,7 +61,7 @@ impl HostHistory {
     }
 
     /// Returns the known stacks of `thread` between `from` and `to` (ns since 1970) as (start, end, stack), sorted by
-    /// start. The returned times do not overlap, even if rows of a damaged file do.
+    /// start. The returned time ranges do not overlap, even if rows of a damaged file overlap.
     pub(super) fn during(
         &self,
         thread: ThreadId,

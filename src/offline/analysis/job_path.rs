@@ -6,10 +6,11 @@
 //! path     |--------- more work (rank 1) -------|== AllReduce ===|-- work --|
 //! ```
 //!
-//! The graphs of all ranks are moved to one clock and become one graph. A collective moves data only after the last
-//! rank has entered it. The graph has a moment for this last arrival: after the begin of the collective on every rank,
-//! and before its end on every rank. If a rank enters before the last rank by no more than the clock error, this rank
-//! counts as last for its own kernel. The path then stays on this rank.
+//! The times in the graphs of all ranks are converted to one clock, and the graphs are joined into one graph. A
+//! collective moves data only after the last rank has entered it. The joined graph has a moment for this last arrival.
+//! The moment comes after the begin and before the end of the collective on every rank. If a rank enters before the
+//! last rank by no more than the clock error, this rank counts as last for its own kernel. In this case, the path stays
+//! on this rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -29,20 +30,20 @@ pub struct JobRank<'a> {
     pub path: &'a CriticalPath,
     /// Instructions of the rank.
     pub list: &'a InstructionList,
-    /// Stacks of the rank's threads between their API calls.
+    /// Stacks of the rank's threads in the times between API calls.
     pub history: &'a HostHistory,
-    /// Names of the rank's stacks.
+    /// Profile of the rank, which contains the names in its stacks.
     pub profile: &'a Profile,
-    /// Collectives of the rank.
+    /// Collectives in which the rank takes part.
     pub collectives: &'a [RankCollective],
-    /// Time in ns to add to the rank's times to move them to the job's clock.
+    /// Time in ns to add to the rank's times. The addition converts them to the job's clock.
     pub shift: i64,
 }
 
-/// A collective operation as one rank runs it.
+/// A collective operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCollective {
-    /// Index of the collective in the job, from 0. Ranks with the same index meet in this collective.
+    /// Index of the collective in the job, from 0. The index is the same on all ranks that meet in this collective.
     pub collective: usize,
     /// Index of the rank's instruction that runs the collective.
     pub instruction: u32,
@@ -69,8 +70,8 @@ pub struct JobPath {
 }
 
 impl JobPath {
-    /// Finds the path. `clock_error` is the maximum error of the clocks in ns. Returns `None` if all ranks together
-    /// have more than 2^32 moments, calls or instructions.
+    /// Finds the critical path of a job. `clock_error` is the maximum error of the clocks in ns. Returns `None` if all
+    /// ranks together have more than 2^32 moments, calls or instructions.
     pub fn new(ranks: &[JobRank<'_>], clock_error: u64) -> Option<Self> {
         let mut joined = Joined { clock_error, ..Joined::default() };
         for rank in ranks {
@@ -101,14 +102,14 @@ impl JobPath {
         Some(Self { path, starts, last_ranks })
     }
 
-    /// The path. The path's instructions and calls are numbered over all ranks; [`in_rank`](Self::in_rank) finds the
-    /// rank of each.
+    /// Returns the critical path. Its instruction and call indexes count over all ranks. The function
+    /// [`in_rank`](Self::in_rank) finds the rank for an index.
     pub fn path(&self) -> &CriticalPath {
         &self.path
     }
 
     /// Returns the index of the rank that `part` belongs to, and the part with the rank's own instruction and call
-    /// indexes. Times remain on the job's clock.
+    /// indexes. The times in the part remain on the job's clock.
     pub fn in_rank(&self, part: &PathPart) -> (usize, PathPart) {
         let (rank, what) = match part.what {
             What::Instruction(number) => {
@@ -132,17 +133,18 @@ impl JobPath {
         (rank, PathPart { what, ..*part })
     }
 
-    /// For an instruction of the job, returns the index of its rank, and the index of the instruction in that rank.
+    /// Converts the index of an instruction in the job. Returns the index of the instruction's rank, and the index of
+    /// the instruction in that rank.
     pub fn instruction(&self, number: u32) -> (usize, u32) {
         self.starts.instruction(number)
     }
 
-    /// Returns the index of the rank that made a call of the job.
+    /// Returns the index of the rank that made the call with this index in the job.
     pub fn call(&self, at: u32) -> usize {
         self.starts.call(at).0
     }
 
-    /// Returns the rank for which a part of the path waited in a collective; `None` for other parts.
+    /// Returns the rank for which a part of the path waited in a collective, or `None` if the part is not such a wait.
     pub fn waited_for(&self, part: &PathPart) -> Option<LastRank> {
         let edge = self.path.edges().get(part.edge? as usize)?;
         let from = &self.path.moments()[edge.from as usize];
@@ -183,7 +185,7 @@ impl InstructionFacts for JobFacts<'_> {
     }
 }
 
-/// Begin and end of a collective on one rank, and the edge between them.
+/// Begin and end of a collective's kernel on one rank, and the position of the edge between them.
 #[derive(Clone, Copy)]
 struct Member {
     /// Index of the rank.
@@ -193,7 +195,7 @@ struct Member {
     work: usize,
 }
 
-/// Graphs of several ranks that become one.
+/// Graphs of several ranks, joined into one graph.
 #[derive(Default)]
 struct Joined {
     graph: Graph,
@@ -254,8 +256,8 @@ impl Joined {
         Some(())
     }
 
-    /// Stores where the collectives of the rank that was added last begin and end. The rank's edges begin at index
-    /// `first_edge`, and its instructions at index `first`.
+    /// Stores the moments at which the collectives of the rank that was added last begin and end. The rank's edges
+    /// start at index `first_edge`, and its instructions start at index `first`.
     fn note_collectives(&mut self, first_edge: usize, first: u32, collectives: &[RankCollective]) {
         let rank = self.starts.0.len() - 1;
         let mut found: HashMap<u32, Member> = HashMap::new();
@@ -272,7 +274,7 @@ impl Joined {
         }
     }
 
-    /// Adds the moment at which the last rank enters a collective, and the edges to and from it.
+    /// Adds the moment at which the last rank enters a collective, and the edges to and from this moment.
     fn add_collective(&mut self, collective: usize, members: &[Member]) {
         let mut begins: Vec<(u64, usize, MomentId)> =
             members.iter().map(|one| (self.graph.time(one.begin), one.rank, one.begin)).collect();
@@ -281,8 +283,8 @@ impl Joined {
         let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
-        // Edges lead to this moment from moments of the same time, and from it only to later moments. So the rank
-        // `u32::MAX` sorts the moment correctly.
+        // Edges lead to this moment from moments with the same or an earlier time, and lead from it only to later
+        // moments. So the sort key `u32::MAX` in the field `rank` puts the moment in the correct place.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

@@ -1,4 +1,4 @@
-//! Decides whether files are ranks of one job, and which ranks are missing.
+//! Decides whether several files come from ranks of one job, and which ranks are missing.
 //!
 //! Files are rejected only if there is proof that they belong to different programs. Proof means that the files state
 //! different numbers of ranks, or that some files have no kernel name in common with the other files. Ranks of one
@@ -18,7 +18,7 @@ pub struct JobMember {
     pub kernels: BTreeSet<String>,
 }
 
-/// Proof that two members, given by their indexes, belong to different programs.
+/// Proof that two members of an assumed job, given by their indexes, belong to different programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobDifference {
     /// The files of the two members state different numbers of ranks.
@@ -27,7 +27,7 @@ pub enum JobDifference {
     NoCommonKernel(usize, usize),
 }
 
-/// Returns a proof that the members do not all belong to one program, if there is one.
+/// Returns proof that the members do not all belong to one program, or `None` if there is no such proof.
 pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     let mut sized = (0..).zip(members).filter_map(|(at, member)| Some((at, member.world_size?)));
     if let Some((first, size)) = sized.next()
@@ -51,7 +51,7 @@ pub fn find_difference(members: &[JobMember]) -> Option<JobDifference> {
     Some(JobDifference::NoCommonKernel(first, other))
 }
 
-/// Returns the smallest index in the group that contains `at`.
+/// Returns the smallest index in the group that contains `at`. This index identifies the group.
 fn group_of(groups: &mut [usize], mut at: usize) -> usize {
     while groups[at] != at {
         groups[at] = groups[groups[at]];
@@ -92,14 +92,14 @@ mod tests {
             (vec![member(8, &["a"]), member(8, &["a", "b"])], None),
             (vec![member(8, &["a"]), member(None, &["a"]), member(2, &["a"])], Some(WorldSize(0, 2))),
             (vec![member(None, &["a"]), member(None, &["b"])], Some(NoCommonKernel(0, 1))),
-            // Stages of a pipeline: the first and the second one share no kernel, but the third one shares kernels with
-            // each.
+            // The members are stages of a pipeline. The first and the second stage share no kernel, but the third stage
+            // shares kernels with both.
             (vec![member(None, &["a", "b"]), member(None, &["c", "d"]), member(None, &["b", "c"])], None),
             (
                 vec![member(None, &["a", "b"]), member(None, &["c"]), member(None, &["b"])],
                 Some(NoCommonKernel(0, 1)),
             ),
-            // A rank without kernels is not evidence of another program.
+            // A rank without kernels does not show that the files belong to different programs.
             (vec![member(None, &["a"]), member(None, &[]), member(None, &["a"])], None),
             (vec![member(None, &[]), member(None, &[])], None),
             (vec![member(4, &["a"])], None),

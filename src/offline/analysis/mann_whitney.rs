@@ -1,7 +1,8 @@
-//! Compares two sets of durations by their order alone, with the rank sum test of Mann, Whitney and Wilcoxon. A single
-//! extreme duration hardly changes the result, for example a first step that waits for another rank to start.
+//! Compares two sets of durations with the rank sum test of Mann, Whitney and Wilcoxon, which uses only the order of
+//! the durations. So a single extreme duration hardly changes the result, for example a first step that waits for
+//! another rank to start.
 
-/// Two-sided quantile of the normal distribution for a probability of 0.01.
+/// Two-sided quantile of the standard normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
 /// Sorts the durations of all sets together, and returns the average position of each set's durations, on a scale from
@@ -38,11 +39,11 @@ pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     let ties: f64 =
         all.chunk_by(|a, b| a == b).map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum();
     let total = n + m;
-    // Variance of the number of pairs in which the duration of `one` is longer, with the correction for equal
-    // durations.
+    // Variance of the number of pairs in which the duration from `one` is longer than the duration from `other`,
+    // corrected for equal durations.
     let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
-    // The expected number of such pairs is half of all pairs. Positions are at the middle of each duration, as in
-    // `mean_positions`, so n / 2 is subtracted.
+    // Number of pairs in which the duration from `one` is longer. Half of all pairs are expected. The positions from
+    // `mean_positions` are at the middle of each duration, so n / 2 is subtracted.
     let position = mean_positions(&[one, other])[0] * total;
     let pairs = n * (position - n / 2.0);
     variance > 0.0 && (pairs - n * m / 2.0).abs() / variance.sqrt() > Z_ONE_IN_100
@@ -54,29 +55,30 @@ mod tests {
 
     #[test]
     fn positions_count_from_the_shortest_duration_and_equal_ones_share_theirs() {
-        // Sorted: 1 | 2 2 | 9. The positions at the middle of each duration are 0.5, 2, 2 and 3.5, on a scale that ends
-        // at 4.
+        // The sorted durations are 1 | 2 2 | 9. The middle positions of these durations are 0.5, 2, 2 and 3.5 on a
+        // scale from 0 to 4.
         assert_eq!(mean_positions(&[&[2, 1], &[9, 2], &[]]), [2.5 / 8.0, 5.5 / 8.0, 0.5]);
     }
 
     #[test]
     fn sets_differ_from_the_quantile_on() {
-        // Each side has five durations, and the two sides do not overlap: U = 0, expected 12.5, variance 25 * 11 / 12 =
-        // 22.92, z = 2.611.
+        // Each set has five durations, and the two sets do not overlap. Therefore U = 0, the expected U is 12.5, the
+        // variance is 25 * 11 / 12 = 22.92, and z = 2.611.
         assert!(differ_at_one_percent(&[1, 2, 3, 4, 5], &[6, 7, 8, 9, 10]));
         assert!(differ_at_one_percent(&[6, 7, 8, 9, 10], &[1, 2, 3, 4, 5]));
-        // One pair of durations is in the opposite order: U = 1, z = 11.5 / 4.787 = 2.402.
+        // One pair of durations is in the opposite order, so U = 1 and z = 11.5 / 4.787 = 2.402.
         assert!(!differ_at_one_percent(&[1, 2, 3, 4, 6], &[5, 7, 8, 9, 10]));
     }
 
     #[test]
     fn equal_durations_lower_the_variance() {
-        // On one side 4 of 10 durations are 0, on the other side all 10; so there are 14 equal zeros and 6 equal ones.
-        // U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80, and 50 is expected.
-        // The variance is 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5, so z = 2.854.
+        // In one set, 4 of 10 durations are 0, and in the other set all 10 durations are 0. So 14 durations are equal
+        // to 0 and 6 durations are equal to 1. The result is U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80, and the expected U
+        // is 50. The variance is 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5, so z = 2.854.
         let (mixed, zeros) = ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1], [0; 10]);
         assert!(differ_at_one_percent(&mixed, &zeros));
-        // With 5 of 10 zeros: U = 75, variance 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7; z = 2.517.
+        // If 5 of 10 durations are 0, U = 75, the variance is 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7, and
+        // z = 2.517.
         let mixed = [0, 0, 0, 0, 0, 1, 1, 1, 1, 1];
         assert!(!differ_at_one_percent(&mixed, &zeros));
         assert!(!differ_at_one_percent(&zeros, &zeros), "all are equal");

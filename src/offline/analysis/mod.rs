@@ -1,7 +1,8 @@
-//! Analyses that draw conclusions from a profile and from joined rows: whether two runs differ by more than chance, how
-//! long launches waited, which rank delays the job, and which figures of a trace are doubtful.
+//! Analyses that draw conclusions from a profile and from joined rows. For example, they find out whether two runs
+//! differ by more than chance, how long launches waited, which rank delays the job, and which figures of a trace are
+//! doubtful.
 //!
-//! The analyses return their results as data, and the command prints them.
+//! The analyses return their results as data, and the command prints these results.
 
 mod arrivals;
 mod beside_lost;

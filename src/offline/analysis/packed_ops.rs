@@ -1,12 +1,12 @@
 //! Stores GPU operations in about 10 bytes each, because a run may have millions of them.
 //!
-//! Nearly all operations come in order of time and were launched in the same order. So only the fields that differ from
+//! Nearly all operations are added in order of time and were launched in the same order. So only the differences from
 //! the previous operation are stored.
 
 use gpuflame_explain::join::{Launched, Origin};
 use gpuflame_model::record::{Activity, ContextId, CopyKind, Fields, NameId, Nanos, Payload, Work};
 
-/// A GPU operation.
+/// A GPU operation in decoded form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedOp {
     pub(super) start: u64,
@@ -21,7 +21,7 @@ pub(super) struct PackedOp {
 }
 
 impl PackedOp {
-    /// Creates the operation for an activity.
+    /// Creates the operation that represents an activity.
     pub(super) fn new(activity: &Activity, origin: Origin) -> Self {
         let launched = if let Origin::Launch(launched) = origin { Some(launched) } else { None };
         let (start, end) = (activity.start.0, activity.end.0);
@@ -29,7 +29,7 @@ impl PackedOp {
     }
 }
 
-/// Bits of an operation's first byte. The bits state which fields follow.
+/// Bits in the first byte of an encoded operation. The bits state which fields follow.
 const HAS_LAUNCH: u8 = 1;
 const HAS_CONTEXT: u8 = 2;
 const HAS_CALL_NANOS: u8 = 4;
@@ -37,22 +37,23 @@ const HAS_WORK: u8 = 8;
 const HAS_CORRELATION: u8 = 16;
 const HAS_PLACE: u8 = 32;
 
-/// Maximum number of bytes per operation: the first byte, three long and five short numbers.
+/// Maximum number of bytes per encoded operation: the first byte, three numbers of up to 10 bytes and five numbers of
+/// up to 5 bytes.
 const MAX_OP_BYTES: usize = 1 + 3 * 10 + 5 * 5;
-/// Number of bytes after which a new chunk begins.
+/// Maximum size of a chunk in bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
 /// Encoded operations, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct PackedOps {
-    /// Chunks of encoded operations. A full chunk never moves, so adding operations never needs memory for a second
-    /// copy of all chunks.
+    /// Chunks of encoded operations. The bytes of a full chunk never move, so adding operations never needs memory for
+    /// a second copy of all chunks.
     chunks: Vec<Vec<u8>>,
     last: Before,
     len: usize,
 }
 
-/// Fields of earlier operations, against which the next operation is encoded.
+/// Fields of earlier operations. The next operation is encoded as the differences from these fields.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     end: u64,
@@ -106,12 +107,12 @@ impl PackedOps {
         self.len += 1;
     }
 
-    /// Number of operations.
+    /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns the operations in the order in which they were added.
+    /// Iterates over the operations in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = PackedOp> + use<'_> {
         let (mut chunks, mut before) = (self.chunks.iter(), Before::default());
         let mut fields = Fields(&[]);
@@ -123,7 +124,7 @@ impl PackedOps {
         })
     }
 
-    /// Passes all operations to `each`, and frees each chunk after its operations were passed.
+    /// Removes all operations and passes them to `each`. Each chunk is freed after its operations were passed.
     pub(super) fn take_all(&mut self, mut each: impl FnMut(PackedOp)) {
         let Self { chunks, .. } = std::mem::take(self);
         let mut before = Before::default();
@@ -136,11 +137,11 @@ impl PackedOps {
     }
 }
 
-/// Returns the buffer to which the next operation is appended.
+/// Returns the chunk to which the next operation must be appended.
 fn next_payload(chunks: &mut Vec<Vec<u8>>) -> Payload<'_> {
     let is_full = |chunk: &Vec<u8>| chunk.len() + MAX_OP_BYTES > CHUNK_BYTES;
     if chunks.last().is_none_or(is_full) {
-        // The first chunk starts empty, because a stream with few operations needs little memory.
+        // The first chunk starts without reserved memory, so that a list of few operations needs little memory.
         let room = if chunks.is_empty() { 0 } else { CHUNK_BYTES };
         chunks.push(Vec::with_capacity(room));
     }
@@ -182,7 +183,8 @@ fn read_op(fields: &mut Fields<'_>, before: &mut Before) -> Option<PackedOp> {
     Some(PackedOp { start, end, launched: is_launched.then_some(call), work, correlation, place })
 }
 
-/// Returns the code of a kind of work. The codes of kernels are multiples of 4.
+/// Returns the code for a kind of GPU work, as it is stored in an encoded operation. The codes of kernels are multiples
+/// of 4.
 fn work_number(work: Work) -> u64 {
     match work {
         Work::Kernel(name) => u64::from(name.0) << 2,

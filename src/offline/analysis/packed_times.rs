@@ -1,11 +1,11 @@
 //! Stores the times of launches and of GPU work in a few bytes each, because a run may have millions of both.
 //!
-//! Nearly all times come in ascending order, so the differences between neighbours are stored.
+//! Nearly all times are added in ascending order, so the differences between successive times are stored.
 
 use gpuflame_explain::join::Launched;
 use gpuflame_model::record::{ContextId, Fields, Payload};
 
-/// A launch.
+/// Time and launch context of a launch, in decoded form.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchTime {
     pub(super) time: u64,
@@ -32,7 +32,7 @@ impl LaunchTimes {
         self.last = (time, context);
     }
 
-    /// Returns the launches in the order in which they were added.
+    /// Iterates over the launches in the order in which they were added.
     pub(super) fn iter(&self) -> impl Iterator<Item = LaunchTime> {
         let (mut fields, mut time, mut context) = (Fields(&self.bytes), 0, 0_u32);
         std::iter::from_fn(move || {
@@ -54,7 +54,8 @@ impl LaunchTimes {
     }
 }
 
-/// Stretches of time, encoded in about 6 bytes each. Neighbouring stretches that overlap or touch are merged.
+/// Stretches of time, encoded in about 6 bytes each. If a stretch overlaps or touches the previous stretch, both are
+/// merged.
 #[derive(Debug, Default)]
 pub(super) struct Stretches {
     bytes: Vec<u8>,
@@ -84,7 +85,7 @@ impl Stretches {
     }
 
     /// Calls `each` with the start and end of each stretch, in order of time. Stretches that overlap or touch are
-    /// merged first.
+    /// merged before `each` is called.
     pub(super) fn each_merged(&self, mut each: impl FnMut(u64, u64)) {
         let mut merged: Option<(u64, u64)> = None;
         let mut add = |(start, end): (u64, u64)| match &mut merged {

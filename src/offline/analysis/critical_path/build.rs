@@ -15,54 +15,54 @@ use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind
 /// Moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// Moment at which the instruction begins. For event records and event waits, this is the moment at which the
-    /// stream reaches them.
+    /// Moment at which the instruction begins. For an event record or an event wait, this is the moment at which the
+    /// stream reaches the instruction.
     begin: MomentId,
     /// Moment at which the instruction is done.
     end: MomentId,
     kind: InstructionKind,
 }
 
-/// Value of [`OnGpu`] for an instruction that does nothing on a GPU.
+/// [`OnGpu`] value for an instruction that does nothing on a GPU.
 const NOT_ON_GPU: OnGpu = OnGpu { begin: u32::MAX, end: u32::MAX, kind: InstructionKind::Launch };
 
-/// Builds the graph by reading the instructions in order.
+/// Builds the dependency graph by reading the instructions in order.
 pub(super) struct Builder<'a> {
     list: &'a InstructionList,
     profile: &'a Profile,
     graph: Graph,
     lags: Lags,
     calls: KnownCalls,
-    /// Calls by correlation id, for waits whose row does not identify the call. The value is [`NO_CALL`] if no call has
-    /// the id.
+    /// Index of the host call for each correlation id, or [`NO_CALL`] if no call has the id. Used for waits whose rows
+    /// do not identify the call.
     calls_by_id: IdMap<CorrelationId, u32>,
-    /// Moments on the GPU, by instruction.
+    /// For each instruction, its moments on the GPU.
     on_gpu: Vec<OnGpu>,
     call_of: Vec<u32>,
     streams: Streams,
     /// Ends of GPU work, used to infer dependencies from times.
     ends: Vec<End>,
-    /// For each begin of GPU work and each graph launch, the index of the stream.
+    /// Stream index for the begin of each GPU operation and for each graph launch.
     stream_of: Vec<(MomentId, u32)>,
     has_waits: bool,
-    /// Positions of the calls that wait for unknown work.
+    /// Positions of the calls that wait for unrecorded work.
     unknown_waits: Vec<u32>,
-    /// For each call that waits, the latest end of the GPU work that it waited for.
+    /// For each waiting call, the latest end of the GPU work that the call waited for.
     waits: IdMap<u32, u64>,
     nodes: Vec<Node>,
-    /// Calls that wait for other threads.
+    /// Host calls that wait for other threads.
     thread_calls: ThreadCalls,
-    /// Kernels that may overlap the previous kernel.
+    /// Kernels that may overlap the previous kernel on their stream.
     overlaps: Vec<Overlap>,
     /// Position of the edge from the begin to the end of the GPU work that was added last.
     work_edge: usize,
 }
 
-/// Indexes of the calls, found by thread and start. For calls that wait for other threads, the instruction is part of
-/// the key, because such calls may take no time.
+/// Index of each host call, keyed by thread and start. Calls that wait for other threads may take no time, so several
+/// such calls can have the same start. Therefore the instruction is also part of their key.
 #[derive(Default)]
 struct KnownCalls {
-    /// Calls of each thread as (start, index), in order of time. Nearly all calls arrive in this order.
+    /// Calls of each thread as (start, index), sorted by time. Nearly all calls are added in this order.
     in_order: IdMap<ThreadId, Vec<(u64, u32)>>,
     others: IdMap<CallKey, u32>,
 }
@@ -89,9 +89,9 @@ impl KnownCalls {
 /// Result of a [`Builder`]. The graph's moments and edges are not sorted yet.
 pub(super) struct Built {
     pub(super) graph: Graph,
-    /// For each call that waits, the latest end of the GPU work that it waited for.
+    /// For each waiting call, the latest end of the GPU work that the call waited for.
     pub(super) waits: IdMap<u32, u64>,
-    /// Calls that wait for other threads.
+    /// Host calls that wait for other threads.
     pub(super) thread_calls: ThreadCalls,
 }
 
@@ -130,7 +130,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds all instructions. Data that only the builder needs is freed.
+    /// Adds all instructions to the graph. Data that only the builder needs is freed.
     pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
@@ -162,7 +162,7 @@ impl<'a> Builder<'a> {
         Built { graph: self.graph, waits: self.waits, thread_calls: self.thread_calls }
     }
 
-    /// Adds the call that issued an instruction, unless it was added before.
+    /// Adds the host call that issued an instruction, unless this call was added before.
     fn add_call(&mut self, instruction: &Instruction<'_>) {
         let known = instruction.call.and_then(|call| {
             let thread = self.profile.context(call.context)?.thread;
@@ -213,7 +213,7 @@ impl<'a> Builder<'a> {
         self.graph.calls.get(self.call_of[number as usize] as usize)
     }
 
-    /// Adds the moments of an instruction on the GPU, and the edges to these moments.
+    /// Adds the moments at which an instruction begins and ends on the GPU, and the edges to these moments.
     fn add_gpu(&mut self, instruction: &Instruction<'_>) -> OnGpu {
         let (number, kind) = (instruction.number, instruction.kind);
         let moment = |time, kind| Moment::of_gpu(time, kind, number);
@@ -221,7 +221,8 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
-                // A wait for an event also delays the streams that wait for its stream by the rule of default streams.
+                // By the rule of default streams, other streams may wait for this stream. An event wait on this stream
+                // delays those streams too.
                 if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
                     self.streams.note_last_work(instruction, reached);
                 }
@@ -265,8 +266,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the moment at which a stream reaches an event record or an event wait. The moment is the earliest time at
-    /// which everything before the instruction is done. A graph launch is reached at `latest`, at which its first node
-    /// begins. Returns `None` if nothing is recorded before the instruction.
+    /// which all work before the instruction is done. For a graph launch with nodes, the moment is at `latest`, the
+    /// time at which the graph's first node begins. For all others, `latest` is `u64::MAX`. Returns `None` if nothing
+    /// is recorded before the instruction.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {
@@ -330,16 +332,17 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Returns the minimum time in ns that a launch took until its work could begin. `start` is the begin of this work.
-    /// If the work began after the launch call had ended, the whole duration of the call counts.
+    /// Returns the minimum time in ns from the start of a launch call until its work could begin. `start` is the begin
+    /// of this work. If the work began after the launch call had ended, the result is at least the whole duration of
+    /// the call.
     fn launch_lag(&self, call: &HostCall, kind: Submitted, start: u64) -> u64 {
         let shortest = self.lags.launch(kind);
         let whole = if start >= call.end { call.end - call.begin } else { 0 };
         shortest.max(whole)
     }
 
-    /// Adds the edge from the previous instruction of the stream, `before`. `other` is the latest time of all other
-    /// causes.
+    /// Adds the edge from `before`, the previous instruction of the stream. `other` is the latest time of all other
+    /// causes of the instruction.
     fn add_stream_edge(
         &mut self,
         before: u32,
@@ -375,8 +378,9 @@ impl<'a> Builder<'a> {
         self.graph.contradict(cause, effect, EdgeKind::Stream);
     }
 
-    /// Returns the instruction itself. For an event record, returns the last instruction before it on the stream that
-    /// is not an event record, because a record does not delay the stream.
+    /// Returns the instruction itself, unless it is an event record. For an event record, returns the last instruction
+    /// before it on the stream that is not an event record. Event records are skipped because they do not delay the
+    /// stream.
     fn last_that_takes_time(&self, mut number: u32) -> u32 {
         while self.on_gpu[number as usize].kind == InstructionKind::Record {
             let before = self.list.get(number).after.iter().find(|after| after.reason == AfterReason::Stream);
@@ -416,8 +420,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds the edge from `before`, a node of the same graph launch. If a kernel began before the kernel `before`
-    /// ended, `before` allowed it to begin (programmatic launch). `other` is the latest time of all other causes.
+    /// Adds the edge from `before`, a node of the same graph launch. If a kernel began before `before` ended, `before`
+    /// allowed this kernel to begin early (programmatic launch). `other` is the latest time of all other causes of the
+    /// node.
     fn add_node_edge(&mut self, before: u32, (began, done): (MomentId, MomentId), other: Option<u64>) {
         let OnGpu { begin, end, kind } = self.on_gpu[before as usize];
         let after = self.graph.moments[began as usize].instruction;
@@ -438,8 +443,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges between the nodes of each graph launch. If the edges of a node are not recorded, the cause is assumed
-    /// to be the node that ended last before the node began.
+    /// Adds edges between the nodes of each graph launch. If the edges to a node are not recorded, its cause is assumed
+    /// to be the node that ended last before it began.
     fn add_graph_edges(&mut self) {
         let mut nodes = std::mem::take(&mut self.nodes);
         nodes.sort_unstable_by_key(|node| (node.launch, self.graph.time(node.end), node.end));
@@ -456,7 +461,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to those nodes of a graph launch whose graph edges are not recorded.
+    /// Adds edges to the nodes of a graph launch whose graph edges are not recorded.
     fn infer_graph_edges(&mut self, of_launch: &[Node]) {
         self.add_overlap_edges(of_launch);
         for node in of_launch {
@@ -467,7 +472,7 @@ impl<'a> Builder<'a> {
             self.graph.launch_of.insert(node.begin, node.launch);
             let start = self.graph.time(node.begin);
             let before = of_launch.partition_point(|other| self.graph.time(other.end) <= start);
-            // A node of zero duration ends at its own begin, so only ends with smaller ids count. Ids of moments
+            // A node of zero duration ends at its own begin, so only ends with smaller ids count. The ids of moments
             // increase in the order of the instructions.
             let before = of_launch[..before].iter().rev().find(|other| other.end < node.begin);
             if let Some(before) = before {
@@ -476,9 +481,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges between nodes that overlap on one stream. It is not recorded whether a branch of the graph began both
-    /// nodes, or whether one node let the other begin (programmatic launch). So the times between their begins and
-    /// between their ends are kept as lags.
+    /// Adds edges between graph nodes that overlap on one stream. Two nodes may overlap because they are in different
+    /// branches of the graph, or because one node let the other begin (programmatic launch). The rows do not show which
+    /// reason applies. So the time between the begins and the time between the ends become the lags of the edges.
     fn add_overlap_edges(&mut self, of_launch: &[Node]) {
         let stream_of =
             |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
@@ -509,7 +514,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds edges to the end of the host call that waits for this instruction or for other work.
+    /// Adds edges to the end of the host call that waits for this instruction. If the instruction is itself a wait, the
+    /// edges lead from the awaited work to the end of its call.
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
             InstructionKind::Synchronize => self.add_synchronize(instruction),
@@ -527,9 +533,9 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether the call that issued a copy or fill may have waited for it. Asynchronous calls do not wait, except for
-    /// copies of pageable memory, which the driver stages. A short asynchronous copy can still end before a slow call
-    /// returns.
+    /// Whether the call that issued a copy or fill may have waited for the end of this operation. Asynchronous calls do
+    /// not wait, except for copies of pageable memory, which the driver stages. A short asynchronous copy can still end
+    /// before a slow call returns.
     fn may_wait(&self, instruction: &Instruction<'_>, context: ContextId) -> bool {
         let is_pageable = match instruction.detail {
             InstructionDetail::Work { activity, .. } => match activity.detail {
@@ -548,7 +554,7 @@ impl<'a> Builder<'a> {
             own => own,
         };
         let InstructionDetail::Synchronize { waits_for, result, .. } = instruction.detail else { return };
-        // A query does not wait, even if it finds that the work is done.
+        // A query call does not wait, even if it reports that the work is done.
         if at == NO_CALL || result != 0 || self.is_query(at) {
             return;
         }
@@ -578,8 +584,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// For a call that waits for a stream, adds waits for the work of other streams that the stream's next work would
-    /// have to wait for by the rule of default streams.
+    /// Adds the implied waits of a call that waits for a stream. By the rule of default streams, the stream's next work
+    /// would have to wait for work of other streams, so the call waits for that work too.
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());

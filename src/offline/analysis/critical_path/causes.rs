@@ -12,7 +12,7 @@ use gpuflame_model::record::{IdMap, Missing, NameId, Work};
 /// Reason why a part of the path is not explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unexplained {
-    /// No row that belongs to the path is recorded before this part.
+    /// The path has no recorded row before this part.
     BeforeRecords,
     /// The first work of a stream began late, perhaps because of earlier work that is not recorded.
     EarlierWork,
@@ -20,14 +20,14 @@ pub enum Unexplained {
     NoLaunch,
     /// The kernel runs for the first time, and may have had to be loaded.
     FirstUse,
-    /// The stream may have waited with a default stream for an event, but the GPU of this default stream is not
-    /// recorded.
+    /// A default stream waited for an event, but the rows do not show on which GPU. The stream may have had to wait
+    /// too.
     UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
     /// Waits for events are not recorded.
     NoWaitRecords,
-    /// All recorded causes had ended earlier.
+    /// All recorded causes had ended earlier, and none of the other reasons applies.
     Other,
 }
 
@@ -49,22 +49,22 @@ impl Unexplained {
 
 /// Facts about the instructions of a path, looked up by instruction index.
 pub(in super::super) trait InstructionFacts {
-    /// Returns the kind of an instruction.
+    /// Returns the kind of the instruction with this index.
     fn kind(&self, number: u32) -> InstructionKind;
-    /// Returns why the time before an instruction is not explained. `kind` is the kind of the edge that decided when
-    /// the instruction began.
+    /// Returns the reason why the time before an instruction is not explained. `kind` is the kind of the edge that
+    /// decided when the instruction began.
     fn cause(&self, number: u32, kind: EdgeKind) -> Unexplained;
 }
 
 /// Facts about a run that are used to find the cause of unexplained time.
 pub(in super::super) struct Causes<'a> {
     list: &'a InstructionList,
-    /// Computed at the first use, because most paths are explained completely.
+    /// Facts about the instructions. They are computed at first use, because most paths are explained completely.
     facts: OnceCell<Facts>,
 }
 
 struct Facts {
-    /// Index of the instruction that runs each kernel for the first time.
+    /// Indexes of the instructions that run a kernel for the first time.
     first_uses: IdMap<u32, ()>,
     has_waits: bool,
     /// Indexes of event waits on default streams whose GPU is unknown.
@@ -102,8 +102,8 @@ impl<'a> Causes<'a> {
         })
     }
 
-    /// Returns why the time before an instruction is not explained. `kind` is the kind of the edge that decided when
-    /// the instruction began.
+    /// Returns the reason why the time before an instruction is not explained. `kind` is the kind of the edge that
+    /// decided when the instruction began.
     pub(in super::super) fn before(&self, number: u32, kind: EdgeKind) -> Unexplained {
         let instruction: Instruction<'_> = self.list.get(number);
         let has_no_launch = matches!(
@@ -123,9 +123,9 @@ impl<'a> Causes<'a> {
         }
     }
 
-    /// Whether an event wait on a default stream of an unknown GPU was submitted after the previous instruction of the
-    /// stream. If this default stream is on the same GPU, the instruction has to wait for the event too. Graph nodes
-    /// wait only for their graph.
+    /// Whether an event wait on a default stream whose GPU is unknown was submitted after the previous instruction of
+    /// the stream. If this default stream is on the same GPU as the instruction, the instruction has to wait for the
+    /// event too. Always false for graph nodes, which wait only for their graph.
     fn may_wait_for_unknown_gpu(&self, instruction: &Instruction<'_>, kind: EdgeKind) -> bool {
         let is_node = matches!(kind, EdgeKind::GraphNode | EdgeKind::GraphEdge | EdgeKind::GraphLaunch);
         let is_exempt = instruction

@@ -1,18 +1,18 @@
 //! Views of a graph's edges and moments that can replace their lags and times.
 //!
-//! A replay changes only lags and times. A run has millions of edges, so a replay stores the changed lags and times
-//! alone.
+//! A replay changes only lags and times. A run has millions of edges, so a replay stores only lags and times and does
+//! not copy the edges.
 
 use super::graph::{Edge, Graph, MomentId};
 
-/// Maximum number of edges that a search tries one after another. Usually only a few edges have to be skipped.
+/// Maximum number of edges that a linear search tries. Usually a search skips only a few edges.
 const MAX_STEPS: usize = 64;
 
-/// Edges, with their own lags or with replaced lags.
+/// View of a graph's edges, with the original lags or with replaced lags.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct EdgesView<'a> {
     edges: &'a [Edge],
-    /// Replaced lags, by position of the edge.
+    /// Replaced lags, indexed by the position of the edge.
     lags: Option<&'a [u64]>,
 }
 
@@ -32,8 +32,8 @@ impl<'a> EdgesView<'a> {
         Some(self.lags.map_or(edge, |lags| Edge { lag: lags[at], ..edge }))
     }
 
-    /// Returns the position of the first edge whose `to` is `to` or later. The edges must be sorted by `to`. The search
-    /// starts just before `near`, where the position probably is.
+    /// Returns the position of the first edge that leads to the moment `to` or to a later moment. The edges must be
+    /// sorted by `to`. The search starts just before `near`, where the position probably is.
     pub(super) fn first_to(&self, to: MomentId, near: usize) -> usize {
         let before = &self.edges[..near.min(self.edges.len())];
         let steps = before.iter().rev().take(MAX_STEPS).take_while(|edge| edge.to >= to).count();
@@ -55,11 +55,11 @@ impl<'a> From<&'a [Edge]> for EdgesView<'a> {
     }
 }
 
-/// A graph, with its own times or with replaced times.
+/// View of a graph, with the original times or with replaced times.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct TimedGraph<'a> {
     pub(super) graph: &'a Graph,
-    /// Replaced times, by position of the moment.
+    /// Replaced times, indexed by the position of the moment.
     times: Option<&'a [u64]>,
 }
 
@@ -74,7 +74,7 @@ impl<'a> TimedGraph<'a> {
         self.times.map_or_else(|| self.graph.time(moment), |times| times[moment as usize])
     }
 
-    /// Returns the earliest time, and all moments that have the latest time.
+    /// Returns the earliest time of all moments, and all moments that have the latest time.
     pub(super) fn bounds(&self) -> (u64, Vec<MomentId>) {
         match self.times {
             Some(times) => bounds_of(times.iter().copied()),
@@ -89,7 +89,7 @@ impl<'a> TimedGraph<'a> {
     }
 
     /// Whether the kernel that ends at `end` overlapped the previous kernel but took as long as it takes alone. Always
-    /// false for replaced times, for which this is unknown.
+    /// false if times are replaced, because this is unknown for replaced times.
     pub(super) fn is_unhindered(&self, end: MomentId) -> bool {
         self.times.is_none() && self.graph.unhindered.contains_key(&end)
     }
@@ -121,7 +121,7 @@ mod tests {
             let found = [0, 1, 2, 3, 4, 5].map(|to| view.first_to(to, near));
             assert_eq!(found, [0, 0, 2, 3, 3, 6], "near {near}");
         }
-        // More edges than the linear search tries.
+        // The list has more edges than the linear search tries.
         let many: Vec<Edge> = [1].into_iter().chain([2; 3 * MAX_STEPS]).chain([3]).map(edge).collect();
         let view = EdgesView::from(many.as_slice());
         let found = [many.len(), 1].map(|near| (view.first_to(2, near), view.first_to(3, near)));

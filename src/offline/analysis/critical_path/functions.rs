@@ -1,5 +1,5 @@
-//! Finds the function of each host call, as an index. Function names are compared once per launch context, not once per
-//! call.
+//! Finds the index of the API function that each host call called. Function names are compared once per launch context
+//! (stack and API call), not once per call.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Names of the functions that host calls belong to, and the function of each call.
+/// Names of the API functions that the host called, and the function of each call.
 pub(in super::super) struct Functions<'a> {
     /// Names of the functions, without duplicates.
     pub(in super::super) names: Vec<&'a str>,

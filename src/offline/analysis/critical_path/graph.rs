@@ -1,5 +1,5 @@
-//! The dependency graph: moments of the host and of the GPUs, and edges between them. An edge gives the minimum time
-//! between two moments.
+//! The dependency graph of a run. Its nodes are moments on the host and on the GPUs. An edge between two moments gives
+//! the minimum time between them.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns that the GPU's own scheduling explains, from the end of one operation to the begin of the next.
-/// The same maximum applies to the time from the end of a launch call to the begin of its work. On an H100, these times
-/// are 0.5 to 2 us and 3 to 12 us.
+/// Maximum time in ns from the end of one operation to the begin of the next that the GPU's own scheduling explains. On
+/// an H100, this time is 0.5 to 2 us. The same maximum applies to the time from the end of a launch call to the begin
+/// of its work, which is 3 to 12 us on an H100.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
 pub(in super::super) type MomentId = u32;
 
-/// Kind of a moment.
+/// Kind of a moment: what begins, ends or is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MomentKind {
     /// A call on the host begins.
@@ -41,16 +41,18 @@ pub struct Moment {
     pub time: u64,
     /// What happens at this moment.
     pub kind: MomentKind,
-    /// Index of the instruction. For calls, this is the first instruction that the call issued.
+    /// Index of the instruction that begins or ends. For the moment of a call, this is the first instruction that the
+    /// call issued.
     pub instruction: u32,
-    /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls); `u32::MAX` for moments of GPUs.
+    /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls). For moments on a GPU, the value is
+    /// `u32::MAX`.
     pub call: u32,
-    /// Order among moments of equal time: index of the last instruction on which the moment depends.
+    /// Sort key among moments of equal time. The key is the index of the last instruction on which the moment depends.
     pub(in super::super) rank: u32,
 }
 
 impl Moment {
-    /// Creates a moment of a GPU.
+    /// Creates a moment on a GPU.
     pub(super) fn of_gpu(time: u64, kind: MomentKind, instruction: u32) -> Self {
         Self { time, kind, instruction, call: NO_CALL, rank: instruction }
     }
@@ -68,7 +70,7 @@ pub enum EdgeKind {
     Call,
     /// A thread runs between two calls.
     Host,
-    /// Another thread has to finish a call first. Inferred from the times of the calls.
+    /// Another thread has to finish a call first. This dependency is inferred from the times of the calls.
     HandOff,
     /// A call waits for a call of another thread, for example at a barrier.
     ThreadWait,
@@ -80,31 +82,31 @@ pub enum EdgeKind {
     Programmatic,
     /// A record of the CUDA event comes first.
     Event,
-    /// Work of the default stream ends first, or work of another stream if this is work of the default stream. Follows
-    /// from the kinds of the streams if they are recorded, otherwise from the times.
+    /// Work of the default stream has to end before work of another stream, or the reverse. The dependency follows from
+    /// the kinds of the streams if they are recorded, and otherwise from the times.
     DefaultStream,
     /// The graph is launched first.
     GraphLaunch,
     /// An earlier node of the graph ends first, according to the graph's edges.
     GraphEdge,
-    /// An earlier node of the graph ends first. Inferred from the times.
+    /// An earlier node of the graph ends first. This dependency is inferred from the times.
     GraphNode,
     /// The previous launch of the same graph ends first.
     SameGraph,
-    /// Work of the same stream ended just before this work began, although it was launched later. Inferred from the
-    /// times.
+    /// Work of the same stream ended just before this work began, although that work was launched later. This
+    /// dependency is inferred from the times.
     InferredOrder,
-    /// Work of another stream ended just before this work began. Inferred from the times if the waits of streams are
-    /// not recorded.
+    /// Work of another stream ended just before this work began. This dependency is inferred from the times if the
+    /// waits of streams are not recorded.
     InferredEvent,
     /// A call waits for GPU work.
     Wait,
-    /// A call waits for unrecorded work, which is assumed to be the last work that ended during the call.
+    /// A call waits, but the row does not show for which work. The last work that ended during the call is assumed.
     InferredWait,
     /// The last rank enters the collective first.
     Collective,
-    /// Another rank enters the collective later, but by no more than the error of the clocks, so this rank may be the
-    /// last one.
+    /// Another rank enters the collective later, but by no more than the error of the clocks. Therefore this rank may
+    /// be the last rank.
     CollectiveTie,
 }
 
@@ -141,7 +143,7 @@ impl EdgeKind {
     }
 }
 
-/// An edge of the dependency graph: `to` comes at least `lag` ns after `from`.
+/// An edge of the dependency graph. The moment `to` comes at least `lag` ns after the moment `from`.
 ///
 /// A run has about five edges per kernel, and analyses store several lists of edges, so the fields are packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,11 +164,11 @@ const _: () = assert!(size_of::<Edge>() == 17, "an edge grew: millions are store
 /// A call on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Start in ns since 1970.
+    /// Start of the call in ns since 1970.
     pub begin: u64,
-    /// End in ns since 1970, or the start if the end is unknown.
+    /// End of the call in ns since 1970, or its start if the end is unknown.
     pub end: u64,
-    /// Launch context (stack and API call).
+    /// Launch context (stack and API call) of the call.
     pub context: ContextId,
     /// Thread that made the call.
     pub thread: ThreadId,
@@ -174,7 +176,7 @@ pub struct HostCall {
     pub(in super::super) moments: (MomentId, MomentId),
 }
 
-/// Two rows that contradict each other: an effect precedes its cause.
+/// Two rows that contradict each other because an effect precedes its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contradiction {
     /// Index of the instruction that is the cause.
@@ -197,7 +199,7 @@ pub(in super::super) struct Graph {
     pub(in super::super) contradicted: u64,
     /// Omitted edge whose effect precedes its cause by the longest time.
     pub(in super::super) worst: Option<Contradiction>,
-    /// Positions of the calls whose purpose is to wait, and of the calls that waited for their copy.
+    /// Positions of the synchronization calls, and of the calls that waited for the copy that they submitted.
     pub(in super::super) waiting: BTreeSet<u32>,
     /// Number of GPU operations without times, which are not in the graph.
     pub(in super::super) untimed: u64,
@@ -207,15 +209,15 @@ pub(in super::super) struct Graph {
     pub(in super::super) call_of: Vec<u32>,
     /// Whether calls that wait for other threads are recorded.
     pub(in super::super) knows_threads: bool,
-    /// Number of calls that waited for another thread whose call is not recorded.
+    /// Number of calls that waited for another thread, if the other thread's call is not recorded.
     pub(in super::super) unclear_thread_waits: u64,
-    /// Number of calls that take a lock, if several threads take locks; otherwise 0.
+    /// Number of calls that take a lock if several threads take locks, otherwise 0.
     pub(in super::super) shared_locks: u64,
-    /// Times of kernels that allow programmatic launches to begin, or that are launched programmatically.
+    /// Measured times of kernels that allow programmatic launches to begin, or that are launched programmatically.
     pub(in super::super) kernels: LearnedKernels,
     /// Ends of kernels that overlapped the previous kernel but took as long as they take alone.
     pub(in super::super) unhindered: IdMap<MomentId, ()>,
-    /// Latest times at which calls may begin so that the calls of all threads keep their order.
+    /// Latest time at which each listed call may begin without changing the order of calls across threads.
     pub(in super::super) order_limits: Vec<(MomentId, u64)>,
 }
 
@@ -229,7 +231,8 @@ impl Graph {
         self.moments[id as usize].time
     }
 
-    /// Adds an edge, unless the times contradict it. A lag that exceeds the recorded time is shortened to this time.
+    /// Adds an edge, unless the times contradict it. If the lag exceeds the recorded time between the moments, the lag
+    /// is reduced to this time.
     pub(super) fn add_edge(&mut self, from: MomentId, to: MomentId, kind: EdgeKind, lag: u64) {
         let (cause, effect) = (self.moments[from as usize], self.moments[to as usize]);
         if cause.time > effect.time {
@@ -255,8 +258,8 @@ impl Graph {
         sort_edges(&mut self.edges, self.moments.len());
     }
 
-    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted in the order in
-    /// which their instructions depend on each other. The edges are not sorted.
+    /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted so that an
+    /// instruction comes after the instructions on which it depends. The edges are not sorted.
     pub(in super::super) fn sort_moments(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
         // The moments of each thread and of each stream are already in order, which makes the stable sort fast.
@@ -274,7 +277,7 @@ impl Graph {
         self.edges = edges;
     }
 
-    /// Reorders the moments. `position` contains the new position of each moment.
+    /// Puts the moments into the given order. `position` contains the new position of each moment.
     fn move_moments(&mut self, order: Vec<MomentId>, position: &[MomentId]) {
         self.launch_of = std::mem::take(&mut self.launch_of)
             .into_iter()
@@ -291,7 +294,7 @@ impl Graph {
     }
 }
 
-/// Replaces the moments of the edges by their new positions.
+/// Updates the moments in each edge to their new positions.
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);

@@ -1,4 +1,5 @@
-//! Adds edges for the order of host calls on each thread, and for hand-offs between threads.
+//! Adds edges for the order of host calls on each thread, and for hand-offs, in which a thread waits for another
+//! thread.
 
 use super::super::two_threads::{in_parallel, is_large};
 use super::functions::Functions;
@@ -6,23 +7,23 @@ use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sor
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Denominator N: the calls of another thread must cover at least 1/N of the pause between two calls of a thread to
-/// count as the reason of the pause.
+/// Denominator N for inferred hand-offs. Another thread counts as the reason of a pause between two calls only if its
+/// calls cover at least 1/N of the pause.
 const HAND_OFF_PART: u64 = 2;
 
-/// State of a thread while its moments are read in order.
+/// State of a host thread while its moments are read in order.
 #[derive(Default)]
 struct Line {
-    /// Last moment of the thread.
+    /// Last moment of the thread that was read so far.
     last: Option<MomentId>,
-    /// Calls that have begun but not ended.
+    /// Calls that have begun but not yet ended.
     open: Vec<u32>,
     /// Begins of the thread's calls that were read so far.
     begins: Vec<MomentId>,
 }
 
-/// Adds the edges between the moments of each thread. The moments of `graph` must be sorted. If calls that wait for
-/// other threads are not recorded, hand-offs between threads are inferred.
+/// Adds the edges between successive moments of each thread. The moments of `graph` must be sorted. If calls that wait
+/// for other threads are not recorded, hand-offs between threads are inferred.
 pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile: &Profile) {
     let mut edges = std::mem::take(&mut graph.edges);
     let moments = graph.moments.len();
@@ -32,7 +33,7 @@ pub(super) fn add_host_edges(graph: &mut Graph, waits: &IdMap<u32, u64>, profile
     graph.edges = edges;
 }
 
-/// Returns the edges between the moments of each thread, sorted by the later moment.
+/// Returns the edges between successive moments of each thread, sorted by the later moment.
 fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<Edge> {
     let shortest = shortest_calls(graph, waits, profile);
     let line_of = number_threads(graph);
@@ -80,9 +81,9 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
     edges
 }
 
-/// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. Such a
-/// wait is assumed for the first call of a thread. For later calls, a wait is assumed if the other thread was busy for
-/// most of the pause before the call.
+/// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. The
+/// first call of a thread is assumed to have waited. A later call is assumed to have waited if the other thread was in
+/// calls for at least 1/[`HAND_OFF_PART`] of the pause before the call.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],
@@ -103,7 +104,7 @@ fn is_hand_off(
     burst >= pause / HAND_OFF_PART && burst > 0
 }
 
-/// Numbers the threads from 0, and returns the thread number of each call.
+/// Assigns indexes to the threads, beginning with 0, and returns the thread index for each call.
 fn number_threads(graph: &Graph) -> Vec<u32> {
     let mut known: IdMap<ThreadId, u32> = IdMap::default();
     let numbers = graph.calls.iter().map(|call| {
@@ -113,7 +114,7 @@ fn number_threads(graph: &Graph) -> Vec<u32> {
     numbers.collect()
 }
 
-/// The two threads whose calls ended last, as thread number and moment of the end.
+/// The two threads whose calls ended last, each as thread index and moment of the end.
 #[derive(Default)]
 struct LatestEnds([Option<(usize, MomentId)>; 2]);
 
@@ -130,16 +131,17 @@ impl LatestEnds {
     }
 }
 
-/// Whether a function is not from the C library. The durations of C library calls say nothing about the durations of
-/// CUDA calls.
+/// Whether a function is not from the C library. C library calls are excluded because their durations say nothing about
+/// the durations of CUDA calls.
 pub(in super::super) fn is_cuda_call(name: &str) -> bool {
     !name.starts_with("pthread_")
 }
 
-/// Shortest durations of calls that did not wait, in ns. A call that waits also takes at least this long on the host.
+/// Shortest durations of calls that did not wait, in ns. A call that waits needs at least this much time on the host as
+/// well.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Shortest duration over all functions, used for functions whose calls all waited.
+    /// Shortest duration over all functions. Used for a function if all its calls waited.
     of_all: u64,
 }
 

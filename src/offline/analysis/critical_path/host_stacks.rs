@@ -1,4 +1,5 @@
-//! Divides the host's parts of a critical path by the stacks in which the thread was.
+//! Divides the parts of a critical path that are host time between two calls. Each new part is the time that the thread
+//! spent in one stack.
 //!
 //! ```text
 //! calls    |launch|                                      |launch|
@@ -10,18 +11,18 @@ use super::path::{PathClass, PathPart, What};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, FrameKind, IdMap, LabelKind};
 
-/// A stack of a thread, with its time span and with the class for parts of the path in this stack.
+/// A stack in which a thread was, its time span, and the class for the parts of the path in this stack.
 pub(in super::super) struct HostStack {
     pub(in super::super) span: (u64, u64),
     pub(in super::super) context: ContextId,
     pub(in super::super) class: PathClass,
 }
 
-/// Function that passes on the known stacks of a thread in a given time before a call, in order of time. The call is
-/// given by its position.
+/// Function that supplies the known stacks of a thread within a given time span before a call, in order of time. The
+/// call is given by its position.
 pub(in super::super) type EachStack<'a> = dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)) + 'a;
 
-/// Returns the parts of a path after dividing the times between two calls by stack.
+/// Returns the parts of a path after dividing each part between two calls into one part per stack.
 pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_>) -> Vec<PathPart> {
     let mut divided: Vec<PathPart> = Vec::with_capacity(parts.len());
     for part in parts {
@@ -59,7 +60,7 @@ pub(in super::super) fn divide(parts: &[PathPart], each_stack: &mut EachStack<'_
     divided
 }
 
-/// Finds the class for a part of the path in which a thread was in a given stack.
+/// Finds the class of a part of the path from the stack in which the thread was.
 pub(in super::super) struct StackClasses<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, Option<PathClass>>,
@@ -70,7 +71,7 @@ impl<'a> StackClasses<'a> {
         Self { profile, known: IdMap::default() }
     }
 
-    /// Returns the class, or `None` if no frame of the stack has a useful name.
+    /// Returns the class for a stack, or `None` if no frame of the stack has a useful name.
     pub(in super::super) fn class(&mut self, context: ContextId) -> Option<PathClass> {
         let find = || {
             let is_call = is_api_call(host_stack_name(self.profile, context)?);
@@ -80,8 +81,8 @@ impl<'a> StackClasses<'a> {
     }
 }
 
-/// Returns the name of the innermost named frame of a stack between two calls: a function, an operator, an API call or
-/// an NVTX range. Names of steps, and labels for the time between two slices, are skipped.
+/// Returns the innermost useful name in the stack of a thread between two calls. The name is the name of a function, an
+/// operator, an API call or an NVTX range. Names of steps and labels for the time between two slices are skipped.
 pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
     let frames = profile.stack(profile.context(context)?.stack);
     let names = frames.map(|frame| {

@@ -1,12 +1,12 @@
-//! Infers dependencies from times alone, if the recorded dependencies leave a long delay unexplained.
+//! Infers dependencies from times alone. This is done only if the recorded dependencies leave a long delay unexplained.
 
 use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
 use super::streams::{NO_STREAM, Streams};
 
-/// Maximum number of ends before a begin that are tried as its cause.
+/// Maximum number of earlier ends of GPU work that are tried as the cause of a begin.
 const MAX_CANDIDATES: usize = 64;
 
-/// End of GPU work.
+/// End of a GPU operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct End {
     pub(super) time: u64,
@@ -15,10 +15,10 @@ pub(super) struct End {
     pub(super) stream: u32,
 }
 
-/// Adds an edge to each begin of GPU work that comes late although all its recorded causes had ended. The cause is
-/// assumed to be work of the same stream that ended just before the begin. If no waits of streams are recorded, the
-/// cause can also be work of another stream of the GPU. `ends` must be sorted. `stream_of` contains the streams of the
-/// begins.
+/// Adds an edge to each GPU operation that begins late although all its recorded causes had ended. The cause is assumed
+/// to be work of the same stream that ended just before the begin. If no waits of streams are recorded, the cause can
+/// also be work of another stream of the GPU. `ends` must be sorted. `stream_of` gives the stream for each begin of GPU
+/// work.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
     (ends, stream_of): (&[End], &[(MomentId, u32)]),

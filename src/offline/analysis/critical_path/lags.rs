@@ -1,14 +1,14 @@
-//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than the shortest
-//! time waited for something else.
+//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins after a longer time must
+//! have waited for another reason.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;
 
-/// Minimum number of launches of a kind. A kind with fewer launches uses the shortest time over all kinds, because
-/// perhaps none of its launches found its stream idle.
+/// Minimum number of launches for a kind of work to have its own shortest time. A kind with fewer launches uses the
+/// shortest time over all kinds, because perhaps no launch of this kind found its stream idle.
 const MIN_LAUNCHES: u64 = 8;
 
-/// Kind of submitted work. Kinds are distinct if they reach the GPU in different ways.
+/// Kind of submitted work. Work that reaches the GPU in different ways has different kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(in super::super) enum Submitted {
     Kernel,
@@ -18,8 +18,7 @@ pub(in super::super) enum Submitted {
 }
 
 impl Submitted {
-    /// Returns the kind of submitted work for a kind of instruction; `None` if the instruction does nothing on a
-    /// stream.
+    /// Returns the kind of work that an instruction submits, or `None` if the instruction does nothing on a stream.
     pub(in super::super) fn of(kind: InstructionKind) -> Option<Self> {
         match kind {
             InstructionKind::Kernel => Some(Self::Kernel),
@@ -41,7 +40,7 @@ impl Submitted {
     }
 }
 
-/// Shortest times in ns, by kind of submitted work.
+/// Shortest times in ns from a launch call to the begin of its work, for each kind of submitted work.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Lags {
     counts: [u64; 4],
@@ -55,7 +54,7 @@ impl Lags {
         *count += 1;
     }
 
-    /// Completes the shortest times. Call once, after the last launch.
+    /// Computes the final shortest times. Call this function once, after the last launch.
     pub(super) fn finish(&mut self) {
         let known = self.counts.iter().zip(&self.shortest).filter(|(count, _)| **count > 0);
         let all = known.map(|(_, shortest)| *shortest).min().unwrap_or(0);
@@ -66,8 +65,8 @@ impl Lags {
         }
     }
 
-    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. The result is limited to
-    /// [`MAX_LATENCY_NS`], because all launches of a file may have waited in a full queue.
+    /// Returns the shortest time in ns from the start of a call to the begin of its GPU work. The result is at most
+    /// [`MAX_LATENCY_NS`], because it is possible that all launches in a file waited in a full queue.
     pub(super) fn launch(&self, kind: Submitted) -> u64 {
         self.shortest[kind as usize].min(MAX_LATENCY_NS)
     }

@@ -1,4 +1,4 @@
-//! The critical path of a run: the chain of calls, waits and GPU work that decided when the run ended.
+//! The critical path of a run, which is the chain of calls, waits and GPU work that decided when the run ended.
 //!
 //! ```text
 //! host    |--call--|-- host --|-call-|                       |-return-|
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. It
-//! has an edge for each reason why one moment cannot come before another. The path starts at the last moment, and goes
-//! back along the edge that decided the time of each moment. So the durations of its parts add up to the duration of
-//! the run exactly.
+//! has an edge for each reason why one moment cannot come before another. The path is found by starting at the last
+//! moment and following the edge that decided the time of each moment back to the start. So the durations of the path's
+//! parts add up exactly to the duration of the run.
 
 mod build;
 mod causes;
@@ -57,30 +57,30 @@ pub(super) use lags::Submitted;
 
 /// Denominator N: a run has no critical path if the times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause. The clocks of GPUs are aligned with the host's clock to
-/// within a few microseconds.
+/// Maximum time in ns by which an effect may precede its cause. Small violations are expected, because GPU clocks are
+/// aligned with the host's clock only to within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
-/// The critical path of a run, and by how much each GPU operation could have ended later.
+/// The critical path of a run, and the time by which each GPU operation could have ended later.
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
-    /// Number of edges that are sorted by their later moment. The remaining edges were added for graph nodes whose
-    /// edges are not recorded.
+    /// Number of edges at the head of the list, which are sorted by their later moment. The remaining edges were added
+    /// for graph nodes whose edges are not recorded.
     sorted_edges: usize,
     /// For each moment, the position of the edge that decided its time.
     deciding: Vec<u32>,
-    /// For each moment, the latest time that would not delay the end of the run, provided that the calls of all threads
-    /// keep their order.
+    /// For each moment, the latest time that would not delay the end of the run. This time is correct only if the calls
+    /// of all threads keep their order.
     latest: Vec<u64>,
-    /// For each moment, the latest time at which the calls of all threads also keep their order. The list is empty if
-    /// the order of calls limits no call.
+    /// For each moment, the latest time that would neither delay the end of the run nor change the order of calls
+    /// across threads. The list is empty if the order of calls does not limit any call.
     in_order: Vec<u64>,
     parts: Vec<PathPart>,
     savings: OnceLock<Savings>,
 }
 
-/// Time that the run would save for each part of a path.
+/// For each part of a path, the time in ns by which the run would be shorter if the part took no time.
 #[derive(Debug)]
 pub struct Savings(IdMap<u32, u64>);
 
@@ -96,8 +96,8 @@ impl CriticalPath {
     /// Finds the critical path. Returns `None` if there are no moments.
     ///
     /// # Errors
-    /// Returns the worst contradiction if too many effects precede their causes, by more than a clock error can
-    /// explain.
+    /// Returns the worst contradiction between two rows if too many effects precede their causes, and the worst one by
+    /// more time than a clock error can explain.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let path = Self::for_replay(list, profile)?;
         Ok(path.map(|path| path.with_slack(&Causes::new(list))))
@@ -152,7 +152,7 @@ impl CriticalPath {
         self
     }
 
-    /// Divides the time between two calls of a thread by the known stacks in which the thread was.
+    /// Divides the time between two calls of a thread into parts, one for each known stack in which the thread was.
     pub fn with_host_stacks(mut self, history: &HostHistory, profile: &Profile) -> Self {
         let mut classes = StackClasses::new(profile);
         let calls = &self.graph.calls;
@@ -166,8 +166,8 @@ impl CriticalPath {
         self
     }
 
-    /// Passes the times between neighbouring calls of each thread to `each`, divided by stack: position of the later
-    /// call, the stack if it is known, and the duration in ns.
+    /// Passes the times between successive calls of each thread to `each`, one time per stack. The arguments of `each`
+    /// are the position of the later call, the stack if it is known, and the duration in ns.
     pub fn each_time_between(
         &self,
         history: &HostHistory,
@@ -190,7 +190,7 @@ impl CriticalPath {
         }
     }
 
-    /// Divides the time between two calls of a thread by the stacks that `each_stack` supplies.
+    /// Divides the time between two calls of a thread into parts, one for each stack that `each_stack` supplies.
     pub(super) fn divide_host_time(&mut self, each_stack: &mut EachStack<'_>) {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
@@ -211,8 +211,8 @@ impl CriticalPath {
         &self.parts
     }
 
-    /// Returns for each part of the path the maximum time in ns by which the run would end earlier if this part took no
-    /// time.
+    /// Returns the saving for each part of the path. The saving is the maximum time in ns by which the run would end
+    /// earlier if this part took no time.
     pub fn savings(&self) -> &Savings {
         self.savings.get_or_init(|| {
             let path = path::edges_of_path(&self.graph, &self.deciding);
@@ -221,7 +221,7 @@ impl CriticalPath {
         })
     }
 
-    /// Returns the calls on the host.
+    /// Returns the host calls of the run.
     pub fn calls(&self) -> &[HostCall] {
         &self.graph.calls
     }
@@ -231,12 +231,13 @@ impl CriticalPath {
         &self.graph.waiting
     }
 
-    /// Returns the moments, in order of time.
+    /// Returns the moments of the graph, in order of time.
     pub fn moments(&self) -> &[Moment] {
         &self.graph.moments
     }
 
-    /// Returns the edges, grouped by their later moment. The edges that were inferred for graph nodes come last.
+    /// Returns the edges of the graph, grouped by their later moment. The edges that were inferred for graph nodes come
+    /// last.
     pub fn edges(&self) -> &[Edge] {
         &self.graph.edges
     }

@@ -24,11 +24,11 @@ pub enum PathClass {
     Return,
     /// A thread runs between two calls.
     Host,
-    /// Time from a call of one thread to a call of another thread that waited for it.
+    /// Time from a call on one thread to a call on another thread that waited for the first call.
     HandOff,
     /// Time from the end of a launch call to the begin of the GPU work that it launched.
     Launch,
-    /// Time from the end of GPU work to the begin of the GPU work that waited for it.
+    /// Time from the end of a GPU operation to the begin of the GPU operation that waited for it.
     Gap,
     /// Time that the recorded rows do not explain.
     Unexplained(Unexplained),
@@ -70,13 +70,13 @@ impl PathClass {
     }
 }
 
-/// Object that a part of the path belongs to. Calls are given as positions in
+/// Object that a part of the critical path belongs to. Calls are given as positions in
 /// [`CriticalPath::calls`](super::CriticalPath::calls).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     /// The GPU work of an instruction, or the time before this work.
     Instruction(u32),
-    /// A call.
+    /// A host call.
     Call(u32),
     /// The time between two calls of a thread.
     Between(u32, u32),
@@ -86,28 +86,28 @@ pub enum What {
         after: u32,
         /// Position of the call after this time.
         before: u32,
-        /// Launch context of the stack.
+        /// Launch context (stack and API call) that contains the recorded stack.
         context: ContextId,
     },
-    /// No recorded object.
+    /// The part belongs to no recorded object.
     Nothing,
 }
 
 /// A part of the critical path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathPart {
-    /// Start in ns since 1970.
+    /// Start of the part in ns since 1970.
     pub start: u64,
-    /// End in ns since 1970.
+    /// End of the part in ns since 1970.
     pub end: u64,
     /// What happens in this part.
     pub class: PathClass,
     /// Object that the part belongs to.
     pub what: What,
-    /// Why this part cannot begin before the previous part ends.
+    /// Reason why this part cannot begin before the previous part ends.
     pub reason: Option<EdgeKind>,
-    /// Position of the part's edge in [`CriticalPath::edges`](super::CriticalPath::edges); `None` for time before the
-    /// first edge.
+    /// Position of the part's edge in [`CriticalPath::edges`](super::CriticalPath::edges), or `None` for the time
+    /// before the first edge.
     pub edge: Option<u32>,
 }
 
@@ -123,7 +123,7 @@ pub(super) fn edges_of_path(graph: &Graph, deciding: &[u32]) -> Vec<u32> {
     edges
 }
 
-/// Returns the parts of the critical path, in order of time.
+/// Returns the parts of the critical path, sorted by time.
 pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts) -> Vec<PathPart> {
     let path = edges_of_path(graph, deciding);
     let last = graph.moments.len() as u32 - 1;
@@ -133,8 +133,8 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts
     parts
 }
 
-/// Calls `each` with the parts of the critical path, in order of time. The moments need not be sorted by time, but
-/// `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
+/// Finds the critical path and calls `each` with its parts, in order of time. The moments need not be sorted by time,
+/// but `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
 pub(in super::super) fn each_part_in_order(
     graph: TimedGraph<'_>,
     edges: EdgesView<'_>,
@@ -149,7 +149,7 @@ pub(in super::super) fn each_part_in_order(
         near = edges.first_to(at, near);
         let of_moment =
             (near..).map_while(|id| edges.get(id).filter(|edge| edge.to == at).map(|edge| (id, edge)));
-        // If several causes are equal, the one with the largest place decides, as in a sorted graph.
+        // If several edges rank equally, the edge from the moment with the largest place decides, as in a sorted graph.
         let latest = of_moment.max_by_key(|(_, edge)| (earliest(graph, edge), place(edge.from)));
         let Some((id, edge)) = latest else { break };
         path.push(id as u32);
@@ -187,7 +187,7 @@ struct Walk<'a> {
     graph: TimedGraph<'a>,
     facts: &'a dyn InstructionFacts,
     each: &'a mut dyn FnMut(&PathPart),
-    /// Kind of the zero-length edges since the last part.
+    /// Kind of the zero-length edges since the last part that was passed on.
     reason: Option<EdgeKind>,
     /// Position of the edge that is currently visited.
     at: Option<u32>,
@@ -227,7 +227,7 @@ impl Walk<'_> {
             EdgeKind::Stream | EdgeKind::GraphEdge | EdgeKind::GraphNode if to.kind == MomentKind::End => {
                 self.work(span, to.instruction);
             }
-            // The previous node lets this node begin.
+            // The previous node of the graph lets this node begin before the previous node ends.
             EdgeKind::GraphNode if from.kind == MomentKind::Begin => self.work(span, from.instruction),
             _ => self.gap(span, to.instruction, edge.kind),
         }

@@ -1,4 +1,4 @@
-//! Handles programmatic launches: kernels that may begin before the previous kernel ends.
+//! Handles programmatic launches. A programmatically launched kernel may begin before the previous kernel ends.
 //!
 //! ```text
 //! first   |---- trigger ---->|                  |
@@ -6,22 +6,24 @@
 //! second                     |## second #######.|.. tail ..|
 //! ```
 //!
-//! The first kernel lets the second kernel begin at its trigger, or at its end. At some point the second kernel waits
-//! for the end of the first kernel. The time that the second kernel runs after this end is called its tail. No tool
-//! records the trigger or the tail. Both times are learned from launches that show them, and are used for all launches
-//! of the same kernel.
+//! The first kernel lets the second kernel begin at the first kernel's trigger, or at its end. At some point the second
+//! kernel waits for the end of the first kernel. The time that the second kernel runs after the end of the first kernel
+//! is called the second kernel's tail. No tool records the trigger or the tail. Trigger and tail are measured in
+//! launches that show them, and are then used for all launches of the same kernel.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::graph::{EdgeKind, Graph, MomentId};
 use super::kernel_times::{KernelKey, KernelTimes, LearnedKernels, Trigger, key_of};
 use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 
-/// Maximum difference in ns between the launch delays of kernels that find their stream idle: 1 us on an H100.
+/// Maximum difference in ns between the launch delays of kernels that find their stream idle. The value 1 us was
+/// measured on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
-/// Denominator N: the samples of a kernel may differ by at most 1/N of their median.
+/// Denominator N: the measured times of a kernel may differ by at most 1/N of their median.
 const MAX_SPREAD_PART: u64 = 50;
 
-/// Pair of a kernel that is or may be launched programmatically, and the previous kernel.
+/// A kernel that is or may be launched programmatically (the second kernel), and the previous kernel (the first
+/// kernel).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Overlap {
     /// Index of the first kernel's instruction.
@@ -29,9 +31,9 @@ pub(super) struct Overlap {
     /// Index of the second kernel's instruction.
     pub(super) after: u32,
     pub(super) place: OverlapPlace,
-    /// Latest time of all other causes for the second kernel's begin; `None` if it is unknown.
+    /// Latest time of all other causes for the second kernel's begin, or `None` if it is unknown.
     pub(super) other: Option<u64>,
-    /// Kind of the edge if the launch is not programmatic.
+    /// Kind of the edge between the kernels if the launch is not programmatic.
     pub(super) kind: EdgeKind,
 }
 
@@ -67,7 +69,7 @@ impl Samples {
     }
 }
 
-/// Returns the median, or `None` if the samples differ by too much.
+/// Returns the median of the samples, or `None` if the samples differ by too much.
 fn common(samples: &[u64]) -> Option<u64> {
     let mut sorted = samples.to_vec();
     sorted.sort_unstable();
@@ -76,7 +78,7 @@ fn common(samples: &[u64]) -> Option<u64> {
     (spread <= median / MAX_SPREAD_PART).then_some(median)
 }
 
-/// Graph and the two nodes of a graph edge.
+/// Graph edge, given as the graph and the two nodes.
 type NodePair = (GraphId, GraphNodeId, GraphNodeId);
 
 fn pair_of(before: &Instruction<'_>, after: &Instruction<'_>) -> Option<NodePair> {
@@ -88,7 +90,7 @@ fn pair_of(before: &Instruction<'_>, after: &Instruction<'_>) -> Option<NodePair
     Some((graph, before, after))
 }
 
-/// Learns the times of kernels from all pairs, and adds the edges between the kernels of each pair.
+/// Learns the times of kernels from all pairs of kernels, and adds the edges between the kernels of each pair.
 pub(super) fn add_overlaps(
     graph: &mut Graph,
     list: &InstructionList,
@@ -107,12 +109,12 @@ struct Learning<'a> {
     graph: &'a mut Graph,
     list: &'a InstructionList,
     learned: LearnedKernels,
-    /// For each graph edge, whether a launch shows that the edge is programmatic.
+    /// For each graph edge whose kind a launch shows, whether the edge is programmatic.
     pairs: IdMap<NodePair, bool>,
 }
 
 impl Learning<'_> {
-    /// Returns the begin and end of the first kernel and of the second kernel.
+    /// Returns the begin and end times of the first kernel and of the second kernel.
     fn spans(&self, overlap: &Overlap) -> ((u64, u64), (u64, u64)) {
         let span = |(begin, end): (MomentId, MomentId)| (self.graph.time(begin), self.graph.time(end));
         (span(overlap.place.before), span(overlap.place.after))
@@ -153,8 +155,8 @@ impl Learning<'_> {
         }
     }
 
-    /// Stores the tail of the second kernel. If the kernel ran longer than it does alone, it waited for the end of the
-    /// previous kernel.
+    /// Stores the tail of the second kernel. If the second kernel ran longer than it runs alone, it waited for the end
+    /// of the previous kernel.
     fn note_tail(&self, samples: &mut IdMap<KernelKey, Samples>, waiting: &[u32], overlap: &Overlap) {
         let (before, after) = self.spans(overlap);
         let instruction = self.list.get(overlap.after);
@@ -173,8 +175,8 @@ impl Learning<'_> {
         }
     }
 
-    /// Finds out whether a graph edge is programmatic. An edge is programmatic if the two kernels overlap in any
-    /// launch. It is not programmatic if the second kernel begins exactly when the first one ends.
+    /// Finds out whether a graph edge is programmatic. An edge is programmatic if its two kernels overlap in any
+    /// launch. An edge is not programmatic if the second kernel begins exactly when the first kernel ends.
     fn note_pair(&mut self, overlap: &Overlap) {
         let (first, second) = (self.list.get(overlap.before), self.list.get(overlap.after));
         let (before, after) = self.spans(overlap);
@@ -206,15 +208,15 @@ impl Learning<'_> {
         }
         let lag = match times.trigger {
             Some(Trigger::After(lag)) => lag,
-            // The first kernel decided when the second one began if no other cause was as late.
+            // If no other cause was as late, the first kernel decided when the second kernel began.
             _ if !overlaps => before.1 - before.0,
             _ if overlap.other.is_some_and(|other| after.0 <= other + MAX_LAUNCH_SCATTER_NS) => 0,
             _ => after.0.saturating_sub(before.0),
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // If the second kernel's tail is unknown, it may be as long as the time after the first kernel's end, or as
-            // the kernel's whole duration.
+            // If the second kernel's tail is unknown, its maximum is assumed: the time after the first kernel's end,
+            // but at most the second kernel's own duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

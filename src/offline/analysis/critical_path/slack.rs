@@ -1,5 +1,5 @@
-//! Finds the edge that decides the time of each moment, the time by which a moment could come later without delaying
-//! the run, and the time that a shorter part of the path would save.
+//! Finds the edge that decides the time of each moment. Also computes the slack of each moment (the time by which it
+//! could come later without delaying the run) and the time that a shorter part of the path would save.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,8 +12,8 @@ use gpuflame_model::record::IdMap;
 /// Index that means "no edge".
 pub(super) const NO_EDGE: u32 = u32::MAX;
 
-/// Finds for each moment the edge that decides its time, and sets the lag of this edge to the recorded time between its
-/// two moments. The edges must be sorted by `to`.
+/// For each moment, finds the edge that decides the moment's time, and sets the lag of this edge to the recorded time
+/// between the edge's two moments. The edges must be sorted by `to`.
 pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     let mut edges = std::mem::take(&mut graph.edges);
     let mut deciding = vec![NO_EDGE; graph.moments.len()];
@@ -32,7 +32,7 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
 }
 
 /// Finds the deciding edges of the moments starting at `moment`. `edges` are the edges that lead to these moments, and
-/// `position` is the index of the first one in the graph.
+/// `position` is the index of the first of these edges in the graph.
 fn decide_part(
     graph: &Graph,
     edges: &mut [Edge],
@@ -49,10 +49,10 @@ fn decide_part(
     }
 }
 
-/// Key by which the deciding edge of a moment is chosen: the edge that allows the moment last. If several edges allow
-/// the moment at the same time, the edge from the latest moment decides, with two exceptions. For a kernel that was not
-/// slowed down by the kernel before it, its own begin decides. For a collective that this rank may have entered last,
-/// the rank's own begin decides too.
+/// Sort key for the edges that lead to a moment. The edge with the largest key decides when the moment comes: the edge
+/// that allows the moment last. If several edges allow the moment at the same time, the edge from the latest moment
+/// decides, with two exceptions. If a kernel was not slowed down by the previous kernel, the kernel's own begin decides
+/// when it ends. If this rank may have entered a collective last, the rank's own begin decides too.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
@@ -63,8 +63,9 @@ pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
 }
 
-/// Returns for each moment the latest time that would not delay the end of the run. Also adds edges for graph nodes
-/// whose edges are not recorded. Such a node may depend on any node of the same launch that ended before it began.
+/// For each moment, returns the latest time that would not delay the end of the run. Also adds edges for graph nodes
+/// whose edges are not recorded. Such a node may depend on any node of the same graph launch that ended before the node
+/// began.
 pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     let end = graph.moments.last().map_or(0, |moment| moment.time);
     let mut latest = vec![end; graph.moments.len()];
@@ -97,8 +98,8 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     latest
 }
 
-/// Returns for each moment the latest time at which no call exceeds its limit in the order of calls. `latest` are the
-/// latest times without such limits. The result is empty if no call has a limit.
+/// For each moment, returns the latest time that keeps the order of calls across threads: no call begins after its
+/// limit. `latest` contains the latest times without such limits. The result is empty if no call has a limit.
 pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     if graph.order_limits.is_empty() {
         return Vec::new();
@@ -118,7 +119,7 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
 }
 
 /// For each edge of the critical path, returns the maximum time by which the run would end earlier if the edge took no
-/// time. This time is limited by the smallest slack of the edges that bypass the edge. `path` contains the positions of
+/// time. This saving is at most the smallest slack of all edges that bypass the edge. `path` contains the positions of
 /// the path's edges in order of time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     let mut is_on_path = vec![false; graph.edges.len()];
@@ -132,7 +133,8 @@ pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
         let edge = graph.edges[*at as usize];
         while let Some(other) = others.next_if(|at| graph.edges[*at as usize].from <= edge.from) {
             let Edge { from, to, lag, .. } = graph.edges[other as usize];
-            // Most edges end before the next edge of the path begins, so they are not stored.
+            // Only edges that bypass a part of the path are stored. Most edges end before the next edge of the path
+            // begins.
             if to > edge.from {
                 let slack = latest[to as usize] - lag - graph.time(from);
                 past.push(Reverse((slack, to)));
@@ -163,7 +165,7 @@ fn sorted_by_start(graph: &Graph) -> Vec<u32> {
     sorted
 }
 
-/// For each position, returns the smallest slack of the moments from there to the end to which no edge leads.
+/// For each position, returns the smallest slack over the moments at or after this position to which no edge leads.
 fn slack_of_free_moments(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     let mut is_free = vec![true; graph.moments.len()];
     graph.edges.iter().for_each(|edge| is_free[edge.to as usize] = false);

@@ -1,5 +1,5 @@
-//! Stores the streams of a run by index, and applies the rule of default streams: work of the default stream waits for
-//! the other streams of its CUDA context, and the other streams wait for the default stream.
+//! Assigns an index to each stream of a run, and applies the rule of default streams. By this rule, work of the default
+//! stream waits for the other streams of its CUDA context, and the other streams wait for the default stream.
 
 use super::super::instructions::{Instruction, InstructionDetail, InstructionList};
 use super::super::states::StreamKey;
@@ -14,12 +14,13 @@ pub(super) const NO_STREAM: u32 = u32::MAX;
 /// Index that means "no moment".
 const NO_MOMENT: MomentId = MomentId::MAX;
 
-/// Streams of a run. Each instruction needs its stream and the default stream, so both are looked up by index.
+/// Streams of a run. The stream of each instruction and the default stream are looked up for each instruction, so they
+/// are stored by index.
 #[derive(Default)]
 pub(super) struct Streams {
     numbers: IdMap<StreamKey, u32>,
     streams: Vec<Stream>,
-    /// Positions of the CUDA contexts in `contexts`.
+    /// Position of each CUDA context in `contexts`.
     context_numbers: IdMap<(DeviceId, GpuContextId), u32>,
     contexts: Vec<Context>,
     /// Stream that was looked up last. Most instructions run on the stream of the previous instruction.
@@ -27,23 +28,25 @@ pub(super) struct Streams {
     of_instruction: Vec<u32>,
 }
 
-/// A stream.
+/// A stream of a GPU.
 struct Stream {
     key: StreamKey,
     /// Index of the stream's CUDA context in [`Streams::contexts`].
     context: u32,
-    /// Latest end of the stream's work so far. This field is used only while the exempt streams are determined.
+    /// Latest end of the stream's work so far. This field is used only to find the streams that are exempt from the
+    /// rule of default streams.
     end: u64,
-    /// Whether the stream and the default stream of its context do not wait for each other.
+    /// Whether the stream is exempt from the rule of default streams. An exempt stream and the default stream of its
+    /// CUDA context do not wait for each other.
     is_exempt: bool,
-    /// End of the stream's last work so far. This field is used only while edges are added.
+    /// Moment at which the stream's last work so far ends. This field is used only while edges are added.
     last_work: MomentId,
 }
 
 /// Streams of a CUDA context.
 struct Context {
     default: u32,
-    /// All streams of the context, sorted by id.
+    /// Indexes of all streams of the CUDA context, sorted by stream id.
     members: Vec<u32>,
 }
 
@@ -80,8 +83,9 @@ impl Streams {
         members.insert(at, number);
     }
 
-    /// Adds the stream of the next instruction. Exempts the stream from the rule if it overlapped the default stream of
-    /// its CUDA context, although the work of one was submitted after the work of the other.
+    /// Adds the stream of the next instruction. Also finds streams to which the rule of default streams does not apply.
+    /// Work of such a stream overlapped work of the default stream of its CUDA context, although one was submitted
+    /// after the other.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);
@@ -106,14 +110,15 @@ impl Streams {
         *known = end.0.max(*known);
     }
 
-    /// Exempts the streams that are recorded as non-blocking. Call once, after the last instruction was added.
+    /// Exempts the streams that are recorded as non-blocking from the rule of default streams. Call this function once,
+    /// after the last instruction was added.
     pub(super) fn exempt_non_blocking(&mut self, list: &InstructionList) {
         for stream in &mut self.streams {
             stream.is_exempt |= list.is_blocking(stream.key.1, stream.key.2) == Some(false);
         }
     }
 
-    /// Returns the index of an instruction's stream; [`NO_STREAM`] if it has none.
+    /// Returns the index of an instruction's stream, or [`NO_STREAM`] if the instruction has no stream.
     pub(super) fn of(&self, instruction: u32) -> u32 {
         self.of_instruction[instruction as usize]
     }
@@ -159,7 +164,7 @@ impl Streams {
     }
 }
 
-/// Returns the stream of an instruction; `None` if the instruction has no stream or several streams.
+/// Returns the stream of an instruction, or `None` if the instruction has no stream or several streams.
 pub(super) fn key_of(instruction: &Instruction<'_>) -> Option<StreamKey> {
     Some((instruction.device?, instruction.context?, instruction.stream?))
 }

@@ -1,4 +1,4 @@
-//! Finds host calls of different threads whose order decides what waits for what.
+//! Finds host calls on different threads whose order decides which call or GPU work waits for which.
 //!
 //! ```text
 //! thread 1   |-- wait for gemm --|record event|
@@ -6,11 +6,11 @@
 //! ```
 //!
 //! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture
-//! above, if `gemm` ended after the wait of thread 2 was called, this wait would be for an older record. The dependency
-//! graph cannot show how much later the run would end if a wait is for an older record. So slack allows a call to be
-//! delayed only until the next call of another thread that uses the same object. Slack ends there. Such limits of slack
-//! exist only for runs that record how threads wait for each other. In other runs, an unrecorded wait between the
-//! threads may keep the order of their calls.
+//! above, thread 1 records the event after `gemm`. If `gemm` ended after the call `wait for event`, this call would
+//! wait for an older record. The dependency graph cannot show how much later the run would end in this case. So the
+//! slack of a call ends at the next call of another thread that uses the same object. Slack is limited in this way only
+//! if the run records how threads wait for each other. In other runs, an unrecorded wait between the threads may keep
+//! the order of their calls.
 
 use std::collections::HashMap;
 
@@ -34,11 +34,12 @@ enum Object {
     DefaultStream(GpuContextId),
     Event(EventId),
     Graph(GraphId),
-    /// All locks together, because calls do not record which lock they use.
+    /// All locks together, because it is not recorded which lock a call uses.
     Locks,
 }
 
-/// How a call uses an object. The order of two uses matters unless both are `One` or both are `Other`.
+/// How a call uses an object. The order of two uses of an object matters unless both uses are `One` or both are
+/// `Other`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Use {
     Alone,
@@ -54,7 +55,8 @@ impl Use {
     }
 }
 
-/// For each call whose order relative to other threads matters, returns the latest begin that keeps this order.
+/// Finds the calls whose order relative to calls of other threads matters. For each such call, returns the moment of
+/// its begin and the latest time at which it could begin without changing the order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,
@@ -93,7 +95,7 @@ pub(super) fn order_limits(
     limits
 }
 
-/// Calls `each` with every object that an instruction uses, and with the way in which it is used.
+/// Calls `each` with every object that an instruction uses, and with the kind of use.
 fn add_uses(
     graph: &Graph,
     list: &InstructionList,
@@ -156,8 +158,8 @@ fn add_uses(
     }
 }
 
-/// Passes on the use that results from the rule of default streams. For two calls on the default stream itself, the
-/// order follows from the stream.
+/// Calls `each` with the use that results from the rule of default streams. The order of two calls on the default
+/// stream itself already follows from their use of the stream.
 fn use_default_stream(list: &InstructionList, key: StreamKey, each: &mut dyn FnMut(Object, Use)) {
     let (_, context, stream) = key;
     if stream == DEFAULT_STREAM {

@@ -1,8 +1,8 @@
-//! Adds edges to host calls that wait for other threads: barriers, locks and joins.
+//! Adds edges to host calls that wait for other threads at barriers, locks and thread joins.
 //!
-//! Tools record these calls but not their barriers and locks, so times decide which calls belong together. Threads that
-//! are in a barrier call at the same time meet there. A call that takes a lock gets it from the thread that released a
-//! lock last.
+//! Tools record these calls, but do not record which barrier or lock a call uses. Therefore the times decide which
+//! calls belong together. Threads that are in barrier calls at the same time are assumed to meet at one barrier. A call
+//! that waits for a lock is assumed to get the lock from the thread that released a lock last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,11 +10,11 @@ use super::super::instructions::ThreadWait;
 use super::graph::{EdgeKind, Graph, HostCall, MAX_LATENCY_NS, MomentId};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Calls that wait for other threads, with the kind of each call and its position in [`Graph::calls`].
+/// Calls that wait for other threads or release a lock, each with its kind and its position in [`Graph::calls`].
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
-/// Adds edges to the returns of calls that wait for other threads. Stores in `waits` the time until which each of these
-/// calls waited.
+/// Adds edges to the moments at which calls that wait for other threads return. Stores in `waits` the time until which
+/// each of these calls waited.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -66,7 +66,8 @@ fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, 
     kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
-/// Returns groups of barrier calls that meet: each call begins before any other call of its group returns.
+/// Returns groups of barrier calls that meet at one barrier. In a group, each call begins before any other call
+/// returns.
 fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     let (mut first_end, mut threads) = (0, BTreeSet::new());
     let (mut groups, mut from) = (Vec::new(), 0);
@@ -86,7 +87,7 @@ fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     groups
 }
 
-/// Returns the last release of a lock by another thread while `lock` was waiting.
+/// Returns the moment at which another thread began the last release of a lock while the call `lock` was waiting.
 fn release_before(unlocks: &[(HostCall, u32)], lock: &HostCall) -> Option<MomentId> {
     let until = unlocks.partition_point(|(unlock, _)| unlock.begin <= lock.end);
     let during = unlocks[..until].iter().rev().take_while(|(unlock, _)| unlock.begin > lock.begin);
@@ -110,7 +111,7 @@ fn add_edge(graph: &mut Graph, waits: &mut IdMap<u32, u64>, cause: MomentId, cal
     if time > end {
         return;
     }
-    // The return must sort after its cause even if both have the same time.
+    // The moment of the return must sort after its cause even if both have the same time.
     let returned = &mut graph.moments[moments.1 as usize];
     returned.rank = returned.rank.max(rank);
     graph.add_edge(cause, moments.1, EdgeKind::ThreadWait, 0);

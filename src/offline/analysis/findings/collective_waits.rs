@@ -1,9 +1,10 @@
-//! Finds the part of communication in which ranks only wait for the last rank to enter a collective.
+//! Finds the part of the communication time in which ranks only wait for the last rank to enter a collective.
 //!
 //! No rank leaves a collective before the last rank has entered it. After the last rank has entered, all ranks leave
-//! the collective together. So the kernel of the rank that entered last is the shortest, and its duration is the
-//! transfer time. On all other ranks, the time before the transfer is waiting. The method compares durations, so the
-//! clocks of the ranks may differ. The ends of kernels only show which kernels belong together.
+//! the collective together. So the rank that entered last has the shortest kernel, and the duration of this kernel is
+//! the transfer time. On all other ranks, the rest of the kernel's duration is waiting time. This method compares
+//! durations, so the clocks of the ranks may differ. The end times of kernels are used only to find out which kernels
+//! belong to one collective.
 
 use std::collections::BTreeSet;
 
@@ -12,19 +13,20 @@ use super::super::communication::WorkClass;
 use super::clocks::clock_offset;
 use super::thresholds::MIN_RANK_CLOCK_NS;
 
-/// Maximum difference in ns between the ends of one collective on two ranks, on a common clock.
+/// Maximum difference in ns between the ends of a collective's kernels on two ranks, after the ends are converted to a
+/// common clock.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum share of the kernels of a name that must match a kernel on other ranks, in percent.
+/// Minimum percentage of the kernels with one name that must be matched to a kernel on other ranks.
 const MIN_MATCHED_PERCENT: usize = 90;
 
 /// A time range as (start, end), in ns.
 pub(super) type Span = (i64, i64);
 
-/// Communication of a rank: its collectives, and the periods in which it communicated but did not compute.
+/// Communication of a rank: the rank's collectives, and the periods in which the rank communicated but did not compute.
 pub(super) type RankCommunication<'a> = (&'a CollectiveKernels, &'a [Span]);
 
-/// Returns for each rank the time in ns for which it waited in collectives without computing. Returns `None` if there
-/// are no collectives, or if the collectives of the ranks cannot be matched to each other.
+/// For each rank, returns the time in ns for which the rank waited in collectives without computing. Returns `None` if
+/// there are no collectives, or if the collectives of the ranks cannot be matched to each other.
 pub(super) fn exposed_waits(ranks: &[RankCommunication<'_>]) -> Option<Vec<u64>> {
     let (first, _) = ranks.first()?;
     let mut waits: Vec<Vec<Span>> = vec![Vec::new(); ranks.len()];
@@ -83,8 +85,8 @@ pub(super) fn exposed_waits(ranks: &[RankCommunication<'_>]) -> Option<Vec<u64>>
     )
 }
 
-/// Returns the periods in which a GPU communicated but did not compute. `work` contains its operations as (start, end,
-/// class).
+/// Returns the periods in which a GPU communicated but did not compute. `work` contains the GPU's operations as (start,
+/// end, class).
 pub(super) fn exposed_spans(work: impl Iterator<Item = (i64, i64, WorkClass)>) -> Vec<Span> {
     let (mut communication, mut computation) = (Vec::new(), Vec::new());
     for (start, end, class) in work {
@@ -97,7 +99,7 @@ pub(super) fn exposed_spans(work: impl Iterator<Item = (i64, i64, WorkClass)>) -
     without(&union(communication), &union(computation))
 }
 
-/// Returns the union of periods: disjoint and sorted by start.
+/// Returns the union of periods, as disjoint periods sorted by start.
 fn union(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_unstable();
     let mut joined: Vec<Span> = Vec::new();

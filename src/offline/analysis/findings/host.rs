@@ -1,4 +1,4 @@
-//! Findings about the host: why it launched work late, or why kernels waited for copies.
+//! Findings about the host: why the host launched work late, or why kernels waited for copies.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use gpuflame_export::{grouped, percent};
 use gpuflame_model::profile::{Cause, SampleSite, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Reason for lost time that can be derived from a single place.
+/// Reason for lost time that can be derived from a single place in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Reason {
     Garbage,
@@ -23,7 +23,7 @@ enum Reason {
     Allocation,
     SynchronousCopy,
     PageableCopy,
-    /// A copy that overlaps no kernel, although the copy itself is not at fault.
+    /// A copy that overlaps no kernel. The copy itself has no problem such as pageable memory.
     Copy,
     Fragments,
     Read,
@@ -43,13 +43,13 @@ struct Group {
     /// Number of copies or kernels, if these are counted. If 0, the number of gaps is estimated from `squares`.
     counted: u64,
     squares: f64,
-    /// Part of `nanos`, in ns, for which the number of gaps is unknown.
+    /// Part of `nanos`, in ns, for which the number of gaps is not known.
     uncounted: u64,
-    /// Duration in ns and site of the longest piece.
+    /// Duration in ns and site of the group's longest piece.
     longest: (u64, Option<SampleSite>),
-    /// Lost time in ns for each function, if the group has several functions.
+    /// Lost time in ns for each function, if the group contains several functions.
     functions: BTreeMap<String, u64>,
-    /// Time by innermost function or range within the user's function.
+    /// Lost time in ns for each innermost function or NVTX range within the user's function.
     inner: BTreeMap<String, u64>,
 }
 
@@ -62,8 +62,8 @@ impl Group {
         }
     }
 
-    /// Returns the innermost functions and ranges that have a large share of the time, largest first, each with its share in
-    /// percent. Returns nothing if one of them has nearly all of the time.
+    /// Returns the innermost functions and ranges that have a large share of the lost time, largest first, each with
+    /// its share in percent. Returns an empty list if a single function or range has nearly all of the lost time.
     fn shares(&self) -> Vec<(&str, f64)> {
         let all = saturating_sum(self.inner.values().copied());
         let shares = self.inner.iter().map(|(name, nanos)| (name.as_str(), percent(*nanos, all)));
@@ -73,15 +73,16 @@ impl Group {
         if large.len() < 2 || large.iter().any(|(name, _)| name.is_empty()) { Vec::new() } else { large }
     }
 
-    /// Whether the number of gaps is known for most of the time.
+    /// Whether the number of gaps is known for at least half of the lost time.
     fn is_counted(&self) -> bool {
         self.uncounted <= self.nanos / 2
     }
 }
 
-/// Minimum share of a finding's time, in percent, for which an innermost function or range is named next to another.
+/// Minimum share of a finding's time, in percent, for which an innermost function or range is named in addition to
+/// another one.
 const MIN_INNER_PERCENT: f64 = 10.0;
-/// Maximum number of innermost functions and ranges to name.
+/// Maximum number of innermost functions and ranges that a finding names.
 const MAX_INNER: usize = 3;
 
 /// Maximum number of functions that the finding about a launch-bound run lists.
@@ -115,8 +116,8 @@ pub(super) fn host_costs(lost: &Lost<'_>, pieces: &[Piece]) -> Vec<Cost> {
     costs
 }
 
-/// Returns the findings about copies. `copies` maps each launching stack to the time in ns in which its copies ran but
-/// no kernel.
+/// Returns the findings about copies. `copies` maps each launch context to the time in ns in which copies from this
+/// launch context ran but no kernel ran.
 pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec<Cost> {
     let mut groups: BTreeMap<(Reason, String), Group> = BTreeMap::new();
     for (&context, &nanos) in copies {
@@ -134,7 +135,7 @@ pub(super) fn copy_costs(lost: &Lost<'_>, copies: &IdMap<ContextId, u64>) -> Vec
     groups.iter().filter_map(|((reason, function), group)| cost(lost, *reason, function, group, 0)).collect()
 }
 
-/// Returns the reason for a piece, the user's function, and the site that shows the reason.
+/// Returns the reason for a piece of lost time, the user's function, and the site that shows the reason.
 fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)> {
     let place = lost.places.of(piece.site);
     let of =
@@ -144,7 +145,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
         Cause::Unknown => return None,
         Cause::Dependency => {
             let is_short = piece.nanos / piece.gaps.max(1) <= MAX_HARDWARE_GAP_NS;
-            // In a recording, the site belongs to the work that waited, not to the copy that it waited for.
+            // In a recording, the site belongs to the work that waited, not to the copy that was waited for.
             let is_copy = lost.is_kernel_time && place.of_call.copies && !is_short;
             return is_copy.then(|| copy_reason(lost, &place)).and_then(here);
         }
@@ -192,7 +193,7 @@ fn reason(lost: &Lost<'_>, piece: &Piece) -> Option<(Reason, String, SampleSite)
     }
 }
 
-/// Whether a function whose name suggests that it loads data may really do so. For example, a function `next_token`
+/// Whether a function whose name suggests that it loads data may really load data. For example, a function `next_token`
 /// that launches kernels and copies nothing to the GPU computes something and does not load data. `function` is empty
 /// if a library loads the data.
 fn may_load(lost: &Lost<'_>, function: &str) -> bool {
@@ -200,8 +201,8 @@ fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason for time spent in a call that waits for the GPU. In a trace, returns the reason for the time that
-/// such a call costs.
+/// Returns the reason for the time lost in a call that waits for the GPU. For a trace, this is the lost time that the
+/// call caused.
 fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
     match () {
@@ -219,14 +220,15 @@ fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     }
 }
 
-/// Whether the host only waited for the GPU in this place, and did not copy or read a value.
+/// Whether the host in this place only waited for the GPU, and did not copy or read a value.
 pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
     waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
 }
 
 /// Returns the reason for the time in a recording between a wait and the next call. This time may have begun long after
-/// the wait. So only a read is accepted as the reason, because the program needs the value immediately. The time must
-/// also be short or recur: a program that works for seconds after a single read would do so without the read too.
+/// the wait. So only a read is accepted as the reason, because a program needs a value that it reads immediately. The
+/// time must also be short, or it must recur. If a program works for seconds after a single read, it would work for as
+/// long without the read.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
@@ -238,7 +240,7 @@ fn reads_value(lost: &Lost<'_>, waited: &Place) -> bool {
     to_host.count > 0 && to_host.mean() <= MAX_READ_NS && (lost.pageable.1 || waited.of_call.waits_for_gpu)
 }
 
-/// Whether gaps are so rare that fewer than one in five iterations contains one.
+/// Whether gaps are so rare that at most [`MAX_PAUSES_PERCENT`] percent of the iterations can contain one.
 fn is_rare(lost: &Lost<'_>, gaps: u64) -> bool {
     gaps.saturating_mul(100) <= lost.work.iterations.saturating_mul(MAX_PAUSES_PERCENT)
 }
@@ -272,8 +274,8 @@ fn has_tiny_kernels(lost: &Lost<'_>, function: &str, launched: &Launched) -> boo
         && tiny > launched.kernels.count / 2
 }
 
-/// Adds the GPU time of tiny kernels. For a recording, also adds the GPU time of copies that the host waits for. In a
-/// trace, this time is part of the time without kernels already.
+/// Adds the GPU time of tiny kernels to the groups. For a recording, also adds the GPU time of copies that the host
+/// waits for. In a trace, the time of such copies is already a part of the time without kernels.
 fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>) {
     for (function, launched) in &lost.work.functions {
         if has_tiny_kernels(lost, function, launched) {
@@ -289,8 +291,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
             Reason::Copy => continue,
             reason => reason,
         };
-        // A short copy that reads a value costs only its wait. In sums, all copies may belong to the start-up, unless
-        // the GPU waited for them.
+        // A short copy that reads a value costs only the wait for the copy. In a recording of sums, all copies may
+        // belong to the start-up, unless the GPU waited for them.
         let key = (reason, function.clone());
         if reason == Reason::Read || (!lost.has_rows && !groups.contains_key(&key)) {
             continue;
@@ -302,8 +304,8 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
     }
 }
 
-/// Removes the groups of launches and returns them as one group, because a launch-bound program has no single culprit.
-/// Functions that cost little between launches are part of this group.
+/// Removes the groups for launches from `groups`, and returns them as one group. They are joined because a launch-bound
+/// program has no single culprit. Functions that cost little time between launches are part of the joined group.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {
@@ -321,7 +323,8 @@ fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> O
     (all.nanos > 0).then_some(all)
 }
 
-/// Returns the median duration of the gaps. In this median, each piece counts once for each of its gaps.
+/// Returns the median duration of the gaps, in ns. Each gap of a piece counts with the average duration of the piece's
+/// gaps.
 fn usual_gap(pieces: &[Piece]) -> u64 {
     let mut gaps: Vec<(u64, u64)> = pieces
         .iter()
@@ -419,7 +422,7 @@ fn cost(lost: &Lost<'_>, reason: Reason, function: &str, group: &Group, usual_ga
     Some(Cost { id, nanos: group.nanos, count: gaps, why, ..Cost::within(&place, &group.shares()) })
 }
 
-/// Returns the clause that states how time was lost. Copies count as busy time in a recording, but not in a trace.
+/// Returns the clause that states how the GPU lost time. Copies count as busy time in a recording, but not in a trace.
 fn without(lost: &Lost<'_>) -> &'static str {
     if lost.is_kernel_time { "the GPU ran no kernel" } else { "the GPU was idle" }
 }
@@ -431,7 +434,7 @@ fn counted_pauses(count: u64, mean: u64) -> String {
     }
 }
 
-/// Whether `site` is a time between two calls, and the later call copies to the GPU.
+/// Whether `site` is a time between two calls and the later call copies data to the GPU.
 fn ends_in_copy(lost: &Lost<'_>, site: SampleSite) -> bool {
     let SampleSite::Between { before, .. } = site else { return false };
     let place = lost.places.of(SampleSite::Context(before));

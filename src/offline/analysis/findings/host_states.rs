@@ -3,7 +3,8 @@
 use gpuflame_explain::timeline::StateHistory;
 use gpuflame_model::record::{ContextId, HostState, IdMap, Row, ThreadId};
 
-/// States of the host's threads while a GPU waited for them. Only traces of other tools contain such states.
+/// States of the host's threads, used for the times in which a GPU waited for the host. Only traces of other tools
+/// contain such states.
 #[derive(Debug, Default)]
 pub struct HostStates {
     threads: IdMap<ThreadId, StateHistory>,
@@ -14,15 +15,15 @@ impl HostStates {
         self.threads.is_empty()
     }
 
-    /// Stores a thread state; ignores all other rows.
+    /// Stores the row if it describes the state of a thread. All other rows are ignored.
     pub fn row(&mut self, row: &Row<'_>) {
         if let Row::HostState(HostState { thread, since, context }) = *row {
             self.threads.entry(thread).or_default().push(since.0, context);
         }
     }
 
-    /// Returns the states of a thread between `from` and `to` as (start, end, context), in order of time. The context
-    /// [`ContextId::NONE`] means that the state is unknown.
+    /// Returns the states of a thread between `from` and `to` as (start, end, context), in order of time. A state with
+    /// the context [`ContextId::NONE`] is unknown.
     pub(crate) fn during(
         &self,
         thread: ThreadId,

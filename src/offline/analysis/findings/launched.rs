@@ -1,4 +1,4 @@
-//! Sums the GPU work that each function of the user launched.
+//! Sums up the GPU work that each function in the user's code launched.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{LeafFrame, Profile, SampleSite, add_to, saturating_sum};
 use gpuflame_model::record::{CopyKind, IdMap, Work};
 
-/// Number and total duration of operations.
+/// Number of GPU operations, and their total duration in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     pub(super) count: u64,
@@ -30,14 +30,14 @@ impl Sum {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launched {
     pub(super) kernels: Sum,
-    /// Kernels whose average duration is at most that of a tiny kernel. The average duration is taken for each stack
+    /// Tiny kernels, whose average duration does not exceed a limit. The average duration is computed for each stack
     /// and kernel name.
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
-    /// Stack that made the most copies, with their number.
+    /// Stack that launched the most copies, with the number of these copies.
     pub(super) copy_site: Option<(SampleSite, u64)>,
-    /// Stack that launched the most tiny kernels, with their number.
+    /// Stack that launched the most tiny kernels, with the number of these kernels.
     pub(super) tiny_site: Option<(SampleSite, u64)>,
 }
 
@@ -45,13 +45,15 @@ pub(super) struct Launched {
 #[derive(Debug, Default)]
 pub(super) struct LaunchedWork {
     pub(super) functions: BTreeMap<String, Launched>,
-    /// Number of iterations of the program, estimated from the numbers of launches if there are no steps.
+    /// Number of iterations of the program. If there are no steps, the number is estimated from the numbers of
+    /// launches.
     pub(super) iterations: u64,
 }
 
 impl LaunchedWork {
-    /// Sums the GPU work of the steady part. `spans` are the single activities of the steady part. A recording of sums
-    /// has no single activities; in this case, the sums of the whole run are scaled to the steady part.
+    /// Sums up the GPU work in the steady part of a run. `spans` contains the single activities of the steady part. A
+    /// recording of sums has no single activities. In this case, the sums of the whole run are scaled to the steady
+    /// part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,
@@ -87,8 +89,8 @@ impl LaunchedWork {
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_unstable_by_key(|(key, _)| *key);
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        // Places with equal names count as one place, because sums and single activities divide equal places into
-        // different contexts.
+        // Places with equal names count as one place, because the same place can have several launch contexts, and sums
+        // and single activities divide it differently.
         let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;
@@ -103,7 +105,7 @@ impl LaunchedWork {
             match work {
                 Work::Kernel(_) | Work::Graph => {
                     launched.kernels.add(count, nanos);
-                    // Graph nodes need no launch of their own, so they do not count as tiny kernels.
+                    // Graph nodes do not count as tiny kernels, because they are not launched one by one.
                     let is_node = site.launch().is_ok_and(|context| profile.launches_graph(context));
                     if nanos <= count.saturating_mul(max_tiny) && !is_node {
                         launched.tiny.add(count, nanos);
@@ -128,8 +130,8 @@ impl LaunchedWork {
     }
 }
 
-/// Returns the number of steps. Without steps, returns the lower quartile of the launch counts of stacks that launch
-/// repeatedly.
+/// Returns the number of iterations, which is the number of steps. If there are no steps, returns the lower quartile of
+/// the launch counts of stacks that launch repeatedly.
 fn iterations(profile: &Profile, mut counts: Vec<u64>) -> u64 {
     let steps = profile.step_count();
     if steps > 1 {

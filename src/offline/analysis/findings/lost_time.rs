@@ -1,10 +1,10 @@
-//! Finds the time in which a GPU ran no kernel, and divides it into pieces. A piece is the lost time that one cause and
-//! one place in the code explain.
+//! Finds the time in which a GPU ran no kernel, and divides it into pieces. A piece is the total lost time that one
+//! cause and one place in the code explain.
 //!
 //! For a trace, this module finds the pieces from single activities and from the states of the host's threads. Copies
-//! do not count as kernels here: a GPU that copies the next batch while its kernels are late is busy, but does not
-//! compute. A recording contains its pieces already, as samples of idle time. In these samples, copies count as busy
-//! time.
+//! do not count as kernels in this module, because a GPU that only copies the next batch while its kernels are late
+//! does not compute. A recording already contains its pieces as samples of idle time. In these samples, copies count as
+//! busy time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -35,29 +35,30 @@ pub(super) struct Gap {
     pub(super) piece: usize,
 }
 
-/// All pieces of lost time, and the gaps that they are parts of.
+/// All pieces of lost time, and the gaps that contain them.
 #[derive(Debug, Default)]
 pub(super) struct LostTime {
     pub(super) pieces: Vec<Piece>,
-    /// Gaps in order of time. The list is empty for a recording, whose pieces have no times.
+    /// Gaps between kernels, in order of time. The list is empty for a recording, whose pieces have no times.
     pub(super) gaps: Vec<Gap>,
-    /// Time in ns from the first kernel to the end of the last kernel in the steady part; `None` for a recording.
+    /// Time in ns from the start of the first kernel to the end of the last kernel in the steady part, or `None` for a
+    /// recording.
     pub(super) wall: Option<u64>,
-    /// Start of the first kernel, and end of the last kernel.
+    /// Start of the first kernel and end of the last kernel, if the run has kernels.
     pub(super) kernels: Option<(u64, u64)>,
-    /// Time in ns of copies and fills in the gaps of a trace, for each stack that launched them.
+    /// Time in ns that copies and fills took in the gaps of a trace, for each launch context (stack and API call).
     pub(super) copies: IdMap<ContextId, u64>,
 }
 
-/// Frames, executed line and cause of a piece of lost time.
+/// Names of the frames, executed line and cause of a piece of lost time.
 type PlaceName = (Vec<Rc<str>>, String, u8);
 
 impl LostTime {
-    /// Returns the lost time of a GPU in the steady part of a recording, which is its idle time.
+    /// Returns the lost time of a GPU in the steady part of a recording. For a recording, lost time is idle time.
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
-        // Places with equal names count as one place, because sums and single activities divide equal places into
-        // different contexts.
+        // Places with equal names count as one place, because the same place can have several launch contexts, and sums
+        // and single activities divide it differently.
         let mut places_by_name: BTreeMap<PlaceName, (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
@@ -79,8 +80,8 @@ impl LostTime {
             key.is_launching = places.of(key.site).class(nanos / gaps.max(1)) == Class::Launching;
             let piece = pieces.number(key);
             pieces.add(piece, nanos, gaps);
-            // Samples divide a gap among several places, but a recording counts the gap only at the place with the
-            // largest part.
+            // A gap may be divided among samples at several places, but a recording counts the gap only at the place
+            // with the largest part.
             if gaps == 0 {
                 add_to(&mut pieces.pieces[piece].uncounted, nanos);
             }
@@ -88,10 +89,10 @@ impl LostTime {
         Self { pieces: pieces.pieces, ..Self::default() }
     }
 
-    /// Returns the time without kernels on a GPU in the steady part of a trace.
+    /// Returns the lost time of a GPU in the steady part of a trace. For a trace, lost time is time without kernels.
     pub(super) fn of_trace(run: &TraceRun<'_>, device: Option<DeviceId>) -> Self {
         let is_kernel = |span: &&WorkSpan| matches!(span.work, Work::Kernel(_) | Work::Graph);
-        // All activities are sorted by start.
+        // `spans` contains all activities, sorted by start.
         let all = run.spans.as_slice();
         let of_device = || all.iter().filter(|span| Some(run.spans.device_of(span)) == device);
         let others: Vec<&WorkSpan> = of_device().filter(|span| !is_kernel(span)).collect();
@@ -182,7 +183,7 @@ pub(super) struct TraceRun<'a> {
     /// Activities with plausible durations.
     pub(super) spans: &'a PlausibleSpans,
     pub(super) states: &'a HostStates,
-    /// Facts that distinguish a plain wait from a wait that reads a value.
+    /// Facts about the run that distinguish a plain wait from a wait that reads a value.
     pub(super) lost: &'a Lost<'a>,
 }
 
@@ -194,21 +195,22 @@ struct GapDivider<'a> {
     backward_launches: Vec<u64>,
     /// Copies and fills of the GPU, sorted by start.
     others: &'a [&'a WorkSpan],
-    /// Index of the first of `others` that has not ended yet.
+    /// Index of the first copy or fill in `others` that has not ended before the current gap.
     first: usize,
     pieces: &'a mut Pieces,
-    /// Time by which the host would be ahead of the GPU if it had not read values.
+    /// Time by which the host would be ahead of the GPU if the host had not read values.
     lead: Lead,
-    /// For each launch context in the states of the current gap, its index in a list.
+    /// Index in the list of host states for each launch context in the current gap.
     contexts: Marks,
-    /// For each piece of the current gap, its index in a list.
+    /// Index in the list of totals for each piece of the current gap.
     in_gap: Marks,
-    /// Time of the copies in the gaps so far in ns, for each stack that launched them.
+    /// Time in ns that copies took in the gaps so far, for each launch context (stack and API call).
     copies: IdMap<ContextId, u64>,
 }
 
 impl GapDivider<'_> {
-    /// Divides the part of the gap before `kernel` that is in the steady part.
+    /// Divides the gap before `kernel` among causes, but only the part of the gap that is in the steady part of the
+    /// run.
     fn divide(&mut self, from: u64, kernel: &WorkSpan) -> Option<Gap> {
         let (begin, end) = steady_bounds(self.run.profile.steady());
         let (from, to) = (from.max(begin), kernel.start.min(end));
@@ -238,7 +240,7 @@ impl GapDivider<'_> {
         Some(self.add_parts(from, to, parts))
     }
 
-    /// Returns the times of the copies between `from` and `to`, each with the launch context of the copy.
+    /// Returns the time in ns that each copy took between `from` and `to`, with the launch context of the copy.
     fn copies_during(&mut self, from: u64, to: u64) -> Vec<(ContextId, u64)> {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;
@@ -254,22 +256,25 @@ impl GapDivider<'_> {
         found
     }
 
-    /// Divides the time before the launch in which the GPU ran no kernel, together with the time of copies that were
-    /// launched late. Everything that the host did since its last launch delayed this launch, even if the GPU still had
-    /// work at that time. So each reason for the delay costs the time that it took since the last launch, but at most
-    /// the time that the GPU lost. Without the reason, the GPU would have lost this much less time. While PyTorch's
-    /// backward thread launches work, the thread that started the backward pass waits for it. In this case the time
-    /// counts from the last launch of the backward thread.
+    /// Divides the time before a launch in which the GPU ran no kernel, and the time of copies that were launched late.
+    /// Everything that the host did since its last launch delayed this launch, even if the GPU still had work at that
+    /// time. So a reason for the delay costs the time that it took since the last launch, but at most the time that the
+    /// GPU lost. If the reason had not existed, the GPU would have lost this much less time. While PyTorch's backward
+    /// thread launches work, the thread that started the backward pass waits for the backward thread. In this case, the
+    /// time is counted from the last launch of the backward thread.
     ///
-    /// If a thread read a value earlier and no work has been queued since, the host has lost the lead over the GPU that
-    /// it had before the read. This affects all threads: with this lead, their launches would have been less late.
+    /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After the
+    /// read, the queue is empty and this lead is lost until work is queued again. The loss affects all threads, because
+    /// their launches would have been less late with this lead.
     ///
-    /// If the host was reading a value when the kernels ended, it did no work in advance. Without this read, it could
-    /// have done as much of its work in advance as the read took. So the read costs this time, and also the time until
-    /// it returned. If the host was waiting for copies, the copies are the reason.
+    /// If the host was reading a value when the kernels ended, the host did no work in advance. If it had not read the
+    /// value, it could have worked in advance for as long as the read took. So the read costs this time, and also the
+    /// time from the end of the kernels until the read returned. If the host was waiting for copies, the copies are the
+    /// reason.
     ///
-    /// A plain wait costs less: the time until it returns, and a short launch. The host may need the wait for the work
-    /// that it does after it. So the time after the wait is a cost of the function that the host then executed.
+    /// A plain wait costs less: only the time until the wait returns, and the time of a short launch. The host's work
+    /// after the wait may need the result of the wait. So the time after the wait is a cost of the function that the
+    /// host executed after the wait.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -291,10 +296,10 @@ impl GapDivider<'_> {
         // End of a wait that read no value, and total time of later waits.
         let (mut alone_until, mut waited_later): (Option<u64>, u64) = (None, 0);
         let mut states: Vec<(ContextId, u64, Rc<Place>)> = Vec::new();
-        // A pause may contain thousands of states in different places, so places are looked up in a table.
+        // A pause may contain thousands of host states in different places, so places are looked up in a table.
         let known = &mut self.contexts;
         known.clear();
-        // If the host was not late, nothing that it did since its last launch cost time.
+        // If the host was not late, its activities since its last launch cost no time.
         let since = if to > from { last } else { to };
         for (begin, end, context) in self.run.states.during(thread, since, to) {
             if context == ContextId::NONE || end <= begin {
@@ -309,7 +314,8 @@ impl GapDivider<'_> {
             if is_open && (place.of_call.waits_for_gpu || place.of_call.copies) {
                 waited = Some((context, end - begin, end - from));
                 if is_wait_alone(self.run.lost, &place) {
-                    // Everything before this wait happened while the GPU was busy, and the host still had time to wait.
+                    // All activities before this wait happened while the GPU was busy, and the host still had time to
+                    // wait. So they cost nothing.
                     alone_until = Some(end);
                     states.clear();
                     known.clear();
@@ -335,7 +341,7 @@ impl GapDivider<'_> {
             let is_named = |(_, nanos, place): &&(ContextId, u64, Rc<Place>)| place.class(*nanos).is_named();
             let named: u64 = states.iter().filter(is_named).map(|(_, nanos, _)| nanos).sum();
             late = late.saturating_sub(cost).max(named.min(late));
-            // With the lost lead, the host's work after the read would have cost nothing.
+            // If the host had kept its lead, its work after the read would have cost no time.
             if late <= named {
                 states.retain(|state| is_named(&state));
             }
@@ -371,7 +377,7 @@ impl GapDivider<'_> {
             if cost > 0 {
                 parts.push((key, cost));
             }
-            // Without the wait, the host's work after it would have cost nothing.
+            // If the host had not waited, its work after the wait would have cost no time.
             if !is_late_after && cost.saturating_mul(10) >= late.saturating_mul(9) {
                 states.retain(|(_, nanos, place)| place.class(*nanos).is_named());
             }
@@ -406,9 +412,9 @@ impl GapDivider<'_> {
         }
     }
 
-    /// Divides the time after the launch in which the kernel waited: for copies that ran during this time, or otherwise
-    /// for other work. Returns the time of copies that began immediately after they were launched. Such copies were
-    /// launched too late to overlap with kernels.
+    /// Divides the time after a launch in which the launched kernel waited. The kernel waited for the copies that ran
+    /// during this time, and for other work in the rest of the time. Returns the time of copies that began immediately
+    /// after they were launched, because such copies were launched too late to overlap with kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;
@@ -445,7 +451,7 @@ impl GapDivider<'_> {
         Gap { start: from, nanos: to - from, piece: main.1 }
     }
 
-    /// Adds the times of parts with the same key. Returns the totals as (index of the piece, ns).
+    /// Adds up the durations of the parts with the same key. Returns the totals as (index of the piece, ns).
     fn merged(&mut self, parts: Vec<(Key, u64)>) -> Vec<(usize, u64)> {
         let mut sums: Vec<(usize, u64)> = Vec::with_capacity(parts.len());
         self.in_gap.clear();

@@ -1,13 +1,13 @@
-//! A map from small integers to values that can be cleared in constant time. The gaps of a trace need such a map a
-//! million times.
+//! A map from small integers to values. The map can be cleared in constant time, because it is cleared for each gap of
+//! a trace, and a trace may have a million gaps.
 
 use gpuflame_model::record::IdMap;
 
 /// Map from integers to values, which can be cleared in constant time.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
-    /// Values of small keys, each with the number of the round in which the value was set. Values from earlier rounds
-    /// are removed values.
+    /// Values of small keys, each as (round, value). The round is the value of `round` when the value was set. Values
+    /// from earlier rounds count as removed.
     listed: Vec<(u32, u32)>,
     others: IdMap<u32, u32>,
     round: u32,
@@ -37,7 +37,7 @@ impl Marks {
             return;
         }
         if self.listed.len() <= number as usize {
-            // The first round is 1, so entries of round 0 have no value.
+            // Rounds are counted from 1, so an entry with round 0 has no value.
             self.listed.resize(number as usize + 1, (0, 0));
         }
         self.listed[number as usize] = (self.round, value as u32);

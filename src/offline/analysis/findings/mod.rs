@@ -1,5 +1,5 @@
-//! Findings about a run: doubtful rows, and time that the GPUs lost. One function produces each finding, and the
-//! results form one list.
+//! Findings about a run: doubtful rows, and time that the GPUs lost. Each finding is produced by its own function, and
+//! all findings are collected in one list.
 //!
 //! ```text
 //! records: counts, losses, clocks          -> findings about records
@@ -47,12 +47,12 @@ use gpuflame_model::record::{ContextId, DeviceId};
 pub struct UserFunctions<'a>(Places<'a>);
 
 impl<'a> UserFunctions<'a> {
-    /// Creates the table for the names of a run.
+    /// Creates the table of user functions from the names in a run.
     pub fn new(profile: &'a Profile) -> Self {
         Self(Places::new(profile))
     }
 
-    /// Returns the innermost function of user code in a stack; empty if it is unknown.
+    /// Returns the innermost function of user code in a stack, or an empty string if it is unknown.
     pub fn of(&self, context: ContextId) -> Rc<str> {
         self.0.of(SampleSite::Context(context)).function.clone()
     }
@@ -65,25 +65,25 @@ pub struct Finding {
     pub id: &'static str,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Number of occurrences and their total, if the check counts occurrences.
+    /// Number of occurrences and the total number that includes them, if the check counts occurrences.
     pub figures: Option<Figures>,
     /// Time that the GPUs lost, in ns, if the check measures it. The times of different findings may overlap, so their
     /// sum is not meaningful.
     pub cost: Option<u64>,
     /// Short description of the check.
     pub what: &'static str,
-    /// Place in the code or GPU that is responsible; empty if there is none.
+    /// Place in the code, or GPU, that is responsible. Empty if there is none.
     pub culprit: String,
-    /// Innermost function of the culprit, with the name that stacks give it. Empty if it is unknown, or if the culprit
-    /// is not a single function.
+    /// Innermost function of the culprit, with the name that the function has in stacks. Empty if it is unknown, or if
+    /// the culprit is not a single function.
     pub function: String,
-    /// Rank that the finding is about; `None` if it is about a run alone or about several ranks.
+    /// Rank that the finding is about, or `None` if the finding is about a single run or about several ranks.
     pub rank: Option<u32>,
-    /// Reason why the finding matters; empty if the check found nothing.
+    /// Reason why the finding matters, or an empty string if the check found nothing.
     pub why: Cow<'static, str>,
 }
 
-/// Severity of a finding, worst first.
+/// Severity of a finding. The variants are ordered from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// The finding makes sums, links or orders wrong for more than a thousandth of the operations or of the busy time.
@@ -119,7 +119,7 @@ impl Severity {
 pub struct Figures {
     /// Number of occurrences.
     pub count: u64,
-    /// Total number that includes the occurrences; 0 if it is unknown.
+    /// Total number that includes the occurrences, or 0 if this number is unknown.
     pub of: u64,
 }
 
@@ -130,14 +130,14 @@ struct Cost {
     nanos: u64,
     count: u64,
     why: String,
-    /// Description of the place. The next two fields have the user's function and the executed line.
+    /// Description of the place in the code. The next two fields contain the user's function and the executed line.
     words: String,
     function: String,
     line: String,
     device: Option<DeviceId>,
     /// Rank that a finding about a job refers to, if it refers to a single rank.
     rank: Option<u32>,
-    /// Launch context whose place is the culprit, if the finding gives no place.
+    /// Launch context whose place in the code is the culprit, if the finding itself names no place.
     launched_by: Option<ContextId>,
 }
 
@@ -146,8 +146,8 @@ impl Cost {
         Self::within(place, &[])
     }
 
-    /// Returns a cost at `place`, of which these innermost functions or ranges have these shares, in percent. Without shares, the
-    /// innermost function and range of `place` are named.
+    /// Returns a cost at `place`. `shares` contains the innermost functions or ranges and the percentage of the cost
+    /// that each has. If `shares` is empty, the innermost function and range of `place` are named.
     fn within(place: &Place, shares: &[(&str, f64)]) -> Self {
         let Place { words, function, line, within, caller, range, .. } = place;
         let mut words = words.clone();
@@ -187,15 +187,16 @@ impl Cost {
     }
 }
 
-/// Facts about a run that are needed for the findings about lost time.
+/// Facts about a run on which the findings about lost time are based.
 struct Lost<'a> {
     places: &'a Places<'a>,
     work: LaunchedWork,
-    /// Whether most bytes copied to GPUs, and most bytes copied from GPUs, are in pageable memory on the host.
+    /// Two flags: whether most bytes that are copied to GPUs come from pageable host memory, and whether most bytes
+    /// that are copied from GPUs go to pageable host memory.
     pageable: (bool, bool),
     /// Duration of the steady part, in ns.
     wall: u64,
-    /// Whether single activities are known.
+    /// Whether the data contains single activities, not only sums.
     has_rows: bool,
     /// Whether lost time means all time without kernels. If false, lost time means idle time, in which no copy runs
     /// either.

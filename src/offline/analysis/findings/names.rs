@@ -1,7 +1,7 @@
 //! Derives what the host did from the names of frames and calls. Each name is examined once, because a run has millions
 //! of host stacks but only a few thousand names.
 
-/// Activities of the host that follow from the name of a frame.
+/// Activities of the host, derived from the name of a stack frame.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FrameTraits {
     /// Whether the garbage collector ran.
@@ -10,7 +10,7 @@ pub(super) struct FrameTraits {
     pub(super) compiles: bool,
     /// Whether a profiler worked.
     pub(super) profiles: bool,
-    /// Whether a library that loads data worked or waited.
+    /// Whether a library that loads data was working or waiting.
     pub(super) loads_data: bool,
     /// Whether the host waited for another thread. This property counts only for the innermost frames of a stack.
     pub(super) waits_for_thread: bool,
@@ -28,7 +28,7 @@ impl FrameTraits {
         }
     }
 
-    /// Returns the activities of a stack that contains both frames.
+    /// Returns the activities of a stack that contains the frames of `self` and of `other`.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             collects_garbage: self.collects_garbage || other.collects_garbage,
@@ -40,18 +40,18 @@ impl FrameTraits {
     }
 }
 
-/// Properties of a call that follow from its name.
+/// Properties of a call, derived from the name of the call.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CallTraits {
     /// Whether the call allocates or frees memory in a way that may wait for the GPU.
     pub(super) allocates: bool,
-    /// Whether the call is a copy that returns only after the copy has ended.
+    /// Whether the call copies memory and returns only after the copy has ended.
     pub(super) copies_synchronously: bool,
     /// Whether the call fills memory.
     pub(super) fills: bool,
     /// Whether the call launches a kernel or a graph.
     pub(super) is_launch_call: bool,
-    /// Whether the call is a copy or fill of the CUDA runtime or the driver. Operators are excluded, because an
+    /// Whether the call is a copy or fill function of the CUDA runtime or driver. Operators are excluded, because an
     /// operator may have any name.
     pub(super) moves_memory: bool,
     /// Whether the call copies or fills memory, or is an operator that does so.
@@ -82,8 +82,8 @@ impl CallTraits {
     }
 }
 
-/// Whether the name of a function suggests that it loads data: the name begins with a verb such as `load`, and contains
-/// a noun such as `batch`.
+/// Whether the name of a function suggests that the function loads data. Such a name begins with a verb such as `load`
+/// and contains a noun such as `batch`.
 pub(super) fn is_called_loader(function: &str) -> bool {
     const VERBS: [&str; 8] = ["load", "next", "get", "fetch", "read", "prepare", "decode", "preprocess"];
     const THINGS: [&str; 8] = ["batch", "data", "sample", "image", "token", "example", "record", "input"];

@@ -10,22 +10,22 @@ pub(super) struct Piece {
     pub(super) site: SampleSite,
     pub(super) cause: Cause,
     /// API call in which the host was when the GPU ran out of work. If this call waited for the GPU, the wait is the
-    /// reason.
+    /// reason for the lost time.
     pub(super) waited_at: Option<ContextId>,
-    /// Whether the host launched work, or did something short between launches.
+    /// Whether the host launched work in this time, or did a short activity between launches.
     pub(super) is_launching: bool,
     pub(super) nanos: u64,
-    /// Number of gaps in which this piece is at least half of the time.
+    /// Number of gaps in which this piece takes at least half of the time.
     pub(super) gaps: u64,
-    /// Sum of the squared durations in single gaps, from which [`usual_count`] is computed.
+    /// Sum of the squares of the piece's durations in single gaps. [`usual_count`] uses this sum.
     pub(super) squares: f64,
     /// Part of `nanos`, in ns, for which the number of gaps is unknown.
     pub(super) uncounted: u64,
 }
 
-/// Returns an effective number of parts, which ignores parts that are too small to matter. This number of parts of
-/// equal duration would have the same sum and the same sum of squares. For two parts of a second and a thousand parts
-/// of a microsecond, the result is 2.
+/// Returns an effective number of parts, which ignores parts that are too small to matter. If the result is n, then n
+/// parts of equal duration would have the same sum and the same sum of squares. For example, two parts of 1 s and a
+/// thousand parts of 1 us give the result 2.
 pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
     if squares > 0.0 { ((nanos as f64) * (nanos as f64) / squares).round().max(1.0) as u64 } else { 1 }
 }
@@ -33,7 +33,7 @@ pub(super) fn usual_count(nanos: u64, squares: f64) -> u64 {
 /// Fields of a [`Key`] in a form that can be a key of a hash table.
 type KeyParts = (SampleSite, u8, Option<ContextId>, bool);
 
-/// Site, cause and wait that identify a piece. Lost time with equal keys is added to one piece.
+/// Site, cause and wait that identify a piece. All lost time with an equal key is added to one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) site: SampleSite,
@@ -54,10 +54,11 @@ impl Key {
 
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
-    /// Index plus 1 of each piece of a late launch, by launch context and [`Key::is_launching`]. The value 0 means that
-    /// there is no piece. A list is used because a trace may look up some pieces a million times.
+    /// Index plus 1 of each piece that a late launch caused, for each launch context and [`Key::is_launching`]. The
+    /// value 0 means that the piece does not exist. The values are in a list because some pieces of a trace may be
+    /// looked up a million times.
     late: Vec<[u32; 2]>,
-    /// Indexes of all other pieces.
+    /// Index of each other piece.
     index: IdMap<KeyParts, usize>,
     pub(super) pieces: Vec<Piece>,
 }
@@ -98,8 +99,8 @@ impl Pieces {
         at
     }
 
-    /// Adds `nanos` ns of time that consists of `gaps` gaps of equal duration. `gaps` is 0 if the time is a smaller
-    /// part of one gap.
+    /// Adds `nanos` ns of lost time, which consists of `gaps` gaps of equal duration. `gaps` is 0 if the time is less
+    /// than half of one gap.
     pub(super) fn add(&mut self, at: usize, nanos: u64, gaps: u64) {
         add_to(&mut self.pieces[at].nanos, nanos);
         self.pieces[at].gaps += gaps;

@@ -1,5 +1,5 @@
-//! Places in the host's code, and what their names reveal: whether the host loaded data, compiled, waited for a lock,
-//! and so on.
+//! Places in the host's code, and the activities that the names in a place reveal. For example, names show whether the
+//! host loaded data, compiled code or waited for a lock.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -13,10 +13,10 @@ use gpuflame_export::{GraphStacks, NameFolding, StackEnd, host_place};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameId, ShownFrameKind};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Stacks with ids below this limit are looked up in a list instead of a hash table. The list takes at most 8 MB.
+/// Stacks with ids below this limit are stored in a list instead of a hash table. The list takes at most 8 MB.
 const MAX_LISTED: u32 = 1 << 20;
 
-/// Activity of the host in a place. Places with the same class and the same function are one reason for lost time.
+/// Activity of the host in a place. Places with the same class and the same function count as one reason for lost time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Class {
     Garbage(Rc<str>),
@@ -26,13 +26,13 @@ pub(super) enum Class {
     Loader(Rc<str>),
     Lock(Rc<str>),
     Copy(Rc<str>),
-    /// The host launched work, or did something short between launches.
+    /// The host launched work, or did a short activity between launches.
     Launching,
     Other(Rc<str>),
 }
 
 impl Class {
-    /// Whether names in the stack show which class applies.
+    /// Whether this class was derived from names in the stack. False for classes that apply if no name fits.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }
@@ -44,50 +44,50 @@ pub(super) type NameNumber = u32;
 /// A place in the host's code, with the names that describe it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Place {
-    /// Indexes of the names of all frames, root first. For a time between two calls, these are the frames of both
-    /// calls.
+    /// Indexes of the names of all frames, root first. If the place is a time between two calls, these are the frames
+    /// of both calls.
     pub(super) frames: Box<[NameNumber]>,
-    /// API call at which the stack ends; empty for a time between two calls.
+    /// API call at the inner end of the stack. Empty if the place is a time between two calls.
     pub(super) call: String,
-    /// Innermost function of user code; empty if it is unknown.
+    /// Innermost function of user code in the stack, or empty if it is unknown.
     pub(super) function: Rc<str>,
-    /// Function that called `function`; empty if it is unknown.
+    /// Function that called `function`, or empty if it is unknown.
     pub(super) caller: String,
     /// Innermost function of any code, if it differs from `function`.
     pub(super) within: String,
-    /// Innermost NVTX or `record_function` range within `function`; empty if there is none.
+    /// Innermost NVTX or `record_function` range within `function`, or empty if there is none.
     pub(super) range: String,
-    /// Executed line of user code, for example `train.py:88`; empty if it is unknown.
+    /// Executed line of user code, for example `train.py:88`. Empty if it is unknown.
     pub(super) line: String,
     /// Description of the place, for example `between cudaMemcpy and cudaLaunchKernel in step`.
     pub(super) words: String,
-    /// Properties that follow from the name of `call`.
+    /// Properties derived from the name of `call`.
     pub(super) of_call: CallTraits,
-    /// Properties that follow from the names of the frames. A wait for another thread counts only if it is among the
-    /// innermost frames.
+    /// Properties derived from the names of the frames. A function that waits for another thread counts only if it is
+    /// among the innermost frames.
     of_frames: FrameTraits,
     /// Whether the name of `function` suggests that the function loads data.
     is_called_loader: bool,
 }
 
-/// Frames of a stack, and the names at its innermost end.
+/// Frames of a stack, and the names at the stack's innermost end.
 struct Stack {
     /// Indexes of the names of the frames, root first.
     frames: Box<[NameNumber]>,
     end: StackEnd,
 }
 
-/// Finds the place of each site, with its names. Each place is described only once.
+/// Finds the place in the code for each sample site. Each place is described only once.
 pub(super) struct Places<'a> {
     profile: &'a Profile,
-    /// Names of NVTX and `record_function` ranges.
+    /// Names of all NVTX and `record_function` ranges in the profile.
     ranges: BTreeSet<&'a str>,
     known: RefCell<IdMap<SampleSite, Rc<Place>>>,
-    /// Places of the stacks with small ids, by id. A list is used because a trace may look up some places a million
-    /// times.
+    /// Places for stacks with small ids, indexed by stack id. A list is used because some places of a trace may be
+    /// looked up a million times.
     of_contexts: RefCell<Vec<Option<Rc<Place>>>>,
-    /// Stacks of the places described so far. Several places may share a stack, for example the times before a call and
-    /// after it.
+    /// Stacks of the places described so far. Several places may share a stack, for example the time before a call and
+    /// the time after the call.
     stacks: RefCell<IdMap<SampleSite, Rc<Stack>>>,
     names: RefCell<FrameNames>,
 }
@@ -182,12 +182,13 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Names of frames, each with the properties that follow from the name. A trace with Python frames has a million frames
-/// but only a few thousand names.
+/// Names of frames, each with the properties that are derived from the name. A trace with Python frames has a million
+/// frames but only a few thousand names.
 #[derive(Default)]
 struct FrameNames {
     numbers: HashMap<Rc<str>, NameNumber>,
-    /// Index of the name of each frame in the profile. This avoids hashing the name of each frame in each stack.
+    /// Index of the name of each frame in the profile. With this index, the name of a frame need not be hashed for each
+    /// stack that contains the frame.
     of_frames: IdMap<ShownFrameId, NameNumber>,
     all: Vec<(Rc<str>, FrameTraits)>,
 }
@@ -217,7 +218,7 @@ impl FrameNames {
         &self.all[number as usize].0
     }
 
-    /// Returns the properties that follow from the frames of a stack, given root first.
+    /// Returns the properties derived from the frames of a stack. The frames are given root first.
     fn traits(&self, frames: &[NameNumber]) -> FrameTraits {
         let join = |frames: &[NameNumber]| {
             let traits = frames.iter().map(|frame| self.all[*frame as usize].1);
@@ -227,7 +228,8 @@ impl FrameNames {
         FrameTraits { waits_for_thread: join(&frames[innermost..]).waits_for_thread, ..join(frames) }
     }
 
-    /// Returns the frame that called the last frame named `function`, if this caller is a function too.
+    /// Returns the name of the frame that called the last frame named `function`. Returns an empty name if the caller
+    /// is not a function.
     fn caller(&self, frames: &[NameNumber], function: &str) -> String {
         let at = frames.iter().rposition(|frame| self.name(*frame) == function);
         let at = at.filter(|at| *at > 0 && !function.is_empty());
@@ -237,8 +239,8 @@ impl FrameNames {
         at.map(|at| self.name(frames[at - 1])).filter(is_function).unwrap_or_default().to_owned()
     }
 
-    /// Returns the innermost range of the user after the last frame named `function`. Steps, and labels for the time
-    /// between slices, are ranges too, but are skipped.
+    /// Returns the innermost range of the user within the last frame named `function`. Ranges that are steps or labels
+    /// for the time between slices are skipped.
     fn innermost_range(&self, frames: &[NameNumber], function: &str, ranges: &BTreeSet<&str>) -> String {
         let is_users = |name: &&str| {
             ranges.contains(name) && !name.starts_with('[') && !name.starts_with("ProfilerStep")
@@ -250,8 +252,8 @@ impl FrameNames {
 }
 
 impl Place {
-    /// Returns the innermost function of any code, or the innermost range of the user, within the user's function; empty if there is
-    /// neither.
+    /// Returns the innermost function of any code within the user's function. If there is none, returns the innermost
+    /// range of the user, or an empty name.
     pub(super) fn inner(&self) -> &str {
         if self.within.is_empty() { &self.range } else { &self.within }
     }
@@ -281,8 +283,8 @@ impl Place {
         if call.moves_memory || call.waits_for_gpu {
             return false;
         }
-        // Loading libraries also copy on the host: they collect the samples of a batch with operators such as
-        // `aten::copy_`.
+        // Libraries that load data also copy on the host, because they collect the samples of a batch with operators
+        // such as `aten::copy_`.
         let is_in_loader = self.of_frames.loads_data && !call.is_launch_call;
         let may_load = !call.copies && !call.launches && nanos >= MIN_LOADING_NS;
         is_in_loader || (self.is_called_loader && may_load)
@@ -294,6 +296,6 @@ impl Place {
     }
 }
 
-/// Number of innermost frames in which a lock is searched for. In outer frames, `threading.py` only means that it
-/// started the thread.
+/// Number of innermost frames among which a wait for a lock is searched. In outer frames, `threading.py` appears only
+/// because it started the thread.
 const MAX_LOCK_FRAMES: usize = 4;

@@ -25,18 +25,19 @@ pub struct RankRun {
     pub rank: u32,
     /// Durations of work and communication, in total and for each step.
     pub time: RankTime,
-    /// GPU time in ns without communication, for each kernel and function of the user that launched it.
+    /// GPU time in ns without communication, for each pair of a kernel and the user's function that launched this
+    /// kernel.
     pub work: BTreeMap<(String, String), u64>,
     /// Idle time in ns in which the host was late, for each place in the host's code.
     pub late_at: BTreeMap<String, u64>,
-    /// Start, end and GPU of each execution of a communication kernel.
+    /// Start, end and GPU for each execution of a communication kernel.
     pub collectives: CollectiveKernels,
-    /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, this
-    /// is the GPU with the most such time.
+    /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, the
+    /// periods are those of the GPU with the most such time.
     pub exposed: Vec<(i64, i64)>,
-    /// Findings about the rank's own run.
+    /// Costs that were found in the rank's own run.
     pub costs: RunCosts,
-    /// Time to which the rank's times are relative, if it is known.
+    /// Time to which the times in the rank's trace are relative, if this time is known.
     clock_base: Option<i64>,
 }
 
@@ -49,7 +50,7 @@ impl RankRun {
         for stats in profile.works() {
             time.add(stats.work, &work_name(profile, stats.work), stats.weight.nanos);
         }
-        // Without single activities, work belongs to the step during which it began.
+        // If there are no single activities, work is assigned to the step during which it began.
         match step_times(profile, run.spans.as_slice()) {
             Some(steps) if !run.has_only_sums => time.steps = steps,
             _ => time.add_steps(profile.step_series()),
@@ -73,7 +74,7 @@ impl RankRun {
         for sample in idle.filter(is_late) {
             add_to(late_at.entry(places.of(sample.site).words.clone()).or_default(), sample.amount());
         }
-        // Converts times to the clock of the trace.
+        // Converts times of the rows to the clock of the trace.
         let offset = run.linked.map_or(0, |linked| linked.offset);
         let on_clock = |time: u64| i64::try_from(time).unwrap_or(i64::MAX).saturating_sub(offset);
         let mut collectives = CollectiveKernels::new();
@@ -106,7 +107,7 @@ impl RankRun {
         Self { rank, time, work, late_at, collectives, exposed, costs, clock_base }
     }
 
-    /// Adds `shift` (in ns) to all times of the rank.
+    /// Adds `shift` (in ns) to the rank's communication times, which converts them to a common clock.
     fn shift_times(&mut self, shift: i64) {
         shift_collectives(&mut self.collectives, shift);
         for (start, end) in &mut self.exposed {
@@ -115,8 +116,8 @@ impl RankRun {
     }
 }
 
-/// Runs all checks for lost time on the ranks of a job. If ranks are missing, it is unknown for how long the others waited for
-/// them.
+/// Runs all checks for lost time on the ranks of a job. If some ranks are missing, it is unknown for how long the other
+/// ranks waited for them.
 pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Finding> {
     ranks.sort_by_key(|rank| rank.rank);
     let bases: Vec<Option<i64>> = ranks.iter().map(|rank| rank.clock_base).collect();
@@ -150,9 +151,10 @@ pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Fin
     findings_of(found, wall, missing)
 }
 
-/// Returns those findings of single ranks that matter to the job: findings that most ranks have, and findings of the
-/// straggler. Ranks other than the straggler have time to spare. A rank that waits for another rank communicates for
-/// longer. So the job's communication time is that of the rank with the least communication.
+/// Returns the findings about single ranks that matter to the job. These are findings that most ranks have, and
+/// findings about the straggler. Other findings do not delay the job, because ranks other than the straggler have time
+/// to spare. A rank that waits for another rank has a longer communication time. So the rank with the least
+/// communication determines the job's communication time.
 fn common_costs(
     ranks: &[RankRun],
     straggler: Option<usize>,
@@ -228,7 +230,7 @@ const OF_HOST: [&str; 11] = [
 ];
 
 /// Returns the finding about the rank that delays the other ranks. If one function accounts for most of its additional
-/// GPU time, the work is divided unevenly. If nearly all kernels take longer, or the host is late, the rank is slow.
+/// GPU time, the work is divided unevenly. If nearly all kernels take longer or the host is late, the rank is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
     let own = &ranks[at];
     let others: Vec<&RankRun> =
@@ -289,9 +291,9 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
     }
 }
 
-/// Returns the place where the host of the late rank keeps its GPU idle for longest, compared with other ranks at the
-/// same place. If no place is known, returns the place of the rank's largest finding about the host that no other rank
-/// has. The result is empty if there is no such finding.
+/// Returns the place in the host's code at which the late rank's GPU is idle longer than the GPUs of other ranks at the
+/// same place, by the largest difference. If no place is known, returns the place of the rank's largest finding about
+/// the host that no other rank has. The result is empty if no such finding exists.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())
@@ -309,8 +311,8 @@ fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     host.map_or_else(String::new, Cost::culprit)
 }
 
-/// Returns the finding about ranks that are late in turn: in each step the other ranks wait for one rank, but no rank
-/// causes more than half of the waiting. Inputs of different lengths can make ranks late in turn.
+/// Returns the finding about ranks that are late in turn. In each step the other ranks wait for one rank, but no single
+/// rank causes more than half of the waiting. Inputs of different lengths can make ranks late in turn.
 fn late_in_turn(ranks: &[RankRun], waits: Option<&[u64]>) -> Option<Cost> {
     let steps = ranks.iter().map(|rank| rank.time.steps.communication.len()).min()?;
     let all_communicate = ranks.iter().all(|rank| rank.time.communication > 0);

@@ -1,14 +1,14 @@
 //! Reads of values from the GPU, and the lead over the GPU that the host loses by each read.
 //!
-//! A thread that reads a value waits until the GPU has done all earlier work. So after the read no work is queued, and
-//! the GPU waits for each launch of any thread until the host is ahead again. Without the read, the host would be ahead
-//! by the time that the read waited.
+//! A thread that reads a value waits until the GPU has done all earlier work. So no work is queued after the read, and
+//! the GPU waits for each launch by any thread until the host is ahead again. If the thread had not read the value, the
+//! host would be ahead by the time that the read waited.
 
 use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
 use gpuflame_model::record::{ContextId, CopyKind, Work};
 
-/// A copy to the host whose call waited.
+/// A copy to the host whose API call waited for the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Read {
     context: ContextId,
@@ -18,7 +18,7 @@ pub(super) struct Read {
     waited: u64,
 }
 
-/// Returns the reads among copies and fills, in the order in which they ended.
+/// Returns the reads among the copies and fills in `others`, in the order in which they ended.
 pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
     let read = |span: &&WorkSpan| {
         let launched = span.launched().filter(|launched| launched.duration != u32::MAX)?;
@@ -34,13 +34,14 @@ pub(super) fn reads(others: &[&WorkSpan]) -> Vec<Read> {
     reads
 }
 
-/// Time by which the host would be ahead of the GPU without its recent reads.
+/// Time by which the host would be ahead of the GPU if it had not made its recent reads.
 #[derive(Debug)]
 pub(super) struct Lead {
     reads: Vec<Read>,
     /// Index of the first read that has not returned yet.
     next: usize,
-    /// Reads since the host was last ahead, each with the part of its wait that was not charged yet.
+    /// Reads since the host was last ahead of the GPU. `waited` is the part of the read's wait that was not charged
+    /// yet.
     lost: Vec<Read>,
 }
 
@@ -49,8 +50,8 @@ impl Lead {
         Self { reads, next: 0, lost: Vec::new() }
     }
 
-    /// Processes the next kernel of the GPU. Kernels must come in order of their starts. A kernel that was queued shows
-    /// that the host is ahead again.
+    /// Processes the next kernel of the GPU. Call this function for all kernels in the order of their starts. A kernel
+    /// that was queued shows that the host is ahead again.
     pub(super) fn advance(&mut self, kernel: &WorkSpan) {
         let Some(launched) = kernel.launched() else { return };
         while let Some(read) = self.reads.get(self.next).filter(|read| read.end <= launched.time.0) {
@@ -63,7 +64,8 @@ impl Lead {
         }
     }
 
-    /// Charges up to `late` ns to the read that waited longest, but not more than all reads waited together.
+    /// Charges up to `late` ns to the read that waited longest. The charged time is at most the total time that all
+    /// reads waited.
     pub(super) fn take(&mut self, late: u64) -> Option<(ContextId, u64)> {
         let longest = self.lost.iter().max_by_key(|read| read.waited)?.context;
         let mut left = late;

@@ -1,5 +1,5 @@
-//! Findings about the recorded rows: which figures of a run are doubtful, how many rows are affected, and why this
-//! matters.
+//! Findings about the recorded rows. They state which figures of a run are doubtful, how many rows are affected, and
+//! why this matters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -23,13 +23,13 @@ use gpuflame_traces::import::{LinkReport, WriterState};
 pub struct Evidence<'a> {
     /// Sums and dropped records of the trace.
     pub profile: &'a Profile,
-    /// Counts of matched and unmatched rows from joining them.
+    /// Counts of matched and unmatched rows, collected when the rows were joined.
     pub tally: &'a Tally,
     /// Number and quality of the stacks.
     pub stacks: Stacks,
     /// Whether the recording has only sums, so that `stream_order` is empty.
     pub has_only_sums: bool,
-    /// Number of activities with times that mean "not set", see [`count_unset_times`].
+    /// Number of activities with times that mean "not set". The function [`count_unset_times`] computes this number.
     pub unset_times: Option<u64>,
     /// Order of the activities on their streams.
     pub stream_order: &'a StreamOrder,
@@ -37,11 +37,11 @@ pub struct Evidence<'a> {
     pub linked: Option<&'a LinkReport>,
     /// Number of rows that could not be read.
     pub damaged: u64,
-    /// State of the recorded process, if the recording has no end row.
+    /// State of the recorded process, if the recording lacks its end row.
     pub writer_state: Option<WriterState>,
 }
 
-/// Runs all checks of the recorded rows. The worst findings come first; the finding about the precision of times comes
+/// Runs all checks of the recorded rows. The worst findings come first. The finding about the precision of times comes
 /// last.
 pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let Evidence { linked, profile, .. } = *evidence;
@@ -50,7 +50,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     let (launches, activities) = (&evidence.tally.launches, &evidence.tally.activities);
     let all = activities.seen;
     let busy = profile.times().iter().fold(0_u64, |sum, time| sum.saturating_add(time.busy));
-    // If less than a thousandth is affected, both by number and by time, a picture does not change visibly.
+    // If less than a thousandth of the operations and of the busy time is affected, pictures do not change visibly.
     let matters = |count: u64, of: u64, nanos: u64| match count.saturating_mul(1000) > of
         || nanos.saturating_mul(1000) > busy
     {
@@ -95,7 +95,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
         counted_finding(
             "no_gpu_work",
             "nothing ran on a GPU",
-            // A CPU-only trace, which has no launches either, is not an error.
+            // A CPU-only trace has neither GPU work nor launches, and is not an error.
             match linked.is_some_and(|linked| launches.seen == 0 && linked.unknown_categories.len() <= 1) {
                 true => Note,
                 false => Bad,
@@ -186,8 +186,8 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "launch_pending",
             "launches without an activity",
             Note,
-            // In a damaged file, one count may come from sums and the other count from rows, so the subtraction
-            // saturates.
+            // The subtraction saturates because in a damaged file one count may come from sums and the other count from
+            // rows.
             launches.pending.saturating_sub(pending_at_end),
             launches.seen,
             "they failed, copied nothing, or their record was lost",
@@ -358,7 +358,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stream_overlap" | "impossible_duration" | "programmatic_overlap" => {
                 evidence.has_only_sums && all > 1
             }
-            // Files of earlier versions lack these counts in their sums.
+            // In files written by earlier versions, the sums do not contain these counts.
             "shared_launch"
             | "launch_pending"
             | "launch_pending_at_end"
@@ -379,7 +379,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
     findings
 }
 
-/// GPU work that has no row, which makes idle time unknown.
+/// GPU work without rows, which makes idle time unknown.
 struct MissingWork {
     what: &'static str,
     count: u64,
@@ -388,7 +388,8 @@ struct MissingWork {
 }
 
 impl MissingWork {
-    /// Finds the strongest evidence of missing work. `without_id` is the number of activities without a correlation id.
+    /// Finds the strongest evidence that rows about GPU work are missing. `without_id` is the number of activities
+    /// without a correlation id.
     fn find(coverage: &Coverage, without_id: u64) -> Self {
         const LAUNCHES: &str = "launches without an activity make idle time unknown";
         let LaunchCoverage { launches, uncovered } = coverage.all;
@@ -441,13 +442,14 @@ fn counted_finding(
     }
 }
 
-/// Minimum plausible time from the zero of a clock to the first activity, in ns. Clocks count from 1970 or from the
-/// boot of the machine, so their times soon exceed a minute.
+/// Minimum plausible time in ns from the zero point of a clock to the first activity. Clocks count from 1970 or from
+/// the boot of the machine, so the first activity normally comes more than a minute after zero.
 const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
-/// Returns the number of activities with times that mean "not set". In traces of other tools, such a time is 0 on the
-/// trace's own clock, if this 0 is long before all other times. Returns `None` if such a time is 0 on the clock of the
-/// rows too, because then these activities are counted while rows are joined. Call before `work` is compared.
+/// Returns the number of activities with times that mean "not set". In traces of other tools, a time of 0 on the
+/// trace's own clock means "not set" if this 0 is long before all other times. Returns `None` if 0 on the trace's clock
+/// is also 0 on the clock of the rows. In that case, such activities are counted while rows are joined. Call this
+/// function before `work` is compared.
 pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
     let zero = linked.and_then(|linked| u64::try_from(linked.offset).ok()).filter(|zero| *zero > 0)?;
     let begin = work.times().map(|(start, _)| start).filter(|start| *start > zero).min()?;
@@ -455,30 +457,31 @@ pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Optio
     (begin - zero > MIN_GAP_AFTER_ZERO_NS).then(|| work.times().filter(is_unset).count() as u64)
 }
 
-/// Whether all waits are known, because they were recorded or because no call waited. Our own recordings contain waits
-/// only on request.
+/// Whether all waits are known, either because they were recorded or because no call waited. Recordings made by
+/// gpuflame contain waits only on request.
 fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
     !profile.dependencies().is_empty()
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Whether at least `pending` activities have no launch or are unusable. If so, these activities may be the missing
-/// work of the last launches.
+/// Whether at least `pending` activities have no stack or are unusable. Such activities may be the missing work of the
+/// last launches.
 fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
-/// Truncated or guessed stacks, and the number of activities launched from them. One stack may have launched most of
-/// the work, so the number of activities does not follow from the number of such stacks.
+/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. Both numbers are
+/// needed, because a single stack may have launched most of the work.
 struct IncompleteStacks {
     stacks: u64,
-    /// Number of distinct stacks, including complete ones.
+    /// Number of distinct stacks, including complete stacks.
     all_stacks: u64,
-    /// Whether some of the stacks were merged for lack of memory, so that the number of their activities is unknown.
+    /// Whether some stacks were merged because memory was short. The number of activities launched from merged stacks
+    /// is unknown.
     has_merged: bool,
     activities: u64,
-    /// Number of all activities, including activities of complete stacks.
+    /// Number of all activities, including activities launched from complete stacks.
     all_activities: u64,
 }
 
@@ -513,8 +516,8 @@ impl IncompleteStacks {
                 activities = activities.saturating_add(sample.count());
             }
         }
-        // A stack may have several defects, so the largest count is used. Stacks that were merged for lack of memory
-        // are only in the counts.
+        // One stack may have several defects, so the largest of the four counts is used. Stacks that were merged
+        // because memory was short appear only in the counts.
         let counted = [truncated, guessed, cut, module_unknown].into_iter().max().unwrap_or(0);
         let (stacks, has_merged) = (counted.max(incomplete.len() as u64), counted > incomplete.len() as u64);
         let all_stacks = distinct.max(known).max(stacks);
@@ -538,7 +541,7 @@ impl IncompleteStacks {
     }
 }
 
-/// Describes activities without times, and how many of them have times on another clock.
+/// Describes the activities without times, and states how many of these activities have times on another clock.
 fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
     const COUNTED: &str = "such activities are counted, but have no GPU time";
     match linked.map_or(0, |linked| linked.displaced_ops) {
@@ -551,7 +554,7 @@ fn describe_missing_times(linked: Option<&LinkReport>) -> Cow<'static, str> {
     }
 }
 
-/// Describes the activity whose duration exceeds the possible duration most.
+/// Describes the activity whose duration exceeds the possible duration by the most.
 fn describe_impossible(evidence: &Evidence<'_>) -> String {
     let Some(worst) = evidence.stream_order.impossible.first() else { return String::new() };
     let (raw, clamped) = (format_nanos(worst.raw_ns), format_nanos(worst.clamped_ns));
@@ -567,8 +570,8 @@ fn describe_impossible(evidence: &Evidence<'_>) -> String {
     }
 }
 
-/// Reports whether all times in the trace are multiples of a microsecond. Times in binary formats have a precision of a
-/// nanosecond, even if all times are multiples of a microsecond.
+/// Returns the finding about the precision of times: whole microseconds, quarters of a microsecond, or nanoseconds. A
+/// recording of sums is in a binary format, whose times always have a precision of 1 ns.
 fn precision_finding(evidence: &Evidence<'_>) -> Finding {
     let whole_micros = match evidence.has_only_sums {
         true => evidence.profile.devices().iter().any(|device| device.count > 0).then_some(false),
@@ -634,7 +637,7 @@ mod tests {
     fn truncated_stacks_and_their_activities_have_separate_totals() {
         let mut profile = Profile::default();
         let both = ContextFlags::TRUNCATED | ContextFlags::GUESSED;
-        // Stack 10 is complete; stacks 11 and 12 are not. Stack 12 has two defects but counts once.
+        // Stack 10 is complete, but stacks 11 and 12 are not. Stack 12 has two defects but counts once.
         for (number, flags) in [(10, 0), (11, ContextFlags::TRUNCATED), (12, both)] {
             let frames = [Frame::label(LabelId(number))];
             let (thread, flags) = (ThreadId(1), ContextFlags(flags));
@@ -647,7 +650,7 @@ mod tests {
         };
         let gpu = Some(DeviceId(0));
         let node = SampleSite::Node { launch: Ok(ContextId(10)), created: Created::Context(ContextId(12)) };
-        // Of 1 + 7 + 2 activities, 7 + 2 have an incomplete stack. Five launches have no activity.
+        // Of 1 + 7 + 2 activities, 7 + 2 were launched from an incomplete stack. Five launches have no activity.
         let samples = vec![
             sample(SampleSite::Context(ContextId(10)), gpu, 1),
             sample(SampleSite::Context(ContextId(11)), gpu, 7),

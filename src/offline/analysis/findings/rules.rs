@@ -31,11 +31,11 @@ use gpuflame_traces::import::LinkReport;
 pub struct RunEvidence<'a> {
     /// Sums and names of the run.
     pub profile: &'a Profile,
-    /// Single activities; empty if the recording contains only sums.
+    /// Single activities, or an empty list if the recording contains only sums.
     pub spans: &'a PlausibleSpans,
     /// States of the host's threads, from traces of other tools.
     pub states: &'a HostStates,
-    /// Sums of the copies by direction and kinds of memory.
+    /// Sums of the copies, grouped by direction and kinds of memory.
     pub copies: &'a CopySums,
     /// Whether the recording contains only sums.
     pub has_only_sums: bool,
@@ -43,7 +43,7 @@ pub struct RunEvidence<'a> {
     pub linked: Option<&'a LinkReport>,
 }
 
-/// Checks for lost time, as (id, description).
+/// All checks for lost time, as (id, description).
 pub(super) const RULES: [(&str, &str); 27] = [
     ("data_loader_late", "input data comes late"),
     ("sync_read", "the host reads values from the GPU"),
@@ -74,11 +74,11 @@ pub(super) const RULES: [(&str, &str); 27] = [
     ("clocks_of_ranks", "the clocks of ranks differ"),
 ];
 
-/// Time that a run lost, for each reason.
+/// Costs of a run: the time that the run lost for each reason.
 #[derive(Debug, Default)]
 pub struct RunCosts {
     pub(super) found: Vec<Cost>,
-    /// Checks that lack data, with the reason.
+    /// Ids of the checks that lack data, each with the reason.
     pub(super) missing: BTreeMap<&'static str, Cow<'static, str>>,
     /// Duration of the steady part, in ns.
     pub(super) wall: u64,
@@ -103,8 +103,8 @@ pub fn cost_findings(run: &RunEvidence<'_>) -> Vec<Finding> {
     findings_of(found, wall, |id| missing.get(id).cloned())
 }
 
-/// Returns the findings for `costs`, and one finding for each other check. `missing` returns the reason why a check has
-/// no data.
+/// Returns the findings for `costs`, and one finding for each check without a cost. `missing` returns the reason why a
+/// check has no data.
 pub(super) fn findings_of(
     mut costs: Vec<Cost>,
     wall: u64,
@@ -112,7 +112,7 @@ pub(super) fn findings_of(
 ) -> Vec<Finding> {
     costs.sort_by_key(|cost| (Reverse(cost.nanos), cost.id));
     let mut findings: Vec<Finding> = costs.into_iter().map(|cost| finding(cost, wall)).collect();
-    // Findings that make other figures wrong come first.
+    // Findings that report wrong figures come first.
     findings.sort_by_key(|finding| finding.severity);
     let mut others: Vec<Finding> = Vec::new();
     for (id, what) in RULES {
@@ -171,7 +171,8 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let is_trace = run.linked.is_some();
     let busiest = profile.times().iter().max_by_key(|time| time.steady().busy).map(|time| time.device);
     let spans = run.spans;
-    // A recording must give the same findings with and without single activities, so its activities are not used.
+    // Single activities are used only for traces, because a recording must give the same findings with and without
+    // single activities.
     let rows = is_trace.then(|| spans.as_slice());
     let lost = Lost {
         work: LaunchedWork::new(profile, &places, rows, MAX_TINY_KERNEL_NS),
@@ -232,16 +233,16 @@ fn costs(run: &RunEvidence<'_>, communication: Option<Cost>) -> Vec<Cost> {
     let wall = wall(profile).min(time.wall.unwrap_or(u64::MAX));
     let least = |id: &str| if id == "launch_bound" { MIN_LAUNCH_COST_PERCENT } else { MIN_COST_PERCENT };
     found.retain(|cost| percent(cost.nanos, wall) >= least(cost.id));
-    // A slowdown late in the run also makes some steps slower than their neighbours, and some phases slower than other
-    // phases.
+    // A slowdown late in the run also makes some steps slower than their neighbours. So slow steps are reported only if
+    // they cost more than the late slowdown.
     let late = found.iter().find(|cost| cost.id == "late_slowdown").map_or(0, |cost| cost.nanos);
     found.retain(|cost| cost.id != "slow_steps" || cost.nanos > late);
     found
 }
 
-/// Returns the time in ns in which a profiler worked on the program's threads in the steady part. Without a steady
-/// part, the time between the first and the last GPU work counts. A profiler that starts before the first GPU work
-/// delays no kernel.
+/// Returns the time in ns in which a profiler worked on the program's threads in the steady part. If the run has no
+/// steady part, the time between the first and the last GPU work is used instead. Earlier work of a profiler is
+/// ignored, because before the first GPU work it delays no kernel.
 fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     let spans = run.spans.as_slice();
     let all = || Some((spans.iter().map(|span| span.start).min()?, spans.iter().map(|span| span.end).max()?));
@@ -251,8 +252,8 @@ fn profiler_time(run: &RunEvidence<'_>) -> u64 {
     linked.profiler_work.iter().map(within).fold(0, u64::saturating_add)
 }
 
-/// Moves the cost of launches to the profiler, up to the time in which the profiler worked. Launches would cost less
-/// without the work that a profiler adds to them.
+/// Moves the cost of launches to the profiler, up to the time in which the profiler worked. A profiler adds work to
+/// each launch, so launches cost less if no profiler runs.
 fn move_to_profiler(found: &mut Vec<Cost>, worked: u64) {
     let at_gaps = found.iter().find(|cost| cost.id == "profiler_cost").map_or(0, |cost| cost.nanos);
     let launches = found.iter().position(|cost| cost.id == "launch_bound");
@@ -295,7 +296,7 @@ fn is_pageable(copies: &CopySums, kind: CopyKind) -> bool {
     pageable > all / 2
 }
 
-/// Returns the number of calls that made streams wait for events; `None` if such calls were not recorded.
+/// Returns the number of calls that made streams wait for CUDA events, or `None` if such calls were not recorded.
 fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     match run.linked {
         Some(linked) => Some(linked.event_wait_calls),
@@ -303,8 +304,8 @@ fn event_waits(run: &RunEvidence<'_>) -> Option<u64> {
     }
 }
 
-/// Removes the warm-up time from the pieces. This is the time that the first steps lost in addition to the usual losses
-/// of later steps. Returns the piece with the most warm-up time.
+/// Removes the warm-up time from the pieces of lost time. The warm-up time is the time that the first steps lost in
+/// addition to the usual losses of later steps. Returns the piece with the most warm-up time.
 fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Piece> {
     let in_warm_up = |start: u64| (warm_up.begin..warm_up.end).contains(&start);
     let mut early = vec![(0_u64, 0_u64); time.pieces.len()];
@@ -316,7 +317,7 @@ fn take_warm_up(time: &mut LostTime, warm_up: &WarmUp, steps: u64) -> Option<Pie
     let later_steps = steps.saturating_sub(warm_up.steps as u64).max(1);
     let mut most: (u64, Option<Piece>) = (0, None);
     if time.gaps.is_empty() {
-        // If gaps have no times, only rare and long gaps are assumed to be in the first steps.
+        // If the times of gaps are unknown, only rare and long gaps are assumed to be in the first steps.
         let is_rare = |piece: &Piece| {
             piece.gaps <= 2 * warm_up.steps as u64 && piece.nanos / piece.gaps.max(1) >= MIN_PAUSE_NS
         };
@@ -390,7 +391,7 @@ fn exposed_communication(
     })
 }
 
-/// Returns a function that determines the class of a kind of work.
+/// Returns a function that determines the class of GPU work: communication, computation or memory.
 pub(super) fn classes_of_work(
     profile: &Profile,
     linked: Option<&LinkReport>,
@@ -413,7 +414,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
         nanos = nanos.saturating_add(sums.nanos);
         count += sums.count;
     }
-    // Managed memory that fits on the GPU migrates once. If it does not fit, pages migrate back to make room.
+    // Managed memory that fits into GPU memory migrates only once. If it does not fit, pages migrate back to the host
+    // to make room.
     if from == 0 || from < to / 4 {
         return None;
     }
@@ -430,8 +432,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
     Some(Cost { id: "managed_memory", nanos, count, why, ..place })
 }
 
-/// Returns the finding about a launching thread that was ready to run but did not get a processor. Such a thread has
-/// time in the run that neither its CPU time nor its waits explain.
+/// Returns the finding about a launching thread that was ready to run but did not get a processor. For such a thread,
+/// CPU time and waits together explain only a part of the duration of the run.
 fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> Option<Cost> {
     if !profile.has(&CPU) || !profile.has(&OFF_CPU) {
         return None;
@@ -446,13 +448,13 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     let samples: u64 = saturating_sum(of_thread(&CPU).map(|sample| sample.count()));
     let off: u64 = saturating_sum(of_thread(&OFF_CPU).map(|sample| sample.amount()));
     let window = profile.times().iter().map(|time| time.window).max().unwrap_or(0);
-    // The state of the thread is unknown before the first sample and after lost samples.
+    // If samples were lost or the start-up was long, the thread's state is unknown for too much of the run.
     let start_up = profile.times().iter().map(|time| time.start_up.window()).max().unwrap_or(0);
     let is_lost = profile.lost().any(|(loss, _)| matches!(loss, Loss::SamplesDropped | Loss::BlocksDropped));
     if is_lost || start_up > window / 10 {
         return None;
     }
-    // The relative error of the CPU time is about one over the square root of the number of samples.
+    // The relative error of the CPU time is about 1 divided by the square root of the number of samples.
     let error = on as f64 / (samples.max(1) as f64).sqrt();
     let missing = window.saturating_sub(on).saturating_sub(off);
     let is_sure = missing as f64 > error && missing > window / 5;
@@ -477,7 +479,8 @@ fn starved_thread(profile: &Profile, places: &Places<'_>, pieces: &[Piece]) -> O
     })
 }
 
-/// Returns the reason why a check has no data, and how to record the data; `None` if the check had its data.
+/// Returns a text with the reason why a check has no data and with the way to record the data. Returns `None` if the
+/// check had its data.
 fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     let profile = run.profile;
     let has_rows = !run.has_only_sums;
@@ -534,15 +537,15 @@ fn missing_data(run: &RunEvidence<'_>, id: &str) -> Option<Cow<'static, str>> {
     }
 }
 
-/// Reason for checks that need data which traces of other tools never contain.
+/// Reason that is reported for checks that need data that traces of other tools never contain.
 const NOT_IN_TRACE: &str = "the trace does not have the data";
 
-/// Whether several processes launched the work in one file, for example ranks whose traces were merged.
+/// Whether the work in the file was launched by several processes, for example by ranks whose traces were merged.
 fn has_several_processes(run: &RunEvidence<'_>) -> bool {
     run.linked.is_some_and(|linked| linked.has_several_processes)
 }
 
-/// Whether the steps in one file belong to several processes.
+/// Whether the steps in the file belong to several processes.
 fn has_steps_of_several_processes(run: &RunEvidence<'_>) -> bool {
     run.linked.is_some_and(|linked| linked.has_steps_of_several_processes)
 }

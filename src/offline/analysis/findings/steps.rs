@@ -11,7 +11,7 @@ use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_model::profile::{Profile, StepGroup, add_to, format_nanos, saturating_sum};
 use gpuflame_model::record::{ContextId, CopyKind, IdMap, NameId, Work};
 
-/// First steps of a run, which took longer than the later steps.
+/// Warm-up of a run: the first steps, if they took longer than the later steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WarmUp {
     pub(super) steps: usize,
@@ -22,7 +22,8 @@ pub(super) struct WarmUp {
     pub(super) excess: u64,
 }
 
-/// Returns the steps with a known duration. The result is empty if any entry is a group of several steps.
+/// Returns the steps with a known duration. The result is empty if any entry of the step series is a group of several
+/// steps.
 fn single_steps(profile: &Profile) -> Vec<StepGroup> {
     let series = profile.step_series();
     let kind = (0..series.kinds.len()).max_by_key(|kind| series.kinds[*kind].nanos);
@@ -58,16 +59,17 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
     Some(WarmUp { steps: count, begin: steps[0].begin.0, end: steps[count - 1].end.0, excess })
 }
 
-/// Whether the first step is slow for a recurring reason: for some N, every N-th step after it exceeds the usual
-/// duration by about as much. The program then does more in these steps, for example an optimizer step or a checkpoint.
+/// Whether the first step is slow for a recurring reason. The reason recurs if, for some N, every N-th later step
+/// exceeds the usual duration by about as much as the first step. The program then does additional work in these steps,
+/// for example an optimizer step or a checkpoint.
 fn recurs(durations: &[u64], usual: u64) -> bool {
     let excess = durations[0].saturating_sub(usual);
     let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
-    // The period must be short enough that at least two more steps follow the first one.
+    // The period must be so short that at least two more slow steps follow the first step.
     (2..=(durations.len() - 1) / 2).any(|period| durations.iter().step_by(period).all(is_as_long))
 }
 
-/// Number of steps before and after a step whose median is the usual work of the step.
+/// Number of steps before a step, and number of steps after it, whose median is the usual work of the step.
 const NEIGHBOURS: usize = 6;
 
 /// GPU work that was launched during one step.
@@ -78,8 +80,8 @@ struct StepWork {
     kernels: u64,
 }
 
-/// Returns the GPU work of each step. Work belongs to the step during which it was launched, because it often runs only
-/// during the next step.
+/// Returns the GPU work of each step. Work is assigned to the step during which it was launched, because it often runs
+/// only during the next step.
 fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     let steps = single_steps(profile);
     let mut work: Vec<StepWork> =
@@ -96,8 +98,8 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     work
 }
 
-/// Whether the spread of the middle half of the values is a small part of their median. If step durations vary anyway,
-/// for example with the lengths of inputs, no step counts as slow.
+/// Whether the spread of the middle half of the values is a small part of their median. This is false if step durations
+/// vary anyway, for example with the lengths of inputs. In that case, no step counts as slow.
 fn is_narrow(values: &[u64]) -> bool {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -106,14 +108,14 @@ fn is_narrow(values: &[u64]) -> bool {
     (high - low).saturating_mul(100) <= middle.saturating_mul(MAX_SPREAD_PERCENT)
 }
 
-/// Whether the GPU work of a step takes longer than usual although the step has the usual number of kernels.
+/// Whether the GPU work of a step takes longer than usual although the step has about the usual number of kernels.
 fn is_slow_step(step: &StepWork, usual: u64, kernels: u64) -> bool {
     step.nanos.saturating_mul(100) >= usual.saturating_mul(MIN_SLOW_STEP_PERCENT)
         && step.kernels.abs_diff(kernels) * 20 <= kernels
 }
 
-/// Distinguishes communication from computation. Each name is examined once, because a run has millions of kernels but
-/// only a few hundred names.
+/// Distinguishes computation from communication by the names of kernels. Each name is examined once, because a run has
+/// millions of kernels but only a few hundred names.
 struct Classifier<'a> {
     profile: &'a Profile,
     known: IdMap<NameId, bool>,
@@ -140,8 +142,8 @@ impl<'a> Classifier<'a> {
     }
 }
 
-/// Returns the duration of work and of communication in each step, in ns. Work belongs to the step during which it was
-/// launched. Returns `None` if the times of single steps are unknown.
+/// For each step, returns the durations in ns of communication and of other GPU work. Work is assigned to the step
+/// during which it was launched. Returns `None` if the times of single steps are unknown.
 pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTimes> {
     let steps = single_steps(profile);
     let (mut work, mut communication) = (vec![0_u64; steps.len()], vec![0_u64; steps.len()]);
@@ -158,9 +160,9 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
     (!steps.is_empty()).then_some(StepTimes { work, communication })
 }
 
-/// Returns the GPU work of each iteration of a program without marked steps. A kernel is counted if the number of its
-/// executions from one stack is a multiple of the number of iterations. Such a kernel is assumed to run equally often
-/// in each iteration.
+/// Returns the GPU work of each iteration of a program without marked steps. The executions of a kernel from one launch
+/// context are counted if their number is a multiple of the number of iterations. Such a kernel is assumed to run
+/// equally often in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
     if count < MIN_STEPS {
@@ -191,8 +193,8 @@ fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec
     if known > all / 2 { work } else { Vec::new() }
 }
 
-/// Returns the finding about steps whose GPU work takes longer than in neighbouring steps, although they have as many
-/// kernels. If these are the first steps, the GPU or its libraries warmed up.
+/// Returns the finding about steps whose GPU work takes longer than in neighbouring steps although the number of
+/// kernels is the same. If the slow steps are the first steps, the GPU or its libraries warmed up.
 pub(super) fn slow_steps(
     profile: &Profile,
     spans: &[WorkSpan],
@@ -248,7 +250,7 @@ pub(super) fn slow_steps(
     Some(Cost { id: "slow_steps", nanos, count: slow.len() as u64, why, launched_by, ..Cost::default() })
 }
 
-/// Returns the launch context that launched the most kernel time.
+/// Returns the launch context whose kernels have the longest total time.
 fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     let mut sums: IdMap<ContextId, u64> = IdMap::default();
     for span in spans.iter().filter(|span| matches!(span.work, Work::Kernel(_) | Work::Graph)) {
@@ -260,8 +262,9 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     sums.into_iter().max_by_key(|(context, nanos)| (*nanos, *context)).map(|(context, _)| context)
 }
 
-/// Returns the durations of the executions of each kernel, in order of time. A kernel that runs several times per step
-/// or iteration gets a separate series for each position in it, because its work differs between positions.
+/// Returns series of kernel durations, in order of time. Each series contains the executions of one kernel. If a kernel
+/// runs several times per iteration, each position in the iteration has its own series, because the kernel's work
+/// differs between positions.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
     let mut found: IdMap<Work, Vec<u64>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
@@ -271,7 +274,8 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     let mut all = Vec::new();
     for durations in found.into_values() {
         let per_iteration = durations.len() / usize::try_from(iterations.max(1)).unwrap_or(1);
-        // If the number of executions per iteration is not a whole number, all executions are one series.
+        // If the number of executions per iteration is not a whole number, all executions of the kernel form one
+        // series.
         let is_whole = per_iteration > 1 && (durations.len() as u64).is_multiple_of(iterations);
         let positions = if is_whole { per_iteration } else { 1 };
         all.extend(
@@ -282,12 +286,12 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     all
 }
 
-/// Minimum number of executions of a kernel for its durations to be compared.
+/// Minimum number of executions of a kernel. With fewer executions, early and late durations are not compared.
 const MIN_EXECUTIONS: usize = 20;
 
 /// Whether nine in ten late durations are longer than the median early duration, and nine in ten early durations are
 /// shorter than the median late duration. Durations that vary with the input do not meet this condition, even if a run
-/// happens to end with long inputs.
+/// ends with long inputs by chance.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();
@@ -319,7 +323,8 @@ pub(super) fn late_slowdown(
             count += 1;
         }
     }
-    // A lower clock rate slows down nearly all kernels, so a slowdown of less than half of the work is ignored.
+    // A lower clock rate slows down nearly all kernels. So the slowdown is ignored if it affects less than half of the
+    // work.
     if early == 0 || early.saturating_add(nanos) < all / 2 {
         return None;
     }

@@ -1,6 +1,6 @@
-//! Limits the savings from a faster host to the time in which the busiest stream is idle. Even if the host launches
-//! earlier, a stream runs its operations one after another. If the findings about a late host cost more than this idle
-//! time, the stream's copies cause the rest of the time without kernels.
+//! Limits the costs of a late host to the time in which the busiest stream of the GPU is idle. Even if the host
+//! launched earlier, a stream would still run its operations one after another. If the findings about a late host cost
+//! more than this idle time, copies on the stream cause the rest of the time without kernels.
 
 use std::collections::BTreeMap;
 
@@ -57,7 +57,7 @@ pub(super) fn free_time(
 ) -> Option<u64> {
     let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
     let (from, to) = (kernels.0.max(begin), kernels.1.min(end));
-    // For each stream, the busy time and the latest end of its work so far.
+    // For each stream, the busy time and the latest end of the stream's work so far.
     let mut streams: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
     let of_device = |span: &&WorkSpan| Some(spans.device_of(span)) == device;
     for span in spans.as_slice().iter().filter(of_device) {

@@ -10,9 +10,9 @@ use gpuflame_model::profile::{Profile, format_nanos};
 use gpuflame_model::record::{DeviceId, Work};
 
 /// Returns the finding about kernels of two streams that never overlap although they were launched early enough to
-/// overlap. The usual reason is the legacy default stream: it waits for all blocking streams, and all blocking streams
-/// wait for it. Streams also wait for events. If the program makes at least half as many event waits as the streams
-/// wait for each other, these waits are assumed to be intended.
+/// overlap. The usual reason is the legacy default stream, which waits for all blocking streams and for which all
+/// blocking streams wait. Streams may also wait for each other because of CUDA events. If the program calls at least
+/// half as many event waits as the streams wait for each other, these waits are assumed to be intended.
 pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
     for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {
@@ -25,8 +25,8 @@ pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     changes: u64,
-    /// Number of changes at which the later kernel was launched before the earlier kernel ended, but began only after
-    /// this end.
+    /// Number of changes between the two streams at which the later kernel waited: it was launched before the earlier
+    /// kernel ended, but began only after that end.
     waits: u64,
 }
 
@@ -57,7 +57,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     {
         return None;
     }
-    // At best, all work of the stream with less work overlaps with the other stream.
+    // At best, all work on the stream with less work overlaps with work on the other stream.
     let (shorter, nanos) = [first, second]
         .map(|stream| (stream, streams[&stream]))
         .into_iter()
@@ -85,7 +85,8 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     })
 }
 
-/// Minimum number of waits between two streams for a conclusion.
+/// Minimum number of changes between two streams at which the later kernel waited. With fewer waits, nothing is
+/// reported.
 const MIN_CHANGES: u64 = 10;
 
 /// Returns the finding about a GPU that has less work than another GPU of the process.

@@ -1,4 +1,4 @@
-//! Finds the bound of each edge of the path: the resource that limits the edge.
+//! Finds the resource that limits each edge of the path. HTA calls this resource the bound of the edge.
 
 use super::events::HtaEvents;
 use super::graph::{Edge, EdgeType};
@@ -21,7 +21,7 @@ pub enum HtaBound {
 }
 
 impl HtaBound {
-    /// Returns HTA's name of the bound.
+    /// Returns the name that HTA uses for the bound.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu_bound",

@@ -1,4 +1,5 @@
-//! Adds edges between events of the host, for order and nesting on each thread, and for calls that exclude each other.
+//! Adds edges between host events: for the order and nesting of events on each thread, and for calls that exclude each
+//! other.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -7,9 +8,9 @@ use super::events::{EventKind, HtaEvents, TrackId};
 use super::graph::{EdgeType, Graph, HtaRule};
 use super::window::Selection;
 
-/// Calls during which HTA assumes that the thread holds the lock of the CUDA runtime.
+/// Names of calls during which HTA assumes that the thread holds the lock of the CUDA runtime.
 const LOCKING_CALLS: [&str; 3] = ["cudaHostAlloc", "cudaLaunchKernel", "cudaMemcpyAsync"];
-/// Calls that may wait for the GPU.
+/// Names of calls that may wait for the GPU.
 const BLOCKING_CALLS: [&str; 6] = [
     "cudaDeviceSynchronize",
     "cudaStreamSynchronize",
@@ -19,7 +20,7 @@ const BLOCKING_CALLS: [&str; 6] = [
     "cudaMemcpyAsync",
 ];
 
-/// Adds all edges between events of the host.
+/// Adds all edges between host events.
 pub(super) fn add_cpu_edges(events: &HtaEvents, selection: &Selection, graph: &mut Graph) {
     add_lock_edges(events, graph);
     for thread in threads(events, selection) {
@@ -33,8 +34,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the CUDA runtime. Each end waits for all calls that began before it,
-/// and each end waits for the previous end.
+/// Adds edges between calls that hold the lock of the CUDA runtime. The end of each such call waits for all such calls
+/// that began earlier, and for the previous end.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -61,8 +62,8 @@ fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     }
 }
 
-/// Returns the rows of each thread. The thread of backward operators, if there is one, is merged into the thread of
-/// forward operators.
+/// Returns the rows of each thread. If there is a thread for backward operators, its rows are merged into the rows of
+/// the thread for forward operators.
 fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     let forward = only_thread(events, selection, "forward");
     let backward = only_thread(events, selection, "autograd");
@@ -86,8 +87,8 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     threads.into_values().collect()
 }
 
-/// Returns the thread that has operators or annotations whose names contain `word`, if there is exactly one such
-/// thread. Thread 0 is ignored.
+/// Returns the only thread with operators or annotations whose names contain `word`. Returns `None` if several threads
+/// or no thread has them. Thread 0 is ignored.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -104,17 +105,18 @@ fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> 
     found.filter(|thread| **thread != TrackId::Number(0))
 }
 
-/// Slices of a thread as a tree. An end closes the slice that was opened last, even if slices overlap without nesting.
+/// Slices of a thread as a tree. The end of a slice closes the slice that was opened last, even if slices overlap
+/// without nesting.
 struct CallTree {
     rows: Vec<u32>,
-    /// Slices that no other slice contains.
+    /// Slices that are not inside another slice.
     roots: Vec<u32>,
-    /// For each slice, the slices inside it. The next field has the slice that encloses each slice.
+    /// For each slice, its child slices. The next field contains the parent of each slice.
     children: Vec<Vec<u32>>,
     parents: Vec<Option<u32>>,
 }
 
-/// Start or end of a slice of [`CallTree`].
+/// Start or end of a slice in a [`CallTree`].
 #[derive(Clone, Copy)]
 struct Edge {
     slice: u32,
@@ -124,8 +126,8 @@ struct Edge {
 }
 
 impl Edge {
-    /// Compares two edges. At equal times, ends come before starts. Longer slices contain shorter slices, and of two
-    /// equal slices the earlier one contains the later one.
+    /// Compares two edges. At equal times, ends come before starts. A longer slice contains a shorter slice. If two
+    /// slices are equal, the earlier slice contains the later slice.
     fn compare(&self, other: &Self) -> Ordering {
         if self.slice == other.slice {
             return other.is_start.cmp(&self.is_start);
@@ -173,12 +175,12 @@ impl CallTree {
     }
 }
 
-/// Visits a thread's slices in order, and connects each start and end with the previous start or end.
+/// Visits the slices of a thread in order, and adds an edge from the previous start or end to each start and end.
 struct ThreadWalk<'a> {
     events: &'a HtaEvents,
     graph: &'a mut Graph,
     tree: &'a CallTree,
-    /// Last node that was visited, and the slice that contains its event.
+    /// Last visited node, and the parent slice of the node's event.
     last: Option<(u32, Option<u32>)>,
     /// Number of open events that have nodes.
     depth: u32,
@@ -186,7 +188,8 @@ struct ThreadWalk<'a> {
 
 impl ThreadWalk<'_> {
     fn run(mut self) {
-        // Stack of slices to visit, with the next slice last. `true` means the end of the slice.
+        // Slices that remain to be visited, the next slice last. If the flag is `true`, the end of the slice is
+        // visited, and otherwise its start.
         let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
         while let Some((slice, is_end)) = next.pop() {
             let nodes = self.graph.of_row(self.tree.rows[slice as usize]);
@@ -222,7 +225,8 @@ impl ThreadWalk<'_> {
         self.depth -= 1;
     }
 
-    /// Connects the last visited node with `to`, unless an edge for the lock of the runtime connects them already.
+    /// Adds an edge from the last visited node to `to`, unless the two nodes are already connected by an edge for the
+    /// runtime's lock.
     fn connect(&mut self, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let Some((from, parent)) = self.last else { return };
         let [begin, end] = [from, to].map(|node| self.graph.nodes[node as usize]);

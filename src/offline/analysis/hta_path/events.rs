@@ -1,5 +1,5 @@
-//! Reads the events of a trace as Holistic Trace Analysis (HTA) does: one row per slice, in file order, with times in
-//! whole microseconds. As in HTA, the id of an event is its position in `traceEvents`, so that the results of both
+//! Reads trace events in the same way as Holistic Trace Analysis (HTA): one row per slice, in file order, with times in
+//! whole microseconds. As in HTA, the id of a trace event is its position in `traceEvents`, so that the results of both
 //! tools can be compared.
 
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use gpuflame_traces::import::{CpuKind, Event, Id, RawEvent, Sink, Text, Wants, j
 /// Kind of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventKind {
-    /// Operator of a framework.
+    /// Operator of a framework such as PyTorch.
     Operator,
     /// Range that the program marked, or a step that the profiler marked.
     Annotation,
@@ -24,7 +24,7 @@ pub(super) enum EventKind {
     Sync,
 }
 
-/// Id of a process or thread. Ids are ordered as HTA orders threads: numbers before text.
+/// Id of a process or thread. Ids are ordered as in HTA, which sorts numbers before text.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum TrackId {
     Number(i64),
@@ -35,13 +35,14 @@ pub(super) enum TrackId {
 /// A trace event. Times are in us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventRow {
-    /// Position in `traceEvents`.
+    /// Position of the event in `traceEvents`.
     pub(super) number: u64,
     pub(super) kind: EventKind,
     /// Index of the name, for [`HtaEvents::name`].
     pub(super) name: u32,
     pub(super) start: i64,
-    /// End of the event. The end can be before the start, because starts are rounded up and ends are rounded down.
+    /// End of the event. The end of a short event can be before its start, because starts are rounded up and ends are
+    /// rounded down.
     pub(super) end: i64,
     /// Index of the process and thread, for [`HtaEvents::track`].
     pub(super) track: u32,
@@ -50,7 +51,7 @@ pub(super) struct EventRow {
     pub(super) correlation: Option<u64>,
     /// Stream whose work was waited for, if the event is a wait.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded the CUDA event, if the trace event is a wait for a CUDA event.
+    /// Correlation id of the call that recorded a CUDA event, if this trace event is a wait for that CUDA event.
     pub(super) record_correlation: Option<u64>,
 }
 
@@ -62,8 +63,7 @@ pub struct HtaEvents {
     name_numbers: HashMap<Vec<u8>, u32>,
     tracks: Vec<(TrackId, TrackId)>,
     track_numbers: HashMap<(TrackId, TrackId), u32>,
-    /// Number of elements of `traceEvents` that were read so far. For formats other than JSON, no elements are
-    /// reported.
+    /// Number of elements of `traceEvents` that were read so far. This number stays 0 for formats other than JSON.
     elements: u64,
     /// Whether the current element of `traceEvents` became a row.
     has_row: bool,
@@ -107,7 +107,7 @@ impl HtaEvents {
         number
     }
 
-    /// Adds a row. `times` are in ns.
+    /// Adds a row for a trace event. `times` are in ns.
     fn add(
         &mut self,
         kind: EventKind,
@@ -134,7 +134,7 @@ impl HtaEvents {
         self.rows.last_mut().expect("the row was pushed")
     }
 
-    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA needs such slices
+    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA uses such slices
     /// because it finds windows by the names of all events.
     fn add_unknown(&mut self, text: &[u8]) -> Option<()> {
         let document = Document::from_bytes(text);
@@ -203,7 +203,7 @@ impl Sink for HtaEvents {
     fn raw(&mut self, event: RawEvent<'_>) {
         let category = event.category.raw();
         if self.has_row {
-            // Some versions of PyTorch give the profiler's steps the category of operators.
+            // Some versions of PyTorch write the profiler's steps with the category of operators.
             let row = self.rows.last_mut().expect("the element became a row");
             if row.kind == EventKind::Annotation && matches!(category, b"cpu_op" | b"Operator") {
                 row.kind = EventKind::Operator;
@@ -219,8 +219,8 @@ impl Sink for HtaEvents {
     }
 }
 
-/// Returns the stream given in the arguments of an operator. Operators of Triton have this argument. HTA therefore
-/// treats operators of Triton as GPU work without a launch, and omits them.
+/// Returns the stream that an operator has as an argument. Operators of Triton have this argument. Therefore HTA treats
+/// operators of Triton as GPU work without a launch, and omits them.
 fn stream_of(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"\"stream\"";
     if !text.windows(KEY.len()).any(|window| window == KEY) {
@@ -231,8 +231,8 @@ fn stream_of(text: &[u8]) -> Option<u32> {
     u32::try_from(stream).ok()
 }
 
-/// Converts times in ns to microseconds as HTA does: the start is rounded up and the end is rounded down. HTA
-/// calculates with floating-point microseconds, which cannot represent times since 1970 to the nanosecond.
+/// Converts times from ns to whole microseconds in the same way as HTA: the start is rounded up, and the end is rounded
+/// down. HTA calculates with floating-point microseconds, which cannot represent times since 1970 to the nanosecond.
 fn whole_micros(start: i64, end: i64) -> (i64, i64) {
     let micros = |nanos: i64| (nanos.div_euclid(1_000)) as f64 + nanos.rem_euclid(1_000) as f64 / 1_000.0;
     let begin = micros(start);
@@ -248,8 +248,8 @@ mod tests {
         assert_eq!(whole_micros(5_000, 9_000), (5, 9));
         assert_eq!(whole_micros(5_001, 8_999), (6, 8));
         assert_eq!(whole_micros(-1_500, 500), (-1, 0));
-        // As floating-point numbers, microseconds since 1970 have a precision of 0.25 us. So 0.1 us is lost and 0.2 us
-        // becomes 0.25 us.
+        // A floating-point number of microseconds since 1970 has a precision of 0.25 us. So a fraction of 0.1 us is
+        // lost, and 0.2 us becomes 0.25 us.
         assert_eq!(
             whole_micros(1_700_000_000_000_000_100, 1_700_000_000_000_003_300).0,
             1_700_000_000_000_000

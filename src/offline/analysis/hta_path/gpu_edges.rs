@@ -1,5 +1,6 @@
-//! Adds the edges of GPU work: for its duration, from its launch or from the previous operation on the stream, and to
-//! the calls that wait for it.
+//! Adds the edges for GPU work. One edge represents the duration of an operation. Another edge leads to the operation
+//! from its launch or from the previous operation on the stream. Further edges lead to the calls that wait for the
+//! operation.
 
 use std::collections::HashMap;
 
@@ -9,19 +10,20 @@ use super::queue::{launches, queue_lengths};
 use super::sync_edges::EventWaits;
 use super::window::Selection;
 
-/// Minimum length of a gap between two operations of a stream, in us, at which HTA adds no edge between them.
+/// Gap in us between two operations of a stream. If the gap is at least this long, HTA adds no edge between the two
+/// operations.
 pub(super) const LONG_GAP_US: i64 = 1_500;
 
 /// GPU work that no edge connects to earlier events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unconnected {
-    /// Gaps of at least 1,500 us that have no edge, as (number, total in us).
+    /// Gaps of at least 1,500 us between operations without an edge, as (number of gaps, total duration in us).
     pub long_gaps: (u64, i64),
-    /// Number of operations that no edge enters, so that no path leads to them.
+    /// Number of operations to which no edge leads, so no path can contain earlier events and these operations.
     pub ops: u64,
 }
 
-/// Adds the edges of GPU work and of waits for GPU work.
+/// Adds the edges for GPU work and for waits for GPU work.
 pub(super) fn add_gpu_edges(
     events: &HtaEvents,
     selection: &Selection,
@@ -37,7 +39,7 @@ pub(super) fn add_gpu_edges(
         row(at).correlation.is_some() && (row(at).stream.is_some() || is_wait())
     };
     let mut order: Vec<u32> = selection.window.iter().copied().filter(|at| is_gpu(*at)).collect();
-    // Waits are sorted by their ends, because the work that a wait waits for may begin after the wait.
+    // Waits are sorted by their ends, because the awaited work may begin after the wait.
     order.sort_by_key(|at| if row(*at).kind == EventKind::Sync { row(*at).end } else { row(*at).start });
     let mut walk = GpuWalk {
         events,
@@ -72,7 +74,7 @@ struct GpuWalk<'a> {
     last: Vec<u32>,
     /// For each stream, the position of its entry in `last`.
     streams: HashMap<Option<u32>, usize>,
-    /// For each operation that waits for an event, the operation that it waits for.
+    /// For each operation that waits for a CUDA event, the awaited operation.
     sources: HashMap<u32, u32>,
     unconnected: Unconnected,
 }
@@ -115,7 +117,7 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Adds edges from the ends of operations to the end of the call that waited for them.
+    /// Adds edges from the ends of operations to the end of the call that waited for the operations.
     fn wait_for(&mut self, ends: &[u32], call: Option<u32>) {
         let Some((_, end)) = call.and_then(|call| self.graph.of_row(call)) else { return };
         for from in ends {
@@ -141,8 +143,8 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Connects an operation with its launch if the stream was empty at the launch. Otherwise connects it with the
-    /// previous operation of the stream. Returns whether an edge was added.
+    /// Adds an edge to an operation from its launch call if the stream was empty at the launch. Otherwise adds an edge
+    /// from the previous operation of the stream. Returns whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

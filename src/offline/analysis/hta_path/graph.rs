@@ -1,6 +1,6 @@
-//! The graph: two nodes per event, and edges of five types. A new edge between two nodes replaces an existing edge
-//! between them. Nodes and edges keep the order in which they were added, because this order decides between paths of
-//! equal length.
+//! The dependency graph as HTA builds it. The graph has two nodes per trace event, and edges of five types. A new edge
+//! replaces an existing edge between the same two nodes. Nodes and edges keep the order in which they were added,
+//! because this order decides between paths of equal length.
 
 use std::collections::HashMap;
 
@@ -9,22 +9,22 @@ use std::collections::HashMap;
 pub enum EdgeType {
     /// Duration of an operator, a call or GPU work.
     Operator,
-    /// Order of operators of a thread, or of calls that exclude each other. The weight is 0.
+    /// Order of operators on a thread, or of calls that exclude each other. The weight of such an edge is 0.
     Dependency,
     /// Time from the start of a launch call to the start of its GPU work.
     LaunchDelay,
     /// Time from the end of an operation to the start of the next operation of the stream.
     KernelDelay,
-    /// A wait for GPU work. The weight is 0.
+    /// A wait for GPU work. The weight of such an edge is 0.
     Sync,
 }
 
 impl EdgeType {
-    /// All types, in the order of the output table.
+    /// All edge types, in the order of the output table.
     pub const ALL: [Self; 5] =
         [Self::Operator, Self::Dependency, Self::LaunchDelay, Self::KernelDelay, Self::Sync];
 
-    /// Returns HTA's name of the type.
+    /// Returns the name that HTA uses for the edge type.
     pub fn word(self) -> &'static str {
         match self {
             Self::Operator => "critical_path_operator",
@@ -36,13 +36,13 @@ impl EdgeType {
     }
 }
 
-/// Rule of HTA that makes the weight of an edge differ from the time between its nodes, or include the duration of
-/// another edge.
+/// HTA rule by which the weight of an edge differs from the time between its nodes, or includes the duration of another
+/// edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaRule {
-    /// The time between operators of a thread has weight 0.
+    /// An edge for the time between two operators of a thread has weight 0.
     CpuGap,
-    /// The time in a call that waits for the GPU has weight 0.
+    /// An edge for the time in a call that waits for the GPU has weight 0.
     BlockingExit,
     /// An operation is not connected to the previous operation of its stream if the gap is at least 1,500 us.
     LongGap,
@@ -51,7 +51,7 @@ pub enum HtaRule {
 }
 
 impl HtaRule {
-    /// All rules.
+    /// All HTA rules.
     pub const ALL: [Self; 4] = [Self::CpuGap, Self::BlockingExit, Self::LongGap, Self::CallStart];
 
     /// Returns the name of the rule.
@@ -68,14 +68,14 @@ impl HtaRule {
 /// Start or end of a trace event.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Node {
-    /// Row of the event.
+    /// Index of the event's row.
     pub(super) row: u32,
-    /// Time in us.
+    /// Time of the start or end, in us.
     pub(super) time: i64,
     pub(super) is_start: bool,
 }
 
-/// An edge.
+/// An edge between two nodes of the graph.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) from: u32,
@@ -84,28 +84,29 @@ pub(super) struct Edge {
     /// Weight in us.
     pub(super) weight: i64,
     pub(super) rule: Option<HtaRule>,
-    /// Row of the event to which the time is attributed.
+    /// Row of the event to which the edge's time is attributed.
     pub(super) attributed: Option<u32>,
 }
 
 impl Edge {
-    /// Returns the weight that counts for the length of paths. In this length, HTA treats negative weights as 0.
+    /// Returns the weight with which the edge counts in the length of a path. For this length, HTA replaces negative
+    /// weights by 0.
     pub(super) fn length(&self) -> i64 {
         self.weight.max(0)
     }
 }
 
-/// The graph.
+/// The graph of trace events, as HTA builds it.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     pub(super) nodes: Vec<Node>,
     pub(super) edges: Vec<Edge>,
-    /// Start node and end node of each row.
+    /// Start node and end node for each row.
     of_row: HashMap<u32, (u32, u32)>,
     by_nodes: HashMap<(u32, u32), u32>,
     /// Nodes that have edges, in the order in which their first edges were added.
     pub(super) order: Vec<u32>,
-    /// Edges that leave each node. The next field has the edges that enter each node.
+    /// For each node, the edges that begin at it. The next field contains the edges that end at each node.
     pub(super) leaving: Vec<Vec<u32>>,
     pub(super) entering: Vec<Vec<u32>>,
 }
@@ -122,7 +123,7 @@ impl Graph {
         Self { nodes, of_row, leaving: lists.clone(), entering: lists, ..Self::default() }
     }
 
-    /// Returns the start and the end node of a row.
+    /// Returns the start node and the end node of a row.
     pub(super) fn of_row(&self, row: u32) -> Option<(u32, u32)> {
         self.of_row.get(&row).copied()
     }
@@ -131,8 +132,8 @@ impl Graph {
         self.nodes[node as usize].time
     }
 
-    /// Adds an edge whose weight is the time between its nodes. The weight is 0 for types that have none, and for
-    /// [`HtaRule::BlockingExit`].
+    /// Adds an edge whose weight is the time between its nodes. The weight is 0 for [`EdgeType::Dependency`], for
+    /// [`EdgeType::Sync`] and for [`HtaRule::BlockingExit`].
     pub(super) fn connect(&mut self, from: u32, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let is_free =
             matches!(kind, EdgeType::Dependency | EdgeType::Sync) || rule == Some(HtaRule::BlockingExit);
@@ -140,8 +141,8 @@ impl Graph {
         self.add(Edge { from, to, kind, weight, rule, attributed: None });
     }
 
-    /// Adds an edge, or replaces the existing edge between its nodes. If the new edge has no attribution, it takes over
-    /// the attribution of the replaced edge.
+    /// Adds an edge, or replaces the existing edge between the same nodes. A new edge without an attribution keeps the
+    /// attribution of the replaced edge.
     pub(super) fn add(&mut self, edge: Edge) {
         if let Some(&at) = self.by_nodes.get(&(edge.from, edge.to)) {
             let replaced = &mut self.edges[at as usize];
@@ -155,7 +156,7 @@ impl Graph {
             if is_new(&self.leaving) && is_new(&self.entering) {
                 self.order.push(node);
             }
-            // The edge is registered below. A node that had no edges so far must not be listed twice.
+            // The edge is added to its nodes only after this check, so that a new node is not listed twice.
             if node == edge.from {
                 self.leaving[node as usize].push(at);
             } else {

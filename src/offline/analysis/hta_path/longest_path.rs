@@ -1,4 +1,5 @@
-//! Finds the longest path. As in HTA, if several paths have equal length, the order in which edges were added decides.
+//! Finds the longest path in the graph. If several paths have equal length, the order in which edges were added
+//! decides, as in HTA.
 
 use super::graph::Graph;
 
@@ -9,10 +10,10 @@ pub(super) struct Path {
     pub(super) edges: Vec<u32>,
 }
 
-/// Returns the longest path.
+/// Returns the longest path in the graph.
 ///
 /// # Errors
-/// Returns a node of a cycle, if there is one.
+/// Returns a node of a cycle if the graph has a cycle.
 pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     let order = sorted_nodes(graph)?;
     // For each node, the length of the longest path that ends there, and the last edge of this path.
@@ -46,8 +47,8 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     Ok(path)
 }
 
-/// Sorts the nodes so that every edge leads to a later node: first the nodes that no edge enters, then the nodes with
-/// edges only from the first ones, and so on.
+/// Sorts the nodes so that every edge leads to a later node. First come the nodes to which no edge leads. They are
+/// followed by the nodes to which only edges from sorted nodes lead.
 fn sorted_nodes(graph: &Graph) -> Result<Vec<u32>, u32> {
     let mut missing: Vec<usize> = graph.entering.iter().map(Vec::len).collect();
     let mut sorted: Vec<u32> =

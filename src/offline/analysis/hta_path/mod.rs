@@ -1,6 +1,6 @@
-//! The critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that both tools' paths can be
-//! compared edge by edge. These rules differ from the rules of gpuflame's own critical path in four points, see
-//! [`HtaRule`].
+//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that the paths of HTA
+//! and gpuflame can be compared edge by edge. HTA's rules differ from the rules of gpuflame's own critical path in four
+//! points, which [`HtaRule`] lists.
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes
@@ -36,19 +36,20 @@ use window::{Selection, select};
 /// Settings of [`hta_path`].
 #[derive(Clone, Debug)]
 pub struct HtaPathOptions {
-    /// Substring of the names of the events that define the window. If empty, the window is the whole trace.
+    /// Substring of the names of the events that define the window. If this string is empty, the window is the whole
+    /// trace.
     pub annotation: String,
-    /// First and last instance of the annotation, counted from 0 in file order.
+    /// First and last instance of the annotation that the window contains, counted from 0 in file order.
     pub instances: (usize, usize),
     /// Whether every GPU operation gets an edge from its launch, with weight 0 if the launch did not delay the
     /// operation.
     pub zero_launch_edges: bool,
 }
 
-/// A node: the start or the end of an event.
+/// A node of the graph, which is the start or the end of a trace event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtaNode {
-    /// Position of the event in `traceEvents`.
+    /// Position of the node's event in `traceEvents`.
     pub event: u64,
     /// Whether the node is the start of the event.
     pub is_start: bool,
@@ -56,7 +57,7 @@ pub struct HtaNode {
     pub time_us: i64,
 }
 
-/// An edge.
+/// An edge between two nodes of the graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HtaEdge {
     /// Node at which the edge begins.
@@ -65,40 +66,42 @@ pub struct HtaEdge {
     pub to: HtaNode,
     /// Type of the edge.
     pub kind: EdgeType,
-    /// Weight in us, which is negative if the edge leads back in time. In the length of a path, negative weights count
+    /// Weight in us, which is negative if the edge leads back in time. For the length of a path, negative weights count
     /// as 0.
     pub weight_us: i64,
     /// Position of the event to which the weight is attributed.
     pub attributed: Option<u64>,
-    /// Rule that makes the weight differ from the time between the nodes, or that adds the duration of the call to it.
+    /// HTA rule by which the weight differs from the time between the nodes, or includes the duration of the launch
+    /// call.
     pub rule: Option<HtaRule>,
     /// Whether the edge is on the critical path.
     pub is_critical: bool,
 }
 
 impl HtaEdge {
-    /// Returns the part of the time between the nodes that the weight does not include, in us.
+    /// Returns the part in us of the time between the nodes that the weight does not include.
     pub fn uncounted_us(&self) -> i64 {
         self.to.time_us - self.from.time_us - self.weight_us
     }
 }
 
-/// The graph and its critical path.
+/// Facts about the graph of a window, and the critical path in this graph.
 #[derive(Clone, Debug)]
 pub struct HtaPath {
     /// Duration of the window in us.
     pub window_us: i64,
-    /// Number of nodes.
+    /// Number of nodes in the graph.
     pub nodes: u64,
-    /// All edges, sorted by the times of their nodes.
+    /// All edges of the graph, sorted by the times of their nodes.
     pub edges: Vec<HtaEdge>,
     /// Nodes of the critical path.
     pub critical_nodes: Vec<HtaNode>,
     /// Number of events on the critical path.
     pub critical_events: u64,
-    /// For each resource, the number of the critical path's edges that it limits, and the total of their weights in us.
+    /// For each resource, the number of edges on the critical path that the resource limits, and the total weight of
+    /// these edges in us.
     pub bounds: BTreeMap<HtaBound, (u64, i64)>,
-    /// GPU work without an edge from earlier events.
+    /// GPU work to which no edge from an earlier event leads.
     pub unconnected: Unconnected,
     /// Names of the events that have nodes, keyed by their position in `traceEvents`.
     pub names: BTreeMap<u64, String>,
@@ -108,7 +111,7 @@ pub struct HtaPath {
 ///
 /// # Errors
 /// `Format` if the window does not exist or has no edges, or if HTA would refuse its graph. HTA refuses graphs with a
-/// cycle, and graphs in which work waits for work of its own stream.
+/// cycle, and graphs in which GPU work waits for work on the same stream.
 pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath> {
     let selection = select(events, &options.annotation, options.instances)?;
     let mut graph = Graph::new(create_nodes(events, &selection));
@@ -123,7 +126,7 @@ pub fn hta_path(events: &HtaEvents, options: &HtaPathOptions) -> Result<HtaPath>
     Ok(to_path(events, &selection, &graph, &path, unconnected))
 }
 
-/// Returns an error if work waits for work of its own stream. HTA refuses such graphs too.
+/// Returns an error if GPU work waits for work on the same stream, because HTA refuses such graphs.
 fn check_waits(events: &HtaEvents, graph: &Graph) -> Result<()> {
     for edge in graph.edges.iter().filter(|edge| edge.kind == EdgeType::Sync) {
         let row = |node: u32| &events.rows[graph.nodes[node as usize].row as usize];

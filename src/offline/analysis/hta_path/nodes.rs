@@ -1,10 +1,12 @@
-//! Creates the nodes: one for the start and one for the end of each operator, call and GPU operation in the window.
+//! Creates the nodes of the graph. Each operator, call and GPU operation in the window gets a start node and an end
+//! node.
 
 use super::events::{EventKind, HtaEvents};
 use super::graph::Node;
 use super::window::Selection;
 
-/// Returns the nodes, sorted by time and then by event. The start node of an event comes before its end node.
+/// Returns the nodes of the window, sorted by time and then by event. The start node of an event comes before its end
+/// node.
 pub(super) fn create_nodes(events: &HtaEvents, selection: &Selection) -> Vec<Node> {
     let mut nodes = Vec::new();
     for &at in &selection.window {

@@ -1,11 +1,13 @@
-//! Computes queue lengths: the number of operations of a stream that were launched but had not begun.
+//! Computes queue lengths. The queue length of a stream is the number of its operations that were launched but had not
+//! begun.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::events::{EventKind, HtaEvents};
 use super::window::Selection;
 
-/// Names of calls whose launches enter the queue. Streams are also matched to CUDA events by these launches.
+/// Names of the launch calls whose operations enter the queue. The same calls are used to match CUDA events to
+/// operations.
 const LAUNCH_CALLS: [&str; 12] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -21,7 +23,7 @@ const LAUNCH_CALLS: [&str; 12] = [
     "hipMemcpyWithStream",
 ];
 
-/// Returns the launches by these calls, each as (call, launched operation), in file order.
+/// Returns the launches made by [`LAUNCH_CALLS`], each as (call, launched operation), in file order.
 pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u32)> {
     let is_launch = |at: u32| {
         let row = &events.rows[at as usize];
@@ -31,9 +33,9 @@ pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u
     calls.filter_map(|call| Some((call, selection.partner(call)?))).collect()
 }
 
-/// Returns the length of the queue after each launch and after each start of an operation, keyed by row. As in HTA,
-/// streams of several GPUs with the same id share a queue. A launch comes before a start in the same microsecond; HTA
-/// does not define their order.
+/// Returns the queue length after each launch and after each start of an operation, keyed by row. As in HTA, streams
+/// with the same id on several GPUs share a queue. If a launch and a start have the same time in microseconds, the
+/// launch comes first, because HTA does not define their order.
 pub(super) fn queue_lengths(
     events: &HtaEvents,
     selection: &Selection,

@@ -1,25 +1,27 @@
-//! Finds the work that each row about a wait waits for.
+//! Finds the GPU work that each wait in a trace waited for.
 
 use std::collections::HashMap;
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use super::window::Selection;
 
-/// For each wait for a CUDA event, the work that is waited for and the work that waits.
+/// Data for finding, for each wait for a CUDA event, the awaited work and the work that waits.
 #[derive(Debug, Default)]
 pub(super) struct EventWaits {
-    /// Last operation before each record of a CUDA event, keyed by the correlation id of the recording call.
+    /// Last operation before each record of a CUDA event, keyed by the correlation id of the call that recorded the
+    /// event.
     recorded: HashMap<u64, u32>,
-    /// First operation after each call that makes a stream wait, keyed by the row of the call.
+    /// First operation after each call that makes a stream wait, keyed by the index of the call's row.
     waiting: HashMap<u32, u32>,
 }
 
-/// Launches for each pair of `K` and stream, given as (start of the call, launched operation), in order of time.
+/// Launches for each pair of a key `K` and a stream. Each launch is given as (start of the call, launched operation),
+/// and the launches are sorted by time.
 type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
-    /// Finds the operations before records of CUDA events and after waits for CUDA events, in the whole trace.
-    /// `launches` contains calls and the operations that they launched.
+    /// Finds the operations before records of CUDA events and the operations after waits for CUDA events, in the whole
+    /// trace. `launches` contains pairs of a call and the operation that the call launched.
     pub(super) fn new(events: &HtaEvents, selection: &Selection, launches: &[(u32, u32)]) -> Self {
         let row = |at: u32| &events.rows[at as usize];
         let mut launches = launches.to_vec();
@@ -34,19 +36,19 @@ impl EventWaits {
         Self { recorded, waiting: find_waiting(events, selection, &by_thread) }
     }
 
-    /// Returns the operation that a wait waits for.
+    /// Returns the operation for which a wait waits.
     pub(super) fn source(&self, wait: &EventRow) -> Option<u32> {
         self.recorded.get(&wait.record_correlation?).copied()
     }
 
-    /// Returns the operation that waits because of a call.
+    /// Returns the operation that has to wait because of this call.
     pub(super) fn target(&self, call: u32) -> Option<u32> {
         self.waiting.get(&call).copied()
     }
 }
 
-/// Returns the last operation launched before each record of a CUDA event. The stream of the event is taken from the
-/// rows of the waits for it.
+/// Returns the last operation launched before each record of a CUDA event. The stream on which the event was recorded
+/// is taken from the rows about waits for this event.
 fn find_recorded(
     events: &HtaEvents,
     selection: &Selection,

@@ -1,27 +1,29 @@
-//! Selects events: those of the whole trace without its last step, and those in the window that an annotation gives.
+//! Selects the trace events for the analysis: the events of the whole trace without its last step, and the events in
+//! the window that an annotation gives.
 
 use std::collections::{HashMap, HashSet};
 
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Rows that HTA uses, in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in file
-/// order.
+/// Rows that HTA uses, both in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in
+/// file order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// Rows of the whole trace that HTA uses.
     pub(super) all: Vec<u32>,
-    /// Rows in the window.
+    /// Rows in the window that HTA uses.
     pub(super) window: Vec<u32>,
     /// Start and end of the window, in us.
     pub(super) span: (i64, i64),
-    /// For GPU work or a wait, the row of its call. For a call, the row of its GPU work or wait.
+    /// Partner of each row. The partner of GPU work or of a wait is the row of its call. The partner of a call is the
+    /// row of its GPU work or wait.
     partners: HashMap<u32, u32>,
 }
 
 impl Selection {
-    /// Returns the call of GPU work or of a wait, or the GPU work or wait that belongs to a call. If several events
-    /// share a correlation id, HTA keeps the last call and the last GPU operation or wait.
+    /// Returns the row of the call that issued GPU work or a wait. For a call, returns the row of its GPU work or wait.
+    /// If several events share a correlation id, HTA keeps the last call and the last GPU operation or wait.
     pub(super) fn partner(&self, row: u32) -> Option<u32> {
         self.partners.get(&row).copied()
     }
@@ -36,7 +38,7 @@ fn is_launched(events: &HtaEvents, row: &EventRow) -> bool {
 /// Selects the rows of the whole trace and of the window.
 ///
 /// # Errors
-/// `Format` if no event has the annotation, or if it has fewer instances than requested.
+/// `Format` if no event has the annotation, or if the annotation has fewer instances than requested.
 pub(super) fn select(events: &HtaEvents, annotation: &str, instances: (usize, usize)) -> Result<Selection> {
     let partners = find_partners(events);
     let (all, is_filtered) = without_last_step(events);
@@ -77,7 +79,7 @@ fn find_partners(events: &HtaEvents) -> HashMap<u32, u32> {
     partners
 }
 
-/// Returns the rows that do not belong to the profiler's last step, and whether there are several steps.
+/// Returns the rows that do not belong to the profiler's last step, and a flag whether the trace has several steps.
 fn without_last_step(events: &HtaEvents) -> (Vec<u32>, bool) {
     let is_step = |name: &str| {
         name.strip_prefix("ProfilerStep#").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
@@ -113,7 +115,7 @@ fn window_span(
         .filter(|row| annotation.is_empty() || events.name(row.name).contains(annotation))
         .collect();
     if is_filtered {
-        // After removing a step, HTA lists GPU work before the host's events.
+        // After HTA has removed the last step, it lists GPU work before host events.
         named.sort_by_key(|row| !is_launched(events, row));
     }
     if named.is_empty() {

@@ -1,10 +1,10 @@
-//! Collects the work on the blocking streams of each CUDA context. From this work follows which contexts a wait of
-//! unknown context cannot belong to.
+//! Collects the work on the blocking streams of each CUDA context. If the CUDA context of a wait is unknown, this work
+//! shows to which contexts the wait cannot belong.
 //!
 //! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
 //! its CUDA context. Work that is submitted to these blocking streams after the wait waits for the default stream. So
 //! if later work began before earlier work ended, the default stream of this context did not wait for an event between
-//! the two.
+//! these two submissions.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -17,7 +17,7 @@ use gpuflame_explain::join::Origin;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{Activity, Detail, GpuContextId, GraphId, IdMap, StreamId};
 
-/// Maximum rounding error in ns, because traces may round the start and the duration of a row by up to 1 us each.
+/// Maximum rounding error of an end in ns. Traces may round both the start and the duration of a row by up to 1 us.
 const ROUNDING_NS: u64 = 2_000;
 
 /// Work on blocking streams, for each CUDA context.
@@ -26,15 +26,17 @@ pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
 /// Work on the blocking streams of one CUDA context.
 #[derive(Default)]
 struct ContextWork {
-    /// Pairs sorted by their first value: the end of a call, and the latest end of all work submitted until then.
+    /// Pairs of the end of a call and the latest end of all work submitted up to this time, sorted by the end of the
+    /// call.
     earlier: Vec<(u64, u64)>,
-    /// Pairs sorted by their first value: the start of a call, and the earliest start of all work submitted at this
-    /// time or later.
+    /// Pairs of the start of a call and the earliest start of all work submitted at or after this time, sorted by the
+    /// start of the call.
     later: Vec<(u64, u64)>,
 }
 
 impl BlockingWork {
-    /// Collects the work. `blocking` states which streams are blocking. Work on streams of unknown kind is omitted.
+    /// Collects the work on blocking streams. `blocking` states which streams are blocking. Work on a stream is omitted
+    /// if `blocking` does not contain the stream.
     pub(super) fn new(
         rows: &JoinedRows,
         blocking: &IdMap<(GpuContextId, StreamId), bool>,
@@ -65,7 +67,8 @@ impl BlockingWork {
         Self(contexts)
     }
 
-    /// Whether the default stream of a CUDA context certainly did not wait during a call with this start and end.
+    /// Whether it is certain that the default stream of a CUDA context did not wait during a call with this start and
+    /// end.
     pub(super) fn rules_out(&self, context: GpuContextId, call: (u64, u64)) -> bool {
         self.0.get(&context).is_some_and(|work| work.rules_out(call))
     }

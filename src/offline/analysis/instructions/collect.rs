@@ -1,4 +1,4 @@
-//! Collects the rows that instructions are created from.
+//! Collects the rows from which instructions are created.
 
 use super::topology::GraphRows;
 use gpuflame_explain::events::JoinedRows;
@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
 use gpuflame_traces::import::LinkReport;
 
-/// CUPTI's codes for kinds of streams: created without a flag, created with `cudaStreamNonBlocking`, and the default
-/// stream of a CUDA context.
+/// CUPTI's codes for the kinds of streams. The kinds are: created without a flag, created with `cudaStreamNonBlocking`,
+/// and default stream of a CUDA context.
 const STREAM_DEFAULT: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 2;
 const STREAM_NULL: u32 = 3;
@@ -16,7 +16,8 @@ const STREAM_NULL: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Start and end of the GPU work that was launched outside all windows. Such work is not listed as instructions.
+    /// Earliest start and latest end of the GPU work that was launched outside all windows. Such work is not listed as
+    /// instructions.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
     /// Whether a stream and the default stream of its CUDA context wait for each other.
@@ -24,8 +25,8 @@ pub struct InstructionRows {
 }
 
 impl InstructionRows {
-    /// Adds facts from another tool's trace that its rows do not contain: the original correlation ids and the kinds of
-    /// streams.
+    /// Adds facts from another tool's trace that the imported rows do not contain: the original correlation ids and the
+    /// kinds of streams.
     pub fn add_trace_facts(&mut self, linked: &mut LinkReport) {
         self.joined.set_source_ids(std::mem::take(&mut linked.file_ids).to_vec());
         for stream in &linked.streams {

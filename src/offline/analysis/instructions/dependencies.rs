@@ -1,8 +1,8 @@
-//! Finds the dependencies between instructions that the data contains.
+//! Finds the dependencies between instructions that the recorded data contains.
 //!
-//! The order of calls of one thread is not listed as a dependency, because it follows from the order of the
+//! The order of calls on one thread is not listed as a dependency, because it follows from the order of the
 //! instructions. Implicit waits of default streams are not listed either, because the data does not show which streams
-//! take part in them.
+//! take part in these waits.
 
 use std::collections::BTreeMap;
 
@@ -30,18 +30,20 @@ pub struct After {
 /// Reason for a dependency between two instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
-    /// The previous instruction of the stream. If the host waits for a stream, this is the last instruction of the
-    /// stream.
+    /// The instruction that has to be done first is the previous instruction of the stream. If the host waits for a
+    /// stream, it is the last instruction of the stream.
     Stream,
-    /// The record of the CUDA event that is waited for.
+    /// The instruction that has to be done first is the record of the CUDA event that is waited for.
     Event,
-    /// The last instruction of a stream, if the host waits for the whole CUDA context of this stream.
+    /// The host waits for a whole CUDA context. The instruction that has to be done first is the last instruction of a
+    /// stream in this context.
     Context,
-    /// The launch of the graph that the node belongs to.
+    /// The instruction that has to be done first is the launch of the graph that contains the node.
     Graph,
-    /// A node of the same graph launch, according to the graph's edges.
+    /// The instruction that has to be done first is a node of the same graph launch, according to the graph's edges.
     GraphEdge,
-    /// The previous launch of the same graph. A graph never runs twice at the same time.
+    /// The instruction that has to be done first is the previous launch of the same graph. A graph never runs twice at
+    /// the same time.
     SameGraph,
 }
 
@@ -62,28 +64,29 @@ impl AfterReason {
 /// Streams of a CUDA context that have instructions.
 #[derive(Default)]
 struct ContextStreams {
-    /// Number of streams whose last instruction this is, keyed by instruction. A graph launch may be the last
+    /// For each instruction that is the last of a stream, the number of such streams. A graph launch may be the last
     /// instruction of several streams.
     by_last: BTreeMap<u32, u32>,
-    /// For each thread, its last wait for the whole CUDA context.
+    /// Index of each thread's last wait for the whole CUDA context.
     synchronized: IdMap<Option<ThreadId>, u32>,
 }
 
-/// Last record of a CUDA event.
+/// The last record of a CUDA event.
 #[derive(Clone, Copy)]
 struct LastRecord {
     number: u32,
     context: GpuContextId,
 }
 
-/// Returns the launch contexts of the calls that launched work and may also have waited, keyed by correlation id.
+/// Returns the launch contexts of the calls that launched GPU work and may also have waited, keyed by correlation id.
 pub(super) fn waiting_launches(rows: &JoinedRows) -> IdMap<CorrelationId, ContextId> {
     let waiting: IdMap<CorrelationId, ()> = rows.syncs().iter().map(|sync| (sync.correlation, ())).collect();
     let launches = rows.calls().iter().filter(|call| waiting.contains_key(&call.id));
     launches.map(|call| (call.id, call.launched.context)).collect()
 }
 
-/// Receives the sources of the instructions in order, and finds the dependencies of each instruction.
+/// Finds the dependencies of each instruction. Receives the sources of all instructions, in the order of the
+/// instructions.
 pub(super) struct Finder<'a> {
     rows: &'a JoinedRows,
     host_nodes: &'a [HostNode],
@@ -95,16 +98,17 @@ pub(super) struct Finder<'a> {
     launches: &'a IdMap<CorrelationId, ContextId>,
     after: Vec<After>,
     ends: Vec<u32>,
-    /// Last launch of each graph.
+    /// Index of each graph's last launch.
     last_launches: IdMap<GraphId, u32>,
-    /// Last instruction of each stream.
+    /// Index of each stream's last instruction.
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// Last record of each CUDA event, for data in which event records have no ids. `None` if several CUDA contexts use
-    /// the event's id.
+    /// Last record of each CUDA event, used for data in which event records have no ids. `None` if several CUDA
+    /// contexts use the event's id.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the record of its CUDA event, and the instructions are in the order of the run.
+    /// Whether any wait names the event record for which it waits. False if the instructions are not in the order of
+    /// the run.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,
@@ -150,19 +154,19 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Makes each wait for a CUDA event wait for the last record of this event before it, even if it waited for another
-    /// record in the run.
+    /// Makes each wait for a CUDA event wait for the last record of this event before the wait, even if the wait was
+    /// for another record in the run.
     pub(super) fn ignore_named_records(&mut self) {
         self.names_records = false;
         self.ignores_records = true;
     }
 
-    /// Returns the dependencies.
+    /// Returns the dependencies of all instructions.
     pub(super) fn finish(self) -> Dependencies {
         Dependencies { after: self.after, ends: self.ends, known_nodes: self.nodes.finish() }
     }
 
-    /// Adds the next instruction.
+    /// Adds the next instruction and finds its dependencies.
     pub(super) fn add(&mut self, source: Source) {
         let number = self.ends.len() as u32;
         let from = self.after.len();
@@ -178,7 +182,8 @@ impl<'a> Finder<'a> {
             }
             Source::Graph(at) => self.graph(number, at),
             Source::Pending(..) => {}
-            // The time of this record is unknown, so the instruction before it on the stream is unknown too.
+            // The time of this event record is unknown, so the instruction before the record on the stream is unknown
+            // too.
             Source::Record(at) => self.note_record(number, self.rows.event_records()[at as usize]),
             Source::Host(call, sync) => self.host(number, call, sync),
             Source::Sync(at) => {
@@ -238,7 +243,8 @@ impl<'a> Finder<'a> {
         self.after_same_graph(number, self.graphs[at as usize].graph);
     }
 
-    /// Makes the instruction the last instruction of its stream, and adds its dependency on the previous instruction.
+    /// Stores the instruction as the last instruction of its stream, and adds its dependency on the previous
+    /// instruction of the stream.
     fn in_order(&mut self, number: u32, stream: StreamKey) {
         let streams = self.contexts.entry(stream.1).or_default();
         if let Some(before) = self.last.insert(stream, number) {
@@ -309,7 +315,7 @@ impl<'a> Finder<'a> {
             SyncKind::CONTEXT => {
                 let thread = (self.thread_of)(caller);
                 let streams = self.contexts.entry(sync.context).or_default();
-                // Instructions before the thread's previous wait for the context are known to be done.
+                // Instructions before the thread's previous wait for the CUDA context are known to be done.
                 let since = streams.synchronized.insert(thread, number).unwrap_or(0);
                 let last = streams.by_last.range(since..).map(|(last, _)| *last);
                 self.after.extend(last.map(|number| After { number, reason: AfterReason::Context }));

@@ -1,5 +1,5 @@
-//! The instruction stream: launches, copies, fills, graph launches, event records and waits of a run in the order in
-//! which the host issued them, and the dependencies between them.
+//! The instruction stream of a run, and the dependencies between its instructions. Instructions are launches, copies,
+//! fills, graph launches, event records and waits, in the order in which the host issued them.
 //!
 //! ```text
 //! number  thread  instruction             after
@@ -9,9 +9,8 @@
 //!      3       2  kernel b, stream 8         2 (stream)
 //! ```
 //!
-//! An instruction comes after all instructions that it waits for, so the list can be replayed from top to bottom. Facts
-//! that the data does not contain are missing from the list, for example edges of a graph that another tool did not
-//! record.
+//! An instruction comes after all instructions that it waits for, so the list can be replayed from top to bottom. The
+//! list lacks facts that the data does not contain, for example edges of a graph that another tool did not record.
 
 mod blocking_work;
 mod collect;
@@ -66,7 +65,7 @@ pub enum InstructionKind {
 }
 
 impl InstructionKind {
-    /// All kinds, in the order of tables.
+    /// All kinds, in the order of the rows in tables.
     pub const ALL: [Self; 9] = [
         Self::Kernel,
         Self::Copy,
@@ -95,14 +94,14 @@ impl InstructionKind {
     }
 }
 
-/// Call on the host that issued an instruction.
+/// Host call that issued an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IssuingCall {
     /// Start of the call.
     pub time: Nanos,
-    /// Duration in ns; `None` if only the start was recorded.
+    /// Duration in ns, or `None` if only the start of the call was recorded.
     pub duration: Option<u64>,
-    /// Launch context (stack and API call); [`ContextId::NONE`] if it is unknown.
+    /// Launch context (stack and API call), or [`ContextId::NONE`] if it is unknown.
     pub context: ContextId,
 }
 
@@ -113,66 +112,66 @@ pub enum InstructionDetail<'a> {
     Work {
         /// Row of the GPU work.
         activity: Activity,
-        /// Index of the graph launch, if the work is a graph node and its launch is known.
+        /// Index of the graph launch, if the work is a graph node and the graph's launch is known.
         launch: Option<u32>,
-        /// Reason why the launch is unknown.
+        /// Reason why the launch of the work is unknown, if it is unknown.
         missing: Option<Missing>,
     },
-    /// A call of a function on the host.
+    /// A stream or a graph node called a function on the host.
     HostFunction {
-        /// The call of the function.
+        /// The row about the call of the function.
         run: &'a HostNode,
         /// Index of the graph launch, if a graph node called the function.
         launch: Option<u32>,
     },
     /// Launch of a graph whose nodes are separate instructions.
     Graph {
-        /// Id of the graph; `None` if the data does not contain it.
+        /// Id of the graph, or `None` if the data does not contain it.
         graph: Option<GraphId>,
-        /// Number of nodes that ran; `None` if no node was recorded.
+        /// Number of nodes that ran, or `None` if no node was recorded.
         nodes: Option<u32>,
-        /// Streams that ran the nodes.
+        /// Streams on which the nodes ran.
         streams: Option<&'a BTreeSet<StreamKey>>,
     },
     /// A launch whose work was not recorded.
     Launch,
-    /// A CUDA event was recorded, or a stream waits for a CUDA event.
+    /// An event record, or a wait of a stream for a CUDA event.
     Event {
         /// Id of the CUDA event, as the tracer gives it.
         event: Option<EventId>,
     },
-    /// The host waits.
+    /// The host waits for GPU work or for another thread.
     Synchronize {
-        /// Kind of object that the host waits for; `None` if it is unknown.
+        /// Kind of object for which the host waits, or `None` if it is unknown.
         waits_for: Option<SyncKind>,
         /// Id of the CUDA event, as the tracer gives it.
         event: Option<EventId>,
-        /// Return code of the call; 0 means that the awaited work was done.
+        /// Return code of the call. The code 0 means that the awaited work was done.
         result: u32,
     },
 }
 
-/// An instruction.
+/// An instruction of the instruction stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction<'a> {
     /// Index of the instruction in issue order, from 0.
     pub number: u32,
     /// Kind of the instruction.
     pub kind: InstructionKind,
-    /// Call that issued the instruction; `None` if it is unknown.
+    /// Host call that issued the instruction, or `None` if it is unknown.
     pub call: Option<IssuingCall>,
     /// Correlation id in the instruction's rows.
     pub correlation: CorrelationId,
     /// Index of the GPU, if it is known.
     pub device: Option<DeviceId>,
-    /// CUDA context, if it is known.
+    /// Id of the CUDA context, if it is known.
     pub context: Option<GpuContextId>,
-    /// Id of the stream, if it is known and there is only one stream.
+    /// Id of the stream, if it is known and the instruction uses only one stream.
     pub stream: Option<StreamId>,
-    /// Start and end of the GPU work.
+    /// Start and end of the GPU work, if they are known.
     pub ran: Option<(Nanos, Nanos)>,
-    /// Whether a kernel may begin before the previous kernel on its stream ends (programmatic dependent launch); `None`
-    /// if this is not recorded.
+    /// Whether the kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
+    /// `None` if this is not recorded.
     pub programmatic: Option<bool>,
     /// Fields that depend on the kind of the instruction.
     pub detail: InstructionDetail<'a>,
@@ -192,7 +191,7 @@ pub enum InstructionOrder {
 }
 
 impl Instruction<'_> {
-    /// Whether the instruction uses this GPU and this stream. `None` matches any GPU or stream.
+    /// Whether the instruction uses the GPU `device` and the stream `stream`. `None` matches any GPU or any stream.
     pub fn uses(&self, device: Option<u32>, stream: Option<u32>) -> bool {
         if let InstructionDetail::Graph { streams: Some(streams), .. } = self.detail {
             return streams.iter().any(|key| {
@@ -203,7 +202,7 @@ impl Instruction<'_> {
             && stream.is_none_or(|stream| self.stream.is_some_and(|own| own.0 == stream))
     }
 
-    /// Returns the time by which the instruction is sorted; `None` if neither its call nor its work has a time.
+    /// Returns the time by which the instruction is sorted, or `None` if neither its call nor its GPU work has a time.
     pub fn time(&self, order: InstructionOrder) -> Option<Nanos> {
         let (called, began) = (self.call.map(|call| call.time), self.ran.map(|(start, _)| start));
         match order {
@@ -219,12 +218,12 @@ pub struct InstructionList {
     rows: JoinedRows,
     graph_rows: GraphRows,
     outside: Option<(u64, u64)>,
-    /// Rows that each instruction was created from, by instruction index.
+    /// For each instruction, the rows from which it was created.
     sources: Vec<Source>,
-    /// Kinds of the instructions, by instruction index.
+    /// For each instruction, its kind.
     kinds: Vec<InstructionKind>,
     graphs: Vec<GraphLaunch>,
-    /// Launch contexts of the calls that launched work and may also have waited, keyed by correlation id.
+    /// Launch contexts of the calls that launched GPU work and may also have waited, keyed by correlation id.
     launches: IdMap<CorrelationId, ContextId>,
     /// Dependencies of all instructions, sorted by the index of the dependent instruction.
     after: Vec<After>,
@@ -233,12 +232,14 @@ pub struct InstructionList {
     /// Indexes of graph nodes whose edges are all known.
     known_nodes: IdMap<u32, ()>,
     places: Places,
-    /// Whether a stream and the default stream of its CUDA context wait for each other.
+    /// For each stream of known kind, whether the stream and the default stream of its CUDA context wait for each
+    /// other.
     blocking: IdMap<(GpuContextId, StreamId), bool>,
 }
 
 impl InstructionList {
-    /// Orders the rows of a run, and finds the dependencies. `profile` is needed for the names of the calls.
+    /// Creates the instructions of a run from its rows, and finds the dependencies between them. `profile` supplies the
+    /// names of the calls.
     pub fn new(rows: InstructionRows, profile: &Profile) -> Self {
         let InstructionRows { joined: mut rows, outside, mut graph_rows, blocking } = rows;
         rows.sort_with_shared_calls();
@@ -281,7 +282,7 @@ impl InstructionList {
         list
     }
 
-    /// Returns the kind of an instruction, as [`get`](Self::get) includes it.
+    /// Returns the kind of the instruction with this source, equal to the kind that [`get`](Self::get) returns.
     fn find_kind(&self, source: Source) -> InstructionKind {
         let of_sync = |sync: u32| match self.rows.syncs()[sync as usize].kind {
             SyncKind::STREAM_WAIT => InstructionKind::Wait,
@@ -302,7 +303,7 @@ impl InstructionList {
         }
     }
 
-    /// Returns the GPU work of an instruction; `None` if the instruction is not GPU work that has a row.
+    /// Returns the row about the GPU work of an instruction, or `None` if the instruction has no such row.
     pub fn activity(&self, number: u32) -> Option<Activity> {
         match self.sources[number as usize] {
             Source::Work(work, _) => Some(self.rows.activity_at(work).activity),
@@ -310,7 +311,7 @@ impl InstructionList {
         }
     }
 
-    /// Returns the kind of the instruction with this index, as [`get`](Self::get) includes it.
+    /// Returns the kind of the instruction with this index, equal to the kind that [`get`](Self::get) returns.
     pub fn kind(&self, number: u32) -> InstructionKind {
         self.kinds[number as usize]
     }
@@ -320,19 +321,19 @@ impl InstructionList {
         self.sources.len()
     }
 
-    /// Whether there are no instructions.
+    /// Whether the list contains no instructions.
     pub fn is_empty(&self) -> bool {
         self.sources.is_empty()
     }
 
-    /// Whether all nodes that this graph node waits for are known and are among its dependencies.
+    /// Whether all nodes for which this graph node waits are known. The known nodes are among its dependencies.
     pub fn knows_edges(&self, number: u32) -> bool {
         self.known_nodes.contains_key(&number)
     }
 
-    /// Finds the dependencies that the instructions would have if they were issued in another order, which `order`
-    /// gives by index. Each wait for a CUDA event waits for the last record of the event before it. `thread_of` returns
-    /// the thread of a launch context.
+    /// Finds the dependencies that the instructions would have if they were issued in another order. `order` contains
+    /// the indexes of the instructions in this order. Each wait for a CUDA event then waits for the last record of this
+    /// event before the wait. `thread_of` returns the thread of a launch context.
     pub(super) fn dependencies_in(
         &self,
         order: &[u32],
@@ -363,12 +364,13 @@ impl InstructionList {
         by_number
     }
 
-    /// Returns the number of waits on default streams whose CUDA context is ambiguous.
+    /// Returns the number of event waits on default streams whose CUDA context is ambiguous.
     pub fn unclear_waits(&self) -> u64 {
         self.places.unclear_waits
     }
 
-    /// Whether a stream and the default stream of its CUDA context wait for each other; `None` if this is not recorded.
+    /// Whether a stream and the default stream of its CUDA context wait for each other. Returns `None` if this is not
+    /// recorded.
     pub fn is_blocking(&self, context: GpuContextId, stream: StreamId) -> Option<bool> {
         self.blocking.get(&(context, stream)).copied()
     }
@@ -378,8 +380,8 @@ impl InstructionList {
         &self.rows
     }
 
-    /// Returns the start and end of the window that [`reconstruct_states`](super::reconstruct_states) uses; `None` if
-    /// there is no GPU work with times.
+    /// Returns the start and end of the window that [`reconstruct_states`](super::reconstruct_states) uses, or `None`
+    /// if there is no GPU work with times.
     pub fn window(&self, profile: &Profile) -> Option<(u64, u64)> {
         let timed = self.rows.activities().map(|event| event.activity);
         let spans = timed.filter(|activity| activity.duration().is_some()).map(|a| (a.start.0, a.end.0));
@@ -387,7 +389,7 @@ impl InstructionList {
         Some(super::states::extend_to_windows(span, profile))
     }
 
-    /// Calls `each` with every instruction. Stops at the first error that `each` returns.
+    /// Calls `each` with every instruction, in the given order. Stops at the first error that `each` returns.
     ///
     /// # Errors
     /// Returns the first error of `each`.

@@ -1,5 +1,5 @@
-//! Finds the nodes of a graph launch that a node waits for. Some nodes, for example empty ones, do no work and have no
-//! instruction. A node that waits for such a node waits for all predecessors of the empty node.
+//! Finds the nodes for which a node of a graph launch waits. Some nodes, for example empty nodes, do no work and
+//! therefore have no instruction. A node that waits for an empty node waits for all predecessors of the empty node.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +11,18 @@ use super::topology::{GraphRows, GraphTopology};
 
 pub(super) struct NodeEdges<'a> {
     topology: &'a GraphTopology,
-    /// Indexes of the instructions, keyed by graph launch and node.
+    /// Instruction index of each graph node, keyed by graph launch and node.
     numbers: IdMap<(u32, GraphNodeId), u32>,
-    /// Graph launch of each node whose edges are all known, keyed by instruction index.
+    /// Graph launch that contains each node whose edges are all known, keyed by the node's instruction index.
     known: IdMap<u32, u32>,
-    /// Launches in which a node began before another node that it has to wait for. The edges of such a launch may be
+    /// Graph launches in which a node began before a node for which it has to wait. The edges of such a launch may be
     /// wrong.
     contradicted: BTreeSet<u32>,
 }
 
 impl<'a> NodeEdges<'a> {
-    /// Creates a finder for the edges of the nodes among `sources`, which must be in the order of the instructions.
+    /// Creates a finder for the edges of the graph nodes in `sources`. The sources must be in the order of the
+    /// instructions.
     pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, sources: &[Source]) -> Self {
         let GraphRows { topology, host_nodes } = graph_rows;
         let node_of = |source: &Source| match *source {
@@ -34,7 +35,7 @@ impl<'a> NodeEdges<'a> {
         Self { topology, numbers: numbers.collect(), known: IdMap::default(), contradicted: BTreeSet::new() }
     }
 
-    /// Calls `each` with the instruction index of each node that this node waits for.
+    /// Calls `each` with the instruction index of each node for which this node waits.
     pub(super) fn find(
         &mut self,
         number: u32,

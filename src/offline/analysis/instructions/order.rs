@@ -1,9 +1,9 @@
 //! Orders instructions by the times of the host calls that issued them.
 //!
-//! A call takes effect at some time between its start and its end. Usually the start is used as the time of the
-//! instruction. There is one exception. During the call, another thread may begin a call on the same stream whose work
-//! runs first. In this case, the first call took effect after the second one. Work without a known launch is assumed to
-//! be issued before the first call whose work ran later on the same stream.
+//! A call takes effect at some time between its start and its end. Usually the start of the call is used as the time of
+//! the instruction, with one exception. During the call, another thread may begin a second call on the same stream, and
+//! the work of the second call may run first. In this case, the first call took effect after the second call. GPU work
+//! without a known launch is assumed to be issued before the first call whose work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -16,22 +16,22 @@ use gpuflame_model::record::{
 
 use super::super::states::StreamKey;
 
-/// Row or rows that an instruction is created from, given by position in the joined rows.
+/// Row or rows from which an instruction is created, given by their positions in the joined rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Launch of a graph whose nodes are known. The value is its position in the list of graph launches.
+    /// Launch of a graph whose nodes are known. The value is the launch's position in the list of graph launches.
     Graph(u32),
-    /// An activity, and the graph launch that it belongs to if it is a graph node.
+    /// An activity. If the activity is a graph node, the second value is the graph launch that contains it.
     Work(u32, Option<u32>),
-    /// A host function that a graph node ran, and the graph launch that the node belongs to.
+    /// A host function that a graph node ran, and the graph launch that contains the node.
     HostNode(u32, u32),
-    /// A host function that a stream ran, and the call that submitted it, given by its position in the joined rows.
+    /// A host function that a stream ran, and the position of the call that submitted the function.
     StreamFunction(u32, u32),
     /// A launch without an activity, and whether it launches a graph.
     Pending(u32, bool),
     /// An event record whose call is not recorded.
     Record(u32),
-    /// A call that waited or used a CUDA event, and its wait row if there is one.
+    /// A call that waited or used a CUDA event, and the row about its wait if there is one.
     Host(u32, Option<u32>),
     /// A wait row whose call is not recorded.
     Sync(u32),
@@ -42,13 +42,13 @@ pub(super) enum Source {
 pub(super) struct Item {
     /// Time in ns at which the instruction was issued.
     pub(super) key: u64,
-    /// Whether the call is known. At equal times, work without a known call comes first.
+    /// Whether the call that issued the instruction is known. At equal times, work without a known call comes first.
     pub(super) is_called: bool,
-    /// Order of instructions with equal keys: correlation id of the source, or start of the work if the call is
-    /// unknown.
+    /// Sort key for instructions with equal `key`: the correlation id in the file, or the start of the work if the call
+    /// is unknown.
     pub(super) second: u64,
     pub(super) start: u64,
-    /// End of a graph node. A node of zero duration sorts before nodes that begin when it ends.
+    /// End of a graph node. With this key, a node of zero duration sorts before nodes that begin when it ends.
     end: u64,
     pub(super) source: Source,
 }
@@ -72,7 +72,7 @@ pub(super) struct GraphLaunch {
     pub(super) ran: Option<(u64, u64)>,
     /// Streams that ran the nodes.
     pub(super) streams: BTreeSet<StreamKey>,
-    /// Index of the instruction, after it has been assigned.
+    /// Index of the instruction, or `None` until it has been assigned.
     pub(super) number: Option<u32>,
     key: u64,
 }
@@ -122,8 +122,8 @@ struct Placing<'a> {
     profile: &'a Profile,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
-    /// Correlation ids of launches of graphs that ran only host functions, and of calls that submitted host functions
-    /// to streams.
+    /// Correlation ids of calls that submitted only host functions: calls that launched a graph without GPU work, and
+    /// calls that submitted a host function to a stream.
     only_host: IdMap<CorrelationId, ()>,
 }
 
@@ -133,7 +133,7 @@ impl Placing<'_> {
         self.items.push(Item { key, is_called: true, second, start, end, source });
     }
 
-    /// Adds GPU work. Activities are sorted by start, so the work of each stream is visited in the order in which it
+    /// Adds GPU work. Activities are sorted by start, so the work on each stream is visited in the order in which it
     /// ran.
     fn work(&mut self) {
         let mut latest = LatestOfStream::default();
@@ -179,7 +179,7 @@ impl Placing<'_> {
         self.place_unlaunched();
     }
 
-    /// Adds the host functions that graph nodes and streams ran. Functions without a known launch are omitted.
+    /// Adds the host functions that graph nodes and streams ran. Host functions without a known launch are omitted.
     fn host_nodes(&mut self, runs: &[HostNode]) {
         let rows = self.rows;
         if runs.is_empty() {
@@ -226,7 +226,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Whether an activity is a node of the graph that its call launched.
+    /// Whether an activity is a node of a graph that the activity's call launched.
     fn is_node(&self, event: &JoinedActivity, launched: Launched) -> bool {
         event.activity.detail != Detail::Graph
             && (event.activity.graph != GraphId(0) || self.profile.launches_graph(launched.context))
@@ -246,7 +246,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Sets the keys of work without a known launch. All items added so far must be GPU work, sorted by start.
+    /// Sets the sort keys of GPU work without a known launch. All items added so far must be GPU work, sorted by start.
     fn place_unlaunched(&mut self) {
         let mut first_later: IdMap<StreamKey, u64> = IdMap::default();
         for item in self.items.iter_mut().rev() {
@@ -273,7 +273,7 @@ impl Placing<'_> {
         }
     }
 
-    /// Adds the calls that waited or used a CUDA event. Returns the wait rows that belong to these calls.
+    /// Adds the calls that waited or used a CUDA event. Returns the rows about waits that belong to these calls.
     fn host_calls(&mut self) -> IdMap<u32, ()> {
         let mut of_call: IdMap<CorrelationId, u32> = IdMap::default();
         for (at, sync) in (0..).zip(self.rows.syncs()) {
@@ -284,8 +284,8 @@ impl Placing<'_> {
         for (at, call) in (0..).zip(self.rows.host_calls()) {
             let sync = of_call.remove(&call.id);
             used.extend(sync.map(|sync| (sync, ())));
-            // If the awaited record was called during the wait's call, the record took effect first although the wait's
-            // call began first.
+            // If the awaited event was recorded during the call that waits, the record took effect first although the
+            // waiting call began first.
             let sync_id = sync.and_then(|sync| self.rows.syncs()[sync as usize].sync);
             let record = sync_id.and_then(|id| recorded.get(&id)).copied().unwrap_or(0);
             let end = call.time.0.saturating_add(call.duration);
@@ -303,7 +303,7 @@ impl Placing<'_> {
         used
     }
 
-    /// Returns the times of the calls that recorded CUDA events, by the id of the record.
+    /// Returns the times of the calls that recorded CUDA events, keyed by the id of the event record.
     fn record_times(&self) -> IdMap<SyncId, u64> {
         let rows = self.rows;
         let times = rows.host_calls().iter().filter_map(|call| {
@@ -320,7 +320,8 @@ impl Placing<'_> {
         }
     }
 
-    /// Adds event records whose call is unknown. Each event record is placed just before the first wait for it.
+    /// Adds event records whose call is unknown. Each event record is placed just before the first wait for this
+    /// record.
     fn records(&mut self) {
         let called: IdMap<CorrelationId, ()> =
             self.rows.host_calls().iter().map(|call| (call.id, ())).collect();
@@ -341,11 +342,11 @@ impl Placing<'_> {
     }
 }
 
-/// Kind of a C library call that waits for other threads. Calls of zero duration at the same time take effect in the
-/// order of these kinds.
+/// Kind of a C library call that waits for other threads. If calls of zero duration have the same time, they take
+/// effect in the order of these kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ThreadWait {
-    /// All threads continue when the last thread has arrived.
+    /// A thread waits at a barrier. All threads continue when the last thread has arrived.
     Barrier,
     /// A lock is released.
     Unlock,
@@ -356,7 +357,7 @@ pub(in super::super) enum ThreadWait {
 }
 
 impl ThreadWait {
-    /// Returns the kind of a call according to the name of its function.
+    /// Returns the kind of a call, derived from the name of the called function.
     pub(in super::super) fn of_call(profile: &Profile, context: ContextId) -> Option<Self> {
         match gpuflame_export::compose::call(profile, context) {
             "pthread_barrier_wait" => Some(Self::Barrier),
@@ -368,12 +369,14 @@ impl ThreadWait {
     }
 }
 
-/// For each stream, the largest key of the work that ran so far, and the call that launched this work.
+/// For each stream, the largest sort key of the work that ran so far, and the correlation id of the call that launched
+/// this work.
 #[derive(Default)]
 struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
 
 impl LatestOfStream {
-    /// Returns the key of the next work on a stream, so that it sorts after all earlier work of the stream if possible.
+    /// Returns the sort key for the next work on a stream. If possible, the key is larger than the keys of all work
+    /// that ran earlier on the stream.
     fn place(&mut self, stream: StreamKey, id: CorrelationId, launched: Launched) -> u64 {
         let (begin, end) = (launched.time.0, launched.time.0.saturating_add(launched.duration.into()));
         let latest = self.0.get(&stream).filter(|(_, other)| *other != id);
@@ -393,7 +396,7 @@ impl LatestOfStream {
     }
 }
 
-/// Whether the host or a stream waits for a CUDA event.
+/// Whether a wait of this kind is a wait of the host or of a stream for a CUDA event.
 pub(super) fn is_for_event(kind: SyncKind) -> bool {
     kind == SyncKind::EVENT || kind == SyncKind::STREAM_WAIT
 }

@@ -1,4 +1,4 @@
-//! Finds the CUDA contexts and devices of streams, for rows that do not name them.
+//! Finds the CUDA context and the device of a stream, for rows that do not contain them.
 
 use std::collections::BTreeSet;
 
@@ -24,19 +24,19 @@ struct Wait {
     call: (u64, u64),
 }
 
-/// CUDA contexts and streams of the run, for rows that give a stream without its device.
+/// CUDA contexts and streams of a run. Used for rows that contain a stream without its device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Device of each CUDA context in which work ran. `None` if work of the context ran on several devices, which
+    /// Device of each CUDA context in which work ran. `None` if work in the context ran on several devices, which
     /// happens if the data does not distinguish contexts.
     devices: IdMap<GpuContextId, Option<DeviceId>>,
     streams: IdMap<(GpuContextId, StreamId), ()>,
     /// CUDA context of each stream id. `None` if the id occurs in several contexts.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
-    /// CUDA contexts of the waits on streams whose id occurs in several contexts, keyed by correlation id. `None` if
-    /// the context is ambiguous.
+    /// CUDA context of each wait on a stream whose id occurs in several contexts, keyed by the wait's correlation id.
+    /// `None` if the context is ambiguous.
     of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
-    /// Number of waits whose context is ambiguous.
+    /// Number of waits whose CUDA context is ambiguous.
     pub(super) unclear_waits: u64,
 }
 
@@ -70,10 +70,10 @@ impl Places {
     }
 
     /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
-    /// The row of such a wait may have the context of the event instead. A thread works in one context until it changes
-    /// its device. So the context is the one of the work that the thread submitted before and after the wait. If the
-    /// contexts before and after the wait differ, or if later work rules out the context, the only context that is not
-    /// ruled out is used. If several contexts are possible, the wait is ambiguous.
+    /// The row of such a wait may contain the context of the CUDA event instead. A thread works in one context until it
+    /// changes its device. So the wait is in the context of the work that the same thread submitted before and after
+    /// the wait. If these two contexts differ, or if other work rules out this context, the wait is in the only context
+    /// that is not ruled out. If several contexts are possible, the wait is ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -88,7 +88,8 @@ impl Places {
         let mut all: BTreeSet<GpuContextId> = self.streams.keys().map(|(context, _)| *context).collect();
         all.extend(rows.syncs().iter().map(|sync| sync.context));
         for (Wait { id, stream, call }, of_thread) in waits {
-            // Only work within a context is compared, because the times of different devices may not be comparable.
+            // Only operations in the same CUDA context are compared, because the times of different devices may not be
+            // comparable.
             let is_possible = |context: &GpuContextId| {
                 stream != DEFAULT_STREAM
                     || self.device_of(*context).is_none()
@@ -104,7 +105,7 @@ impl Places {
     }
 
     /// Returns the waits on streams whose id occurs in several CUDA contexts. With each wait, returns the context of
-    /// the work that the thread submitted before and after it, or `None` if these two contexts differ.
+    /// the work that the thread submitted before and after the wait, or `None` if these two contexts differ.
     fn contexts_by_thread(
         &self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -112,7 +113,7 @@ impl Places {
     ) -> Vec<(Wait, Option<GpuContextId>)> {
         let thread_of = |context| profile.context(context).map(|context| context.thread);
         let mut found = Vec::new();
-        // For each thread, the CUDA context of its last work, and the waits after this work.
+        // For each thread, the CUDA context of the thread's last work, and the waits after this work.
         let mut threads: IdMap<ThreadId, (Option<GpuContextId>, Vec<Wait>)> = IdMap::default();
         for source in sources {
             let (launched, context) = match *source {
@@ -157,9 +158,9 @@ impl Places {
         found
     }
 
-    /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may have the context of
-    /// the event instead, which may have been recorded on another GPU. If the row has the context of the event, the
-    /// stream must be the only stream with its id.
+    /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may contain the context
+    /// of the CUDA event instead, and the event may have been recorded on another GPU. In this case, the context is
+    /// known only if the stream's id occurs in a single context.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {
@@ -171,8 +172,8 @@ impl Places {
         }
     }
 
-    /// Returns the key of a stream. The key has no device if no work ran in the CUDA context. Returns `None` if work of
-    /// the context ran on several devices.
+    /// Returns the key of a stream. If no work ran in the CUDA context, the key has the device `NO_DEVICE`. Returns
+    /// `None` if work in the context ran on several devices.
     pub(super) fn find_stream(&self, context: GpuContextId, stream: StreamId) -> Option<StreamKey> {
         const NO_DEVICE: DeviceId = DeviceId(u32::MAX);
         let device = self.devices.get(&context).copied().unwrap_or(Some(NO_DEVICE))?;

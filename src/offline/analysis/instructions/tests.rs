@@ -57,7 +57,7 @@ fn sync(kind: SyncKind, id: u32, time: u64, stream: Option<u32>) -> SyncRecord {
     }
 }
 
-/// Kind, correlation id and dependencies of an instruction.
+/// Kind, correlation id and dependencies of an instruction, as the tests compare them.
 type Listed = (&'static str, u32, Vec<(u32, &'static str)>);
 
 fn listed(rows: InstructionRows) -> Vec<Listed> {
@@ -78,7 +78,7 @@ fn a_call_during_which_another_thread_filled_the_stream_took_effect_later() {
     // The call that launched kernel 1 began first, but kernel 2 ran first.
     rows.activity(&testing::kernel(1, 300, 400), call(10, 40));
     rows.activity(&testing::kernel(2, 200, 300), call(20, 25));
-    // If one call ended before the next call began, their order stays, whatever the times on the GPU are.
+    // If one call ended before the next call began, their order does not depend on the times on the GPU.
     rows.activity(&on_stream(8, testing::kernel(3, 300, 400)), call(50, 55));
     rows.activity(&on_stream(8, testing::kernel(4, 200, 300)), call(60, 65));
     let expected = [
@@ -109,7 +109,7 @@ fn a_wait_depends_on_its_record_and_on_its_stream() {
     record(&mut rows, 4, 40, 7, 4, Some(78));
     let wait = sync(SyncKind::STREAM_WAIT, 5, 50, Some(8));
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), sync: Some(SyncId(77)), ..wait }));
-    // Waits in this file name their records, but this wait names none.
+    // Other waits in this file name the event record for which they wait, but this wait does not.
     let wait = sync(SyncKind::EVENT, 6, 60, None);
     rows.host(&Row::Sync(SyncRecord { event: Some(EventId(4)), ..wait }));
     let expected = [
@@ -136,8 +136,8 @@ fn without_numbers_of_records_the_last_record_of_the_event_counts() {
         rows.host(&Row::Sync(SyncRecord { event: Some(EventId(event)), ..wait }));
     }
     let after = listed(rows).into_iter().map(|(_, id, after)| (id, after)).collect::<Vec<_>>();
-    // The record with id 9 has no call and therefore no known time. This record belongs to another CUDA context, whose
-    // events may have the same ids. The record is listed last, so the wait with id 7 does not find it.
+    // The record with id 9 has no call and therefore no known time. This event record belongs to another CUDA context,
+    // whose CUDA events may have the same ids. The record is listed last, so the wait with id 7 does not find it.
     let expected = [
         (1, vec![]),
         (3, vec![(0, "stream")]),
@@ -225,13 +225,13 @@ fn edge(graph: u32, from: u64, to: u64) -> Row<'static> {
     Row::GraphEdge(GraphEdge { graph: GraphId(graph), from, to: GraphNodeId(to) })
 }
 
-/// A kernel that is a node of graph 5.
+/// Returns a kernel that is a node of graph 5.
 fn graph_kernel(id: u32, node_id: u64, start: u64, end: u64) -> Activity {
     Activity { graph_node: GraphNodeId(node_id), ..node(5, testing::kernel(id, start, end)) }
 }
 
-/// Indexes of the nodes that each instruction waits for according to its graph's edges, and whether all such nodes are
-/// known.
+/// For each instruction, returns the indexes of the nodes for which it waits according to its graph's edges, and
+/// whether all such nodes are known.
 fn edges(list: &InstructionList) -> Vec<(Vec<u32>, bool)> {
     let of = |number| {
         let after = list.get(number).after.iter().filter(|after| after.reason == AfterReason::GraphEdge);
@@ -311,7 +311,7 @@ fn a_host_function_of_a_graph_is_an_instruction_of_its_launch_and_stream() {
         .iter()
         .for_each(|row| rows.host(row));
     rows.activity(&graph_kernel(1, 1, 100, 110), call(10, 20));
-    // A graph that ran only a host function, and a kernel after it.
+    // This graph launch ran only a host function. A kernel follows the launch.
     let launched = Launched { time: Nanos(30), duration: 5, context: NONE };
     rows.pending(CorrelationId(2), launched);
     rows.activity(&testing::kernel(3, 350, 360), call(40, 45));

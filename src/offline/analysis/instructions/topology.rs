@@ -1,8 +1,8 @@
-//! Stores the edges between graph nodes that the rows contain.
+//! Stores the edges between graph nodes, as far as the rows contain them.
 //!
-//! A trace lists the edges of the graphs that were launched. A recording lists each edge of a graph when it is created,
-//! and which nodes were copied. A copy of a graph, for example an instantiation, has the edges that the graph had when
-//! it was copied.
+//! A trace lists the edges of the graphs that were launched. A recording lists each edge of a graph when the edge is
+//! created, and lists the nodes that were copied. A copy of a graph, for example an instantiation, has the edges that
+//! the graph had when the copy was made.
 
 use gpuflame_model::record::{GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, Row};
 
@@ -23,35 +23,37 @@ impl GraphRows {
         }
     }
 
-    /// Sorts the host functions by time. Call once, after the last row.
+    /// Sorts the host functions by time. Call this function once, after the last row.
     pub(super) fn sort(&mut self) {
         self.host_nodes.sort_unstable_by_key(|run| (run.start, run.end, run.correlation.0, run.node));
     }
 }
 
-/// Edges of graphs, as described at the top of this module.
+/// Edges between the nodes of graphs, including edges of copied graphs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphTopology {
-    /// Predecessors of each node that has predecessors or that was created or copied.
+    /// Predecessors of each node. A node is listed if it has predecessors, or if the rows state that it was created or
+    /// copied.
     nodes: IdMap<NodeKey, Predecessors>,
     /// Graphs for which at least one edge is known.
     graphs: IdMap<GraphId, ()>,
-    /// Graph of each node that was created or copied. The ids of such nodes are unique in the file.
+    /// Graph that contains each node that was created or copied. The ids of such nodes are unique in the file.
     graph_of: IdMap<GraphNodeId, GraphId>,
-    /// Graphs that contain created nodes, not only copies. Copied nodes in such a graph belong to child graphs. The
-    /// first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this.
+    /// Graphs that contain created nodes, not only copied nodes. Copied nodes in such a graph belong to child graphs.
+    /// The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this
+    /// dependency.
     created_in: IdMap<GraphId, ()>,
-    /// Copies of nodes, keyed by the graph that contains the copy and the original node.
+    /// Copy of each copied node, keyed by the graph that contains the copy and by the original node.
     copies: IdMap<NodeKey, GraphNodeId>,
 }
 
 type NodeKey = (GraphId, GraphNodeId);
 
-/// Nodes that a node waits for.
+/// Nodes for which a node waits.
 #[derive(Clone, Debug, Default)]
 struct Predecessors {
     own: Vec<GraphNodeId>,
-    /// Predecessors that the original had when the node was copied, by their ids in the original's graph.
+    /// Predecessors that the original node had when it was copied, given by their ids in the original graph.
     of_original: Vec<GraphNodeId>,
     is_copy: bool,
     /// Whether the node also waits for an unrecorded node.
@@ -89,7 +91,7 @@ impl GraphTopology {
         let known = source.filter(|source| self.nodes.contains_key(&(*source, original)));
         let (of_original, has_unknown) = match known {
             Some(source) => (self.predecessors(source, original), self.has_unknown(source, original)),
-            // The original was created before the recording began.
+            // The original node was created before the recording began.
             None => (Vec::new(), true),
         };
         let copy = self.nodes.entry((graph, node)).or_default();
@@ -98,7 +100,7 @@ impl GraphTopology {
         copy.has_unknown |= has_unknown;
     }
 
-    /// Whether any edge is known.
+    /// Whether no edge of any graph is known.
     pub(super) fn is_empty(&self) -> bool {
         self.graphs.is_empty()
     }
@@ -110,7 +112,8 @@ impl GraphTopology {
 
     /// Whether all predecessors of a node are known.
     pub(super) fn knows(&self, graph: GraphId, node: GraphNodeId) -> bool {
-        // Files that list the nodes of graphs list all edges. Other files list only the edges of some graphs.
+        // Files that list the nodes of graphs also list all edges of these graphs. Other files list only the edges of
+        // some graphs.
         let (graph, is_listed) = match self.graph_of.get(&node) {
             Some(graph) => (*graph, !self.is_empty()),
             None => (graph, self.graph_of.is_empty() && self.graphs.contains_key(&graph)),
@@ -123,7 +126,7 @@ impl GraphTopology {
         self.nodes.get(&(graph, node)).is_some_and(|node| node.has_unknown || is_of_child(node))
     }
 
-    /// Returns the known nodes that a node waits for, in ascending order.
+    /// Returns the known nodes for which a node waits, in ascending order.
     pub(super) fn predecessors(&self, graph: GraphId, node: GraphNodeId) -> Vec<GraphNodeId> {
         let graph = self.graph_of.get(&node).copied().unwrap_or(graph);
         let Some(known) = self.nodes.get(&(graph, node)) else { return Vec::new() };
