@@ -1,22 +1,25 @@
-//! Aligns the clocks of ranks by the collectives in which the ranks meet, and gives the maximum error.
+//! Aligns the clocks of ranks by means of the collectives in which the ranks meet, and computes the maximum error of
+//! the alignment.
 //!
 //! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
-//! rank is not before the start on the other rank. Such bounds hold regardless of the network, and give an interval for
-//! the difference of the two clocks. From this interval, the module chooses the difference at which the ends coincide,
-//! because data arrives everywhere within microseconds. The error given is the distance from the chosen difference to
-//! the farther end of the interval. The true difference is never farther away from the chosen one.
+//! rank is not before the start on the other rank. Such bounds hold regardless of the network. Together they give an
+//! interval for the difference between the two clocks. From this interval, this module chooses the clock difference at
+//! which the ends of collectives coincide, because data reaches all ranks within microseconds. The reported error is
+//! the distance from the chosen difference to the farther end of the interval. The true difference is never farther
+//! from the chosen difference than this error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
-//! reduce-scatter and all-to-all. Kernels do not show whether they are a broadcast, for which the bounds do not hold.
-//! So the alignment is refused if the ends do not coincide.
+//! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether
+//! a collective is a broadcast. So the alignment is refused if the ends of collectives do not coincide.
 
-/// Maximum difference between the ends of one collective on two ranks after the alignment, in ns.
+/// Maximum difference in ns between the ends of a collective on two ranks after the alignment.
 pub const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum share of the collectives whose ends must coincide, in percent.
+/// Minimum percentage of the collectives whose ends must coincide.
 const MIN_TOGETHER_PERCENT: usize = 90;
 
-/// For each rank, returns the time in ns to add to its times, so that all times are on one clock. `bases` are the times
-/// to which the times in each rank's file are relative. If any base is unknown, all shifts are 0.
+/// For each rank, returns the time in ns that must be added to the rank's times to convert them to a common clock.
+/// `bases` contains for each rank the time to which the times in the rank's file are relative. If any base is unknown,
+/// all shifts are 0.
 pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
     let Some(known) = bases.iter().copied().collect::<Option<Vec<i64>>>() else {
         return vec![0; bases.len()];
@@ -32,7 +35,7 @@ pub struct RankClocks {
     pub ahead: Vec<i64>,
     /// Maximum error of `ahead`, in ns.
     pub error: u64,
-    /// Maximum time between the ends of one collective on different ranks after the alignment, in ns. The 10 % of the
+    /// Maximum time in ns between the ends of a collective on different ranks after the alignment. The 10 % of the
     /// collectives whose ends are farthest apart are ignored.
     pub spread: u64,
     /// Number of collectives that were compared.
@@ -42,33 +45,33 @@ pub struct RankClocks {
 /// Reason why clocks are not aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClocksRefused {
-    /// There is one rank, or no collective in which all ranks take part.
+    /// There is only one rank, or there is no collective in which all ranks take part.
     NoCollectives,
     /// Two ranks have different numbers of collectives, each given as (index of the rank, number of collectives).
     Counts((usize, usize), (usize, usize)),
-    /// The ends of the collectives are this far apart after the alignment, in ns.
+    /// After the alignment, the ends of collectives are still this many ns apart.
     Ends(u64),
-    /// A rank leaves a collective before another rank enters it, whatever the difference of their clocks. The fields
-    /// are the indexes of the two ranks.
+    /// For every possible difference between the two clocks, a rank would leave a collective before another rank enters
+    /// it. The fields are the indexes of the two ranks.
     Contradiction(usize, usize),
     /// The rank, given by its index, shares no collective with the first rank, not even indirectly through other ranks.
     Apart(usize),
 }
 
-/// Collectives in which a group of ranks meets.
+/// Collectives in which the same group of ranks meets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCollectives {
     /// For each rank of the group, its index and its collectives as (start, end) in ns, in the order in which they run.
     pub members: Vec<(usize, Vec<(i64, i64)>)>,
 }
 
-/// Aligns `count` ranks that meet in groups. The clock of each rank is compared with that of a rank already aligned,
-/// and the errors of the two comparisons add up. To keep errors small, large groups are used first, and in each group
-/// the aligned rank with the smallest error.
+/// Aligns the clocks of `count` ranks that meet in groups. The clock of each rank is compared with the clock of a rank
+/// that is already aligned, so the errors of both ranks add up. To keep the errors small, large groups are used first.
+/// In each group, the aligned rank with the smallest error is used.
 ///
 /// # Errors
-/// Fails for the same reasons as [`align_ranks`], for the ranks of a group. Also fails if no groups connect a rank with
-/// the first rank.
+/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if a rank is not connected with the first rank
+/// by groups.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {
@@ -109,11 +112,12 @@ pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClo
     Ok(RankClocks { ahead, error: errors.into_iter().max().unwrap_or(0), spread, collectives })
 }
 
-/// Aligns the clocks of ranks by their collectives, given for each rank as (start, end) in ns, in the order in which
-/// they run.
+/// Aligns the clocks of ranks by means of their collectives. The collectives of each rank are given as (start, end) in
+/// ns, in the order in which they ran.
 ///
 /// # Errors
-/// If the ranks do not have the same collectives, or if the ends of the collectives do not coincide.
+/// Fails if the ranks have different collectives, or if the ends of the collectives do not coincide after the
+/// alignment.
 pub fn align_ranks(ranks: &[Vec<(i64, i64)>]) -> Result<RankClocks, ClocksRefused> {
     let [first, others @ ..] = ranks else { return Err(ClocksRefused::NoCollectives) };
     if others.is_empty() || first.is_empty() {
@@ -139,7 +143,7 @@ pub fn align_ranks(ranks: &[Vec<(i64, i64)>]) -> Result<RankClocks, ClocksRefuse
     }
 }
 
-/// Returns the minimum and maximum time in ns by which `other`'s clock can be ahead of `first`'s.
+/// Returns the minimum and maximum time in ns by which the clock of `other` can be ahead of the clock of `first`.
 fn bounds(first: &[(i64, i64)], other: &[(i64, i64)]) -> (i64, i64) {
     let pairs = first.iter().zip(other);
     pairs.fold((i64::MIN, i64::MAX), |(low, high), (first, other)| {
@@ -153,8 +157,8 @@ fn median_difference(first: &[(i64, i64)], other: &[(i64, i64)]) -> i64 {
     all[(all.len() - 1) / 2]
 }
 
-/// Returns the time in ns between the first and the last end of a collective that 90 % of the collectives do not
-/// exceed.
+/// Returns the 90th percentile, over the collectives, of the time in ns between the first and the last end of a
+/// collective.
 fn end_spread(ranks: &[Vec<(i64, i64)>], ahead: &[i64]) -> u64 {
     let mut spreads: Vec<u64> = (0..ranks[0].len())
         .map(|at| {
@@ -170,7 +174,7 @@ fn end_spread(ranks: &[Vec<(i64, i64)>], ahead: &[i64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Returns a rank's collectives with all times moved forward by `by`.
+    /// Returns a rank's collectives after adding `by` (in ns) to all times.
     fn ahead(rank: &[(i64, i64)], by: i64) -> Vec<(i64, i64)> {
         rank.iter().map(|&(start, end)| (start + by, end + by)).collect()
     }
@@ -184,8 +188,9 @@ mod tests {
     fn clocks_eleven_seconds_apart_are_aligned_and_the_error_is_not_smaller_than_the_true_one() {
         const APART: i64 = 11_500_000_000;
         let clocks = align_ranks(&[ZERO.to_vec(), ahead(&ONE, APART)]).unwrap();
-        // Of 4 us and 0 us, the lower value is taken as the median. The first collective bounds the difference from
-        // below (40 - 50 us), and the second one bounds it from above (100 - 90 us).
+        // The ends differ by 4 us and 0 us, and the lower value is taken as the median. The first collective gives the
+        // lower bound of the clock difference (40 - 50 us), and the second collective gives the upper bound (100 - 90
+        // us).
         assert_eq!(clocks.ahead, [0, APART]);
         assert_eq!((clocks.error, clocks.spread, clocks.collectives), (10_000, 4_000, 2));
         let back = align_ranks(&[ahead(&ONE, APART), ZERO.to_vec()]).unwrap();
@@ -199,19 +204,20 @@ mod tests {
         assert_eq!(refused(&[ZERO.to_vec()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[Vec::new(), Vec::new()]), ClocksRefused::NoCollectives);
         assert_eq!(refused(&[ZERO.to_vec(), ONE[..1].to_vec()]), ClocksRefused::Counts((0, 2), (1, 1)));
-        // The second kernel of rank 1 is 300 us early: for every difference of the clocks, the second or the first
-        // collective has a contradiction.
+        // The second kernel of rank 1 is 300 us early. For every difference between the clocks, the first or the second
+        // collective leads to a contradiction.
         let early = [(40_000, 50_000), (-230_000, -200_000)];
         assert_eq!(refused(&[ZERO.to_vec(), early.to_vec()]), ClocksRefused::Contradiction(0, 1));
-        // Long kernels: the ends of the first collective are 70 us apart, the ends of the second one coincide.
+        // The kernels are long. The ends of the first collective are 70 us apart, and the ends of the second collective
+        // coincide.
         let (one, two) = ([(0, 500_000), (600_000, 900_000)], [(0, 570_000), (600_000, 900_000)]);
         assert_eq!(refused(&[one.to_vec(), two.to_vec()]), ClocksRefused::Ends(70_000));
     }
 
     #[test]
     fn clocks_of_ranks_that_meet_through_another_one_are_aligned_and_their_errors_add_up() {
-        // Rank 1 meets rank 0 in one group, and rank 2 in another one. The clock of rank 1 is 1 ms ahead of rank 0, and
-        // the clock of rank 2 is 2 ms ahead of rank 1.
+        // Rank 1 meets rank 0 in one group, and meets rank 2 in another group. The clock of rank 1 is 1 ms ahead of
+        // rank 0's clock, and the clock of rank 2 is 2 ms ahead of rank 1's clock.
         let group = |one, other| GroupCollectives { members: vec![one, other] };
         let two = [(30_000, 50_000), (95_000, 100_000)];
         let groups = [
@@ -219,8 +225,8 @@ mod tests {
             group((0, ZERO.to_vec()), (1, ahead(&ONE, 1_000_000))),
         ];
         let clocks = align_groups(3, &groups).unwrap();
-        // The error between ranks 0 and 1 is 10 us, as above. The difference of ranks 1 and 2 is at least 95 - 100 us
-        // and at most 100 - 90 us.
+        // The error between ranks 0 and 1 is 10 us, as in the test of two ranks. The difference between the clocks of
+        // ranks 1 and 2 is at least 95 - 100 us and at most 100 - 90 us.
         assert_eq!(clocks.ahead, [0, 1_000_000, 3_000_000]);
         assert_eq!((clocks.error, clocks.collectives), (10_000 + 10_000, 4));
         assert_eq!(align_groups(3, &groups[1..]), Err(ClocksRefused::Apart(2)));

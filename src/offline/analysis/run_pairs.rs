@@ -1,61 +1,65 @@
-//! Compares several runs before a change with several runs after it, one value per run. Each run counts as one
-//! observation: conditions that hold for a whole run (clock rate, placement in memory, other programs) count as noise,
-//! even if the run has many kernels.
+//! Compares several runs before a change with several runs after the change, by one value per run. Each run counts as
+//! one observation, even if the run has many kernels. So conditions that hold for a whole run (clock rate, placement in
+//! memory, other programs) count as noise.
 //!
-//! The runs alternate in time: before, after, before, after. The drift of the machine is a straight line fitted through
-//! all values in this order, and is removed. The values without drift are compared by a t-test with 2 n - 3 degrees of
-//! freedom for n pairs.
+//! The runs alternate in time: before, after, before, after. The drift of the machine over time is estimated by a
+//! straight line through all values in this order, and is subtracted. The remaining values are compared by a t-test.
+//! For n pairs of runs, the test has 2 n - 3 degrees of freedom.
 //!
-//! The probability that any row is wrongly called `slower` or `faster` is at most 1 % (see [`SLOWER`] and the constants
-//! after it). This probability is corrected for the number of rows by rotations (Langsrud, Rotation tests, Statistics
-//! and Computing 15, 2005): the values of all rows are rotated together, after level and drift were removed. Rotating
-//! all rows together keeps the correlation between rows. Rows that always change together therefore count as one row,
-//! and independent rows count separately. The method assumes normal noise: of the logarithms of the values, or of the
-//! values themselves if some can be 0.
+//! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. The constant [`SLOWER`] and the
+//! constants after it divide this probability among the verdicts. A rotation test corrects the probability for the
+//! number of rows (Langsrud, Rotation tests, Statistics and Computing 15, 2005). After level and drift were removed,
+//! the test rotates the values of all rows together, which keeps the correlation between rows. Therefore rows that
+//! always change together count as one row, and independent rows count separately. The method assumes that the
+//! logarithms of the values have normal noise. For values that can be 0, it assumes that the values themselves have
+//! normal noise.
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
 /// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
-/// small changes reduce this probability further: to 0.93 % at a noise of 1.5 % per run (the worst case), to 0.5 % at 1
-/// %, and to 0.3 % at 5 %. CI gates look for slowdowns, so slowdowns get nearly all of the 1 %. With 7 pairs and 1 %
-/// noise, a slowdown of 3 % is then found in 99 % of the comparisons, and a speed-up of 3 % in about 80 %.
+/// small changes reduce this probability further. It is 0.93 % at a noise of 1.5 % per run (the worst case), 0.5 % at a
+/// noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of the total of 1 %, because CI gates look for
+/// slowdowns. As a result, 7 pairs of runs with 1 % noise find a slowdown of 3 % in 99 % of the comparisons, and a
+/// speed-up of 3 % in about 80 % of the comparisons.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
-/// Probability that any other row is wrongly called slower if no main row changed. The same probability holds for a
-/// wrong `faster`. If a main row changed, the other rows are tested with the probabilities of main rows.
+/// Probability that any other row is wrongly called slower if no main row changed. Such a row is wrongly called faster
+/// with the same probability. If a main row changed, the other rows are tested with the probabilities for main rows.
 const OTHER_ROWS: f64 = 0.000_15;
-/// Maximum probability of a wrong `slower`, and of a wrong `faster`, for noisy rows. The runs of noisy rows are not
-/// suitable for the comparison.
+/// Maximum probability that a noisy row is wrongly called slower, and maximum probability that it is wrongly called
+/// faster. The limit is stricter because the noise shows that the runs are not well suited for the comparison.
 const NOISY: f64 = 0.003;
-/// Share of the margin at which a row becomes noisy: half the width of its interval exceeds this share.
+/// Share of the margin that defines noisy rows. A row is noisy if half the width of its interval exceeds this share of
+/// the margin.
 const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
-/// Probability that the true change is above the upper end of the interval. The probability that it is below the lower
-/// end is the same.
+/// Probability that the true change is above the upper end of the interval. The same probability applies below the
+/// lower end.
 const BEYOND_INTERVAL: f64 = 0.005;
-/// Probability of the t quantile that is added to the interval when the number of pairs is estimated.
+/// Tail probability for the t quantile that is added to the half width of the interval when the needed number of pairs
+/// is estimated.
 const MISSED: f64 = 0.05;
-/// Minimum change that is called slower or faster, as a share of the margin.
+/// Minimum change that is called slower or faster, given as a share of the margin.
 const MIN_SHARE_OF_MARGIN: f64 = 0.25;
-/// Number of random rotations. Each rotation counts twice, because the opposite direction is a rotation as well.
+/// Number of random rotations. Each rotation counts twice, because the opposite direction is also a valid rotation.
 const ROTATIONS: usize = 10_000;
-/// Minimum number of runs per side.
+/// Minimum number of runs before the change, and minimum number of runs after it.
 pub const MIN_RUNS: usize = 3;
-/// Maximum number of pairs that is recommended.
+/// Maximum number of pairs of runs that is recommended.
 const MAX_PAIRS: usize = 10_000;
-/// Standard deviation below which values count as equal: about the rounding error of sums of `f64`.
+/// Standard deviation below which values count as equal. It is about the rounding error of sums of `f64`.
 const MIN_DEVIATION: f64 = 1e-12;
 
-/// Result of comparing the runs, for their totals or for one row.
+/// Verdict about the runs before and after a change, for the totals or for one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PairVerdict {
     /// The values after the change are lower.
     Faster,
     /// The values after the change are higher.
     Slower,
-    /// The whole interval of the change is within the margin.
+    /// The whole confidence interval of the change is within the margin.
     Same,
-    /// The runs neither show a change nor rule out a change beyond the margin.
+    /// The runs do not show a change, but they also do not rule out a change larger than the margin.
     Inconclusive,
 }
 
@@ -71,55 +75,58 @@ impl PairVerdict {
     }
 }
 
-/// Values of a row, one per run. The runs of each side are in order of time.
+/// Values of a row of the comparison, one per run. The runs before the change and the runs after it are each sorted by
+/// time.
 #[derive(Clone, Debug, Default)]
 pub struct PairRow {
     /// Values before the change, at least 0.
     pub before: Vec<f64>,
     /// Values after the change, at least 0.
     pub after: Vec<f64>,
-    /// Total by which the values are divided; `None` to compare logarithms. A row that contains a value of 0 needs a
-    /// total.
+    /// Total by which the values are divided. If `None`, the logarithms of the values are compared. A row that contains
+    /// a value of 0 needs a total.
     pub share_of: Option<f64>,
-    /// Whether the row decides the verdict about all runs, like the row of totals.
+    /// Whether the row is a main row, which decides the verdict about all runs. The row of totals is a main row.
     pub is_main: bool,
 }
 
-/// Change of a row from before to after.
+/// Change of a row from the runs before the change to the runs after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairChange {
-    /// Change as a share: 0.03 means 3 % more.
+    /// Change as a share of the value before. For example, 0.03 means 3 % more.
     pub change: f64,
-    /// Interval that contains the true change with a probability of 99 %, for this row alone.
+    /// Interval that contains the true change with a probability of 99 %, without correction for the number of rows.
     pub interval: [f64; 2],
     /// Result of the comparison.
     pub verdict: PairVerdict,
-    /// Number of pairs that would find a change as large as the margin, or rule it out, with a probability of about 90
-    /// % if there is no change. `None` if the verdict is not inconclusive, or if more than 10,000 pairs are needed.
+    /// Number of pairs of runs that would suffice for a verdict. They find a change as large as the margin. If there is
+    /// no change, they rule such a change out with a probability of about 90 %. `None` if the verdict is not
+    /// inconclusive, or if more than 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 
-/// Order of the runs in time, with the random rotations for this number of runs.
+/// Order of the runs in time, and the random rotations for this number of runs.
 #[derive(Debug)]
 pub struct RunOrder {
     /// Unit vectors that are orthogonal to each other, to the level and to the drift. The first vector is the direction
-    /// of a change. A vector has one element per run: first the runs before the change, then the runs after it.
+    /// of a change. Each vector has one element per run. The runs before the change come first, followed by the runs
+    /// after it.
     axes: Vec<Vec<f64>>,
-    /// Length, along the first axis, of a change of size 1.
+    /// Length along the first axis that a change of size 1 has.
     length: f64,
     /// Random unit vectors in the space that the axes span.
     rotations: Vec<Vec<f64>>,
 }
 
 impl RunOrder {
-    /// Creates the order of runs that alternate: the first run after the change follows the first run before it, and so
-    /// on. Drift is removed.
+    /// Creates the order of runs that alternate: before, after, before, after. Drift over time is removed.
     pub fn in_turns(before: usize, after: usize) -> Self {
         let times = (0..before).map(|run| 2 * run).chain((0..after).map(|run| 2 * run + 1));
         Self::new(before, after, &[times.map(|time| time as f64).collect()])
     }
 
-    /// Creates the order of runs whose times are unknown. Drift is not removed, so it counts as noise or as a change.
+    /// Creates the order of runs whose times are unknown. Drift over time is not removed, so the drift counts as noise
+    /// or as a change.
     pub fn unordered(before: usize, after: usize) -> Self {
         Self::new(before, after, &[])
     }
@@ -128,7 +135,7 @@ impl RunOrder {
         let runs = before + after;
         let mut basis: Vec<Vec<f64>> = Vec::new();
         let mut add = |mut vector: Vec<f64>| -> Option<Vec<f64>> {
-            // The subtraction is done twice, because the first pass leaves rounding errors.
+            // The projections are subtracted twice, because the first pass leaves rounding errors.
             for _ in 0..2 {
                 for known in &basis {
                     let share = dot(&vector, known);
@@ -158,12 +165,13 @@ impl RunOrder {
         Self { axes, length, rotations }
     }
 
-    /// Number of degrees of freedom of the t-test.
+    /// Returns the number of degrees of freedom for the t-test.
     fn freedom(&self) -> usize {
         self.axes.len().saturating_sub(1)
     }
 
-    /// Compares the values before and after the change, for each row. `margin` is the change that matters, as a share.
+    /// Compares the values of each row before and after the change. `margin` is the smallest change that matters, given
+    /// as a share.
     pub fn compare(&self, rows: &[PairRow], margin: f64) -> Vec<PairChange> {
         let measured: Vec<Measured> = rows.iter().map(|row| self.measure(row, margin)).collect();
         let mut changes = vec![None; rows.len()];
@@ -227,8 +235,8 @@ impl RunOrder {
     }
 }
 
-/// Returns the number of alternating pairs for which the interval is narrower than the margin, with a reserve for
-/// chance. The result is more than `pairs`.
+/// Returns the number of alternating pairs of runs at which the interval is narrower than the margin, with a reserve
+/// for chance. The result is greater than `pairs`.
 fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     let is_enough = |pairs: usize| {
         let freedom = 2 * pairs - 3;
@@ -250,7 +258,7 @@ fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     Some(high.max(pairs + 1))
 }
 
-/// Values of a row, projected onto the axes of its runs.
+/// Values of a row, projected onto the axes of a [`RunOrder`].
 struct Measured {
     along: Vec<f64>,
     change: f64,
@@ -263,7 +271,8 @@ struct Measured {
     is_log: bool,
 }
 
-/// Minimum values of Student's t at which a row of a family is called [slower, faster].
+/// Minimum values of Student's t at which a row is called slower (first element) or faster (second element). The limits
+/// apply to a family, which is a set of rows that are tested together.
 struct Limits {
     usual: [f64; 2],
     /// Limits for noisy rows.
@@ -275,7 +284,7 @@ impl Limits {
         let probabilities = [slower, faster, slower.min(NOISY), faster.min(NOISY)];
         let freedom = order.freedom();
         let mut largest = Vec::new();
-        // A family of one row needs no correction.
+        // A family with only one row needs no correction for the number of rows.
         if family.len() > 1 {
             largest = order.largest_t(family);
             largest.sort_unstable_by(f64::total_cmp);
@@ -292,7 +301,7 @@ impl Limits {
 }
 
 impl RunOrder {
-    /// For each rotation and its opposite, returns the largest t over all rows.
+    /// For each rotation and for its opposite, returns the largest value of t over all rows.
     fn largest_t(&self, family: &[&Measured]) -> Vec<f64> {
         let freedom = self.freedom().max(1) as f64;
         let rows: Vec<(&[f64], f64)> = family
@@ -301,8 +310,8 @@ impl RunOrder {
             .collect();
         let mut largest = Vec::with_capacity(2 * self.rotations.len());
         for rotation in &self.rotations {
-            // The value of t increases with the signed share of the squares. So t is computed only for the smallest and
-            // the largest share.
+            // The value of t increases with the signed share that the rotation has of the sum of squares. So t is
+            // computed only for the smallest and the largest share.
             let (mut least, mut most) = (0.0_f64, 0.0_f64);
             for (along, squares) in &rows {
                 let turned = dot(along, rotation);
@@ -320,9 +329,10 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-/// Returns the value that Student's t exceeds with this probability, which must be at most 0.5.
+/// Returns the value that Student's t exceeds with the given probability, which must be at most 0.5.
 fn t_quantile(probability: f64, freedom: usize) -> f64 {
-    // The formulas add half as many terms as there are degrees of freedom. Above 1,000 degrees, t hardly changes.
+    // The formulas add half as many terms as there are degrees of freedom. The number of degrees is limited to 1,000,
+    // because t hardly changes beyond this limit.
     let freedom = freedom.clamp(1, 1000);
     let (mut low, mut high) = (0.0, 1.0);
     while t_tail(high, freedom) > probability && high < 1e12 {
@@ -339,8 +349,8 @@ fn t_quantile(probability: f64, freedom: usize) -> f64 {
     high
 }
 
-/// Returns the probability that Student's t exceeds `t`, which is at least 0 (Abramowitz and Stegun, 26.7.3 and
-/// 26.7.4).
+/// Returns the probability that Student's t exceeds `t`, which must be at least 0. The formulas are from Abramowitz and
+/// Stegun, 26.7.3 and 26.7.4.
 fn t_tail(t: f64, freedom: usize) -> f64 {
     let angle = (t / (freedom as f64).sqrt()).atan();
     let (sine, cosine) = angle.sin_cos();
@@ -378,7 +388,7 @@ impl Random {
         (-2.0 * self.uniform().ln()).sqrt() * (TAU * self.uniform()).cos()
     }
 
-    /// Returns a random direction of `size` dimensions. All directions are equally likely.
+    /// Returns a random unit vector with `size` dimensions. All directions are equally likely.
     fn unit_vector(&mut self, size: usize) -> Vec<f64> {
         let mut vector: Vec<f64> = (0..size).map(|_| self.normal()).collect();
         let length = dot(&vector, &vector).sqrt();
@@ -397,7 +407,7 @@ mod tests {
 
     #[test]
     fn quantiles_of_students_t_match_scipy() {
-        // Expected values from scipy.stats.t.isf(probability, freedom), SciPy 1.17.1.
+        // The expected values are from scipy.stats.t.isf(probability, freedom), SciPy 1.17.1.
         for (probability, freedom, expected) in [
             (0.0092, 11, 2.764717),
             (0.0006, 11, 4.327278),
@@ -421,8 +431,8 @@ mod tests {
 
     #[test]
     fn runs_in_turns_are_compared_without_their_drift() {
-        // Expected values from numpy.linalg.lstsq of the logarithms on a constant, the order and the side, with
-        // scipy.stats.t.isf(0.005, 7).
+        // The expected values are from a regression of the logarithms on a constant, the order and the side
+        // (numpy.linalg.lstsq), with scipy.stats.t.isf(0.005, 7).
         let found = RunOrder::in_turns(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
         near(found.change, 0.06680448549546458);
         near(found.interval[0], 0.035767248535979394);
@@ -430,7 +440,7 @@ mod tests {
         assert_eq!((found.verdict, found.pairs_needed), (PairVerdict::Slower, None));
         let back = RunOrder::in_turns(5, 5).compare(&[main_row(&AFTER, &BEFORE)], 0.05)[0];
         assert_eq!(back.verdict, PairVerdict::Faster);
-        // A machine that becomes 4 % slower with each run. Apart from this drift, nothing changes.
+        // The machine becomes 4 % slower with each run. Apart from this drift, the runs are equal.
         let warming = |from: i32| (0..5).map(|run| 1.04_f64.powi(from + 2 * run)).collect::<Vec<_>>();
         let found = RunOrder::in_turns(5, 5).compare(&[main_row(&warming(0), &warming(1))], 0.05)[0];
         assert!(found.change.abs() < 1e-9 && found.verdict == PairVerdict::Same, "{found:?}");
@@ -438,8 +448,8 @@ mod tests {
 
     #[test]
     fn runs_in_no_order_are_compared_by_students_t_test() {
-        // Expected values from scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99): the change is
-        // the difference of the means.
+        // The expected values are from scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99). The
+        // change is the difference between the means.
         let found = RunOrder::unordered(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
         near(found.interval[0], 0.03302694317487062f64.exp_m1());
         near(found.interval[1], 0.10333456779238806f64.exp_m1());
@@ -448,8 +458,8 @@ mod tests {
 
     #[test]
     fn the_number_of_pairs_is_that_at_which_the_interval_fits_the_margin() {
-        // Expected values by scipy: the smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) * noise * sqrt(2/n) <=
-        // log(1 + margin).
+        // The expected values are from SciPy. They are the smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) *
+        // noise * sqrt(2/n) <= log(1 + margin).
         for (deviation, margin, expected) in [(0.05, 0.05_f64, 39), (0.02, 0.05, 8), (0.05, 0.02, 229)] {
             assert_eq!(pairs_needed(deviation, margin.ln_1p(), 7), Some(expected));
         }
@@ -477,7 +487,7 @@ mod tests {
         assert!(RunOrder::in_turns(0, 3).compare(&[], 0.05).is_empty());
     }
 
-    /// How the noise of different rows is related.
+    /// Relation between the noise in different rows.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Noise {
         /// One random factor per run, which is the same for all rows.
@@ -486,8 +496,8 @@ mod tests {
         PerRow,
     }
 
-    /// Counts of comparisons, by the verdicts of the main rows. `any_changed` counts the comparisons in which any row
-    /// is called slower or faster.
+    /// Counts of simulated comparisons, by the verdicts about their main rows. `any_changed` counts the comparisons in
+    /// which any row is called slower or faster.
     #[derive(Debug, Default)]
     struct Counts {
         slower: u32,
@@ -495,8 +505,8 @@ mod tests {
         any_changed: u32,
     }
 
-    /// Makes `count` comparisons of 7 pairs of runs with 10 kernels each. The machine becomes 2 % slower from the first
-    /// run to the last.
+    /// Simulates `count` comparisons of 7 pairs of runs with 10 kernels each. The machine becomes 2 % slower from the
+    /// first run to the last run.
     fn simulated(count: u32, noise: Noise, deviation: f64, slowdown: f64) -> Counts {
         let mut random = Random(u64::from(count) + u64::from(noise == Noise::Common));
         let order = RunOrder::in_turns(7, 7);
@@ -551,8 +561,8 @@ mod tests {
                 wrong += simulated(50, noise, deviation, 0.0).any_changed;
             }
         }
-        // At a rate of 1 %, 2 of 200 comparisons are expected to be wrong, and the probability of more than 5 is below
-        // 2 %.
+        // At an error rate of 1 %, 2 of 200 comparisons are expected to be wrong. The probability of more than 5 wrong
+        // comparisons is below 2 %.
         assert!(wrong <= 5, "{wrong} of 200");
         let found = simulated(50, Noise::Common, 0.01, 0.03);
         assert!(found.slower >= 48, "{found:?}");
@@ -569,7 +579,7 @@ mod tests {
                 let equal = simulated(1000, noise, deviation, 0.0);
                 let slower = simulated(1000, noise, deviation, 0.03);
                 println!("{noise:?} {deviation}: equal {equal:?}, 3 % slower {slower:?}");
-                // At most 10 wrong comparisons are expected; up to 4 standard deviations more can be chance.
+                // At most 10 wrong comparisons are expected. An excess of up to 4 standard deviations can be chance.
                 assert!(equal.any_changed <= 22, "{noise:?} {deviation}: {equal:?}");
                 if deviation < 0.02 {
                     assert!(slower.slower >= 979, "{noise:?} {deviation}: {slower:?}");

@@ -1,12 +1,12 @@
-//! Finds the straggler: the rank of a job that the other ranks wait for.
+//! Finds the straggler of a job. The straggler is the rank for which the other ranks wait.
 //!
-//! The rank that enters a collective last waits for no other rank, and all other ranks wait for it. The last rank's GPU
-//! may have had more work, or its CPU may have launched late. So the straggler is the rank with the least communication
-//! time. If not all ranks communicate, the straggler is the rank with the most work. A rank is reported only if the
-//! difference is statistically significant: its steps must differ significantly from the steps of the other ranks, with
-//! at least ten steps on each side. Step durations are compared by their ranks in sorted order, not by their sum.
-//! Otherwise the first step would dominate, because in it a rank may wait longer for the straggler to start than in all
-//! other steps together. Clocks of different ranks are never compared.
+//! The rank that enters a collective last does not wait, and all other ranks wait for it. This rank's GPU may have had
+//! more work, or its CPU may have launched late. Waiting counts as communication time, so the straggler is the rank
+//! with the least communication time. If not all ranks communicate, the straggler is the rank with the most work. A
+//! rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten steps
+//! on each side. Step durations are compared by their positions in sorted order, not by their sum. In a sum, the first
+//! step would dominate, because a rank may wait longer for the straggler to start than in all other steps together.
+//! Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
@@ -16,11 +16,11 @@ use gpuflame_model::record::Work;
 /// GPU time of a rank, split into work and communication.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RankTime {
-    /// Time of all GPU work except communication, in ns.
+    /// Total time of all GPU work except communication, in ns.
     pub work: u64,
-    /// Time of kernels that move data between ranks, in ns. Most of the communication time is waiting.
+    /// Total time of kernels that move data between ranks, in ns. Most of the communication time is waiting time.
     pub communication: u64,
-    /// Durations of work and communication in each step.
+    /// Durations of work and of communication in each step.
     pub steps: StepTimes,
 }
 
@@ -37,7 +37,8 @@ pub struct StepTimes {
 const MIN_STEPS: usize = 10;
 
 impl RankTime {
-    /// Adds the steps of a run. If the run has thousands of steps, each group of steps adds the average of its steps.
+    /// Adds the steps of a run. If the run has thousands of steps, the steps are grouped, and each group adds the
+    /// average of its steps.
     pub fn add_steps(&mut self, series: &StepSeries) {
         let steps = |group: &StepGroup| group.steps.max(1);
         self.steps.work.extend(series.groups.iter().map(|group| group.work / steps(group)));
@@ -45,7 +46,7 @@ impl RankTime {
         self.steps.communication.extend(series.groups.iter().map(communication));
     }
 
-    /// Adds windows as steps, each given as (start, end). Operations are given as (start, duration, whether the
+    /// Adds windows, given as (start, end), as steps. Each operation in `ops` is given as (start, duration, whether the
     /// operation communicates).
     pub fn add_windows(&mut self, ops: &mut [(u64, u64, bool)], windows: &[(u64, u64)]) {
         ops.sort_unstable();
@@ -60,7 +61,7 @@ impl RankTime {
         }
     }
 
-    /// Adds the times of another window or process of this rank.
+    /// Adds the times from another window or another process of this rank.
     pub fn merge(&mut self, mut other: Self) {
         add_to(&mut self.work, other.work);
         add_to(&mut self.communication, other.communication);
@@ -68,14 +69,14 @@ impl RankTime {
         self.steps.communication.append(&mut other.steps.communication);
     }
 
-    /// Adds `nanos` ns of GPU time of an operation `work` with this name.
+    /// Adds `nanos` ns of GPU time that an operation `work` with this name took.
     pub fn add(&mut self, work: Work, name: &str, nanos: u64) {
         let is_communication = CommunicationFilter::default().is_communication(work, name);
         add_to(if is_communication { &mut self.communication } else { &mut self.work }, nanos);
     }
 }
 
-/// A rank compared with all ranks.
+/// Result of comparing a rank with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
     /// Difference between this rank and the median rank in percent, measured by communication time or by work time.
@@ -90,10 +91,11 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication time. The communication time of this rank is the shortest, because
-    /// the other ranks wait for it.
+    /// The rank is the straggler by communication time. It has the shortest communication time, because the other ranks
+    /// wait for it.
     OthersWait,
-    /// The rank is the straggler by work: it has the most work, and some ranks do not communicate.
+    /// The rank is the straggler by work time. It has the most work, and communication times are not compared because
+    /// some ranks do not communicate.
     MostWork,
     /// The rank is the straggler by communication or work time, but the difference may be chance, or there are too few
     /// steps.
@@ -111,7 +113,7 @@ impl StragglerVerdict {
     }
 }
 
-/// Compares the ranks. The results are in the order of `ranks`.
+/// Compares the ranks of a job. The results are in the order of `ranks`.
 pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
@@ -152,7 +154,7 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         .collect()
 }
 
-/// Minimum difference of the median steps, in percent. A smaller difference does not matter, even if it is
+/// Minimum difference between the median step durations, in percent. A smaller difference is ignored even if it is
 /// statistically significant.
 const MIN_DIFFERENCE_PERCENT: u64 = 5;
 
@@ -160,7 +162,7 @@ fn is_large_difference(one: u64, other: u64) -> bool {
     u128::from(one.abs_diff(other)) * 100 >= u128::from(one.max(other)) * u128::from(MIN_DIFFERENCE_PERCENT)
 }
 
-/// Returns the lower median, or 0 if there are no values.
+/// Returns the lower median of `values`, or 0 if there are no values.
 pub fn median(values: &[u64]) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -172,7 +174,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::NameId;
 
-    /// Returns the durations of ten steps: a tenth of `nanos` each, alternately plus and minus `spread`.
+    /// Returns the durations of ten steps. Each duration is a tenth of `nanos`, alternately plus and minus `spread`.
     fn steps(nanos: u64, spread: u64) -> Vec<u64> {
         (0..10).map(|step| if step % 2 == 0 { nanos / 10 + spread } else { nanos / 10 - spread }).collect()
     }

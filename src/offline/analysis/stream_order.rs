@@ -1,6 +1,6 @@
-//! Checks the order of work on each stream: which work overlaps, which overlaps are legal, and which durations are
-//! impossible. A duration is impossible if later work of the same stream, or the return of a wait for the GPU, falls
-//! within it.
+//! Checks the order of work on each stream. The results are the overlaps, which of them CUDA allows, and the impossible
+//! durations. A duration is impossible if later work on the same stream begins within it, or if a wait for the work
+//! returns within it.
 //!
 //! Work on a stream runs in order, with two exceptions. Nodes of a graph may run concurrently. A kernel that was
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
@@ -14,20 +14,22 @@ use gpuflame_model::profile::{Profile, add_to, saturating_sum};
 use gpuflame_model::record::{ContextId, CorrelationId, DeviceId, IdMap, Nanos, StreamId, Work};
 use gpuflame_traces::import::LinkReport;
 
-/// Minimum time in ns by which an activity must last past the start of later work for its duration to count as
-/// impossible. Shorter overlaps can be caused by clock errors.
+/// A duration counts as impossible only if the activity lasts more than this many ns past the start of later work.
+/// Shorter overlaps can be caused by clock errors.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// Denominator N: an activity must also last past the start of later work by at least 1/N of the stream's busy time.
+/// Denominator N: an activity with an impossible duration must also last past the start of later work by at least 1/N
+/// of the stream's busy time.
 const MIN_EXCESS_PART: u64 = 100;
-/// Minimum time in ns by which an activity must last past the return of a wait for it. The clocks of the host and of
-/// the GPU differ too, but by less than 1 us in the traces that we have.
+/// A duration counts as impossible only if the activity lasts more than this many ns past the return of a wait for it.
+/// The clocks of the host and of the GPU differ as well, but by less than 1 us in the traces examined so far.
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
-/// Minimum time in ns by which an activity must end after a wait for it returned to count as evidence that the clocks
-/// differ.
+/// An activity shows that the clocks of host and GPU differ only if it ends more than this many ns after a wait for it
+/// returned.
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
-/// Denominator N: at most 1/N of the activities may end after a wait for them returned.
+/// Denominator N: waits are used as evidence only if at most 1/N of the activities end after a wait for them returned.
 const MAX_OUTLASTING_PART: u64 = 10;
-/// Maximum duration of an activity in ns: one day. A longer duration is impossible even without a contradicting fact.
+/// Maximum duration of an activity in ns: one day. A longer duration is impossible even if no other fact contradicts
+/// it.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
 /// Substring of the names of all API calls that can use programmatic dependent launch: `cudaLaunchKernelExC`,
 /// `cuLaunchKernelEx`.
@@ -36,27 +38,27 @@ const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
 /// Number of overlapping activities, and the total time by which they begin too early.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Overlaps {
-    /// Number of activities that begin before the previous activity of their stream ends.
+    /// Number of activities that begin before the previous activity on their stream ends.
     pub count: u64,
     /// Total time by which these activities begin too early, in ns.
     pub nanos: u64,
 }
 
-/// An activity that ends after later work of its stream began, that ends after a wait for it returned, or that lasts
-/// more than a day.
+/// An activity with an impossible duration. It ends after later work on its stream began or after a wait for it
+/// returned, or it lasts more than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleDuration {
-    /// Kind of work of the activity.
+    /// Kind of GPU work that the activity is.
     pub work: Work,
-    /// GPU that ran the activity.
+    /// Id of the GPU that ran the activity.
     pub device: DeviceId,
-    /// Stream of the activity.
+    /// Id of the stream that ran the activity.
     pub stream: StreamId,
     /// Start of the activity.
     pub start: Nanos,
     /// Recorded duration, in ns.
     pub raw_ns: u64,
-    /// Maximum possible duration according to the contradiction, in ns.
+    /// Maximum possible duration in ns, given the contradicting fact.
     pub clamped_ns: u64,
     /// Fact that contradicts the recorded duration.
     pub contradiction: DurationContradiction,
@@ -65,9 +67,9 @@ pub struct ImpossibleDuration {
 /// Fact that contradicts the duration of an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DurationContradiction {
-    /// Later work of the stream began.
+    /// Later work on the stream began before the activity's recorded end.
     LaterWork,
-    /// A wait for the GPU that began after the activity's launch returned.
+    /// A wait for the GPU, called after the activity's launch, returned before the activity's recorded end.
     Wait,
     /// The activity lasts more than a day.
     TooLong,
@@ -76,14 +78,14 @@ pub enum DurationContradiction {
 /// Result of [`check_stream_order`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamOrder {
-    /// Overlaps that no rule of CUDA allows.
+    /// Overlaps that CUDA does not allow.
     pub doubtful: Overlaps,
     /// Overlaps of kernels that were probably launched with programmatic dependent launch.
     pub programmatic: Overlaps,
-    /// Activities that ended after a wait for them had returned, and the total time in ns from these returns to the
+    /// Activities that ended after a wait for them had returned. The total time is measured from these returns to the
     /// ends of the activities.
     pub after_wait: Overlaps,
-    /// Impossible durations, sorted by excess, the largest first.
+    /// Impossible durations, sorted by excess over the possible duration, the largest excess first.
     pub impossible: Vec<ImpossibleDuration>,
     /// Total of all recorded durations, in ns.
     pub raw_ns: u64,
@@ -93,23 +95,23 @@ pub struct StreamOrder {
     pub raw_busy_ns: u64,
     /// Total busy time of all GPUs in ns, with each impossible duration reduced to the possible maximum.
     pub clamped_busy_ns: u64,
-    /// Start of the first activity.
+    /// Start of the first activity in the run.
     pub first: Nanos,
-    /// Whether all times are whole microseconds; `None` if there are no times.
+    /// Whether all times are whole microseconds, or `None` if there are no times.
     pub whole_micros: Option<bool>,
     /// Whether the times were rounded to a quarter of a microsecond.
     pub quarter_micros: bool,
 }
 
 impl StreamOrder {
-    /// Total time in ns by which the impossible durations exceed their possible durations.
+    /// Returns the total time in ns by which impossible durations exceed the possible durations.
     pub fn excess_ns(&self) -> u64 {
         saturating_sum(self.impossible.iter().map(|row| row.raw_ns - row.clamped_ns))
     }
 }
 
-/// Compares the times of all activities, stream by stream. Activities for which the trace gives no stream are not
-/// compared with each other. Reorders `work`.
+/// Compares the times of all activities on each stream. Activities without a stream in the trace are not compared with
+/// each other. The function reorders `work`.
 pub fn check_stream_order(
     profile: &Profile,
     work: &mut WorkSpans,
@@ -119,8 +121,8 @@ pub fn check_stream_order(
     let attributes = work.take_attributes();
     let WorkSpans { spans, streams, .. } = work;
     order.first = spans.iter().map(|span| Nanos(span.start)).min().unwrap_or_default();
-    // Overlaps shorter than the resolution do not count, because the end of an activity and the start of the next one
-    // are rounded.
+    // Overlaps shorter than the resolution do not count, because the end of an activity and the start of the next
+    // activity are rounded.
     order.quarter_micros =
         order.whole_micros == Some(false) && linked.is_some_and(|linked| has_quarter_micros(spans, linked));
     let resolution = match order.whole_micros {
@@ -132,7 +134,7 @@ pub fn check_stream_order(
     streams.sort(spans);
     sort_by_stream(spans);
     let mut programmatic = ProgrammaticCalls { profile, known: IdMap::default(), attributes };
-    // With several CUDA contexts, it is unknown which context a thread waited for.
+    // If there are several CUDA contexts, it is unknown for which context a thread waited.
     let waited = match streams.are_of_one_context() {
         true => WaitedWork::find(profile, &work.waits.of_devices(profile), spans, &work.pending),
         false => WaitedWork::default(),
@@ -169,13 +171,14 @@ pub fn check_stream_order(
 }
 
 /// Maximum error in ns of the difference between two times that were rounded to a quarter of a microsecond and written
-/// with one decimal. Each time is off by at most 125 ns, and 0.25 and 0.75 us are written as 0.2 and 0.8 us.
+/// with one decimal. The rounding to a quarter changes each time by at most 125 ns. The decimal then changes 0.25 and
+/// 0.75 us to 0.2 and 0.8 us, which is 50 ns more.
 const QUARTERS_NS: u64 = 350;
-/// Minimum number of activities needed to conclude that times were rounded.
+/// Minimum number of activities for the conclusion that times were rounded.
 const MIN_ROUNDED: usize = 8;
 
-/// Whether all times were once floating-point numbers of microseconds since 1970, which can only be multiples of 0.25
-/// us. Times have such values if a program such as Python's `json` module rewrote the file.
+/// Whether all times were stored as floating-point numbers of microseconds since 1970 at some point. Such numbers are
+/// multiples of 0.25 us. This happens if a program such as Python's `json` module rewrote the file.
 fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     let is_quarter = |span: &WorkSpan| {
         let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
@@ -184,14 +187,14 @@ fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     linked.clock_base == Some(0) && spans.len() >= MIN_ROUNDED && spans.iter().all(is_quarter)
 }
 
-/// Sorts by stream and time. Activities with equal stream and times are sorted by launch, so that the result is
-/// deterministic.
+/// Sorts activities by stream and time. Activities with equal stream and times are sorted by launch, so that the result
+/// is deterministic.
 fn sort_by_stream(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(|span| (span.stream(), span.start, span.end, span.launch_key(), span.work));
 }
 
-/// Marks the work of launches with several activities. If a trace does not mark graph nodes, a launch with several
-/// activities is assumed to be a graph launch.
+/// Marks the activities of launches with several activities as graph nodes. If a trace does not mark graph nodes, a
+/// launch with several activities is assumed to be a graph launch.
 fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     spans.sort_unstable_by_key(WorkSpan::launch_key);
     let is_same = |a: &WorkSpan, b: &WorkSpan| a.launch_key().is_some() && a.launch_key() == b.launch_key();
@@ -202,17 +205,17 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
     }
 }
 
-/// Results of comparing a run's activities with the waits for them.
+/// Results of comparing the activities of a run with the waits for these activities.
 #[derive(Debug, Default)]
 struct WaitedWork {
-    /// For each activity, the time at which a wait for it returned; [`u64::MAX`] if no such wait is known. The list is
-    /// empty if the waits are not usable as evidence.
+    /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. The list
+    /// is empty if the waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }
 
 impl WaitedWork {
-    /// Finds the waits for each of the activities `spans`. `pending` are the launches without an activity.
+    /// Finds the waits for each activity in `spans`. `pending` contains the launches without an activity.
     fn find(profile: &Profile, waits: &DeviceWaits, spans: &[WorkSpan], pending: &[Launched]) -> Self {
         if waits.is_empty() {
             return Self::default();
@@ -224,8 +227,8 @@ impl WaitedWork {
         let wait_end = |span: &WorkSpan| {
             let (thread, time) = thread(span.launched()?)?;
             let end = waits.end_after(thread, time)?;
-            // The next launch is looked up because a thread that waits for several GPUs in turn launches nothing
-            // between the waits.
+            // A wait is used only if the thread launches again before the activity's end. This excludes a thread that
+            // waits for several GPUs in turn and launches nothing between these waits.
             let next = launches.get(launches.partition_point(|launch| *launch < (thread, end)));
             next.is_some_and(|(of, time)| *of == thread && *time < span.end).then_some(end)
         };
@@ -233,14 +236,14 @@ impl WaitedWork {
         let pairs = || spans.iter().zip(ends.iter().copied());
         let stretched = pairs().filter(|(span, end)| is_stretched(span, *end)).count() as u64;
         let after_wait = count_after_wait(pairs());
-        // If many activities end after their waits, the waits may have been for another GPU.
+        // If many activities end after their waits returned, the waits may have been for another GPU.
         let is_rare = stretched.saturating_mul(MAX_OUTLASTING_PART) <= spans.len() as u64;
         Self { ends: if is_rare { ends } else { Vec::new() }, after_wait }
     }
 }
 
-/// Counts the activities that ended long after a wait for them returned. Such activities count only if all work begins
-/// long after its launch, because then the clocks of the host and of the GPU differ.
+/// Counts the activities that ended long after a wait for them returned. The result is 0 unless all work begins long
+/// after its launch, because only in this case the clocks of the host and of the GPU differ.
 fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
     let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
     for (span, end) in spans {
@@ -255,16 +258,16 @@ fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Ove
     if min_delay > MIN_CLOCK_ERROR_NS { sum } else { Overlaps::default() }
 }
 
-/// Finds the calls that may have used programmatic dependent launch. The API call of each launch context is looked up
-/// once.
+/// Finds the calls that may have used programmatic dependent launch. The API call of each launch context (stack and API
+/// call) is looked up only once.
 struct ProgrammaticCalls<'a> {
     profile: &'a Profile,
     known: IdMap<ContextId, LaunchClass>,
-    /// Whether the launch is programmatic, for each launch whose attributes were recorded.
+    /// For each launch whose attributes were recorded, whether the launch is programmatic.
     attributes: IdMap<CorrelationId, bool>,
 }
 
-/// Class of a launch call: how strictly the launched work keeps the order of its stream.
+/// Class of a launch call. The class states how strictly the launched work keeps the order of its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LaunchClass {
     /// The call may have used programmatic dependent launch.
@@ -272,7 +275,7 @@ enum LaunchClass {
     /// The work may have run on an AMD GPU, which records the start of a kernel up to a microsecond before the end of
     /// the previous kernel.
     MaybeAmd,
-    /// Any other call, whose work runs in stream order.
+    /// Any other call. The launched work runs in stream order.
     Ordered,
 }
 
@@ -295,9 +298,9 @@ impl ProgrammaticCalls<'_> {
 struct OneStream<'a> {
     spans: &'a [WorkSpan],
     key: StreamKey,
-    /// Class of the call that launched each activity.
+    /// For each activity, the class of the call that launched it.
     launches: Vec<LaunchClass>,
-    /// For each activity, the time at which a wait for it returned, see [`WaitedWork`].
+    /// For each activity, the time at which a wait for it returned, as in [`WaitedWork`].
     wait_ends: &'a [u64],
     resolution: u64,
 }
@@ -306,7 +309,7 @@ struct OneStream<'a> {
 struct Suspect {
     /// Index of the activity in the stream.
     at: usize,
-    /// Latest time at which the activity can have ended, in ns.
+    /// Latest possible end of the activity, in ns.
     end: u64,
     contradiction: DurationContradiction,
 }
@@ -332,8 +335,9 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities that began before a later activity of the stream, or before a wait for them returned, but
-    /// ended after it. Passes the position of each such activity and its latest possible end to `clamp`.
+    /// Finds the activities with impossible durations. Such an activity ended after a later activity on the stream
+    /// began, or after a wait for it returned. Passes the position of each such activity and its latest possible end to
+    /// `clamp`.
     fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
         let excess = |suspect: &Suspect| self.spans[suspect.at].end - suspect.end;
@@ -359,7 +363,7 @@ impl OneStream<'_> {
 
     /// Returns the activities whose durations may be impossible, each with its contradiction.
     fn suspects(&self) -> Vec<Suspect> {
-        // For each activity, the index of the first activity at or after it that is not a graph node.
+        // For each index, the index of the first activity at or after it that is not a graph node.
         let mut next = self.spans.len();
         let mut nexts = vec![next; next + 1];
         for at in (0..self.spans.len()).rev() {
@@ -388,14 +392,15 @@ impl OneStream<'_> {
     }
 }
 
-/// Whether the activity began before `end`, at which a wait for it returned, but lasts mostly after `end`.
+/// Whether the activity began before the time `end` but lasts mostly after `end`. A wait for the activity returned at
+/// `end`.
 fn is_stretched(span: &WorkSpan, end: u64) -> bool {
     let excess = span.end.saturating_sub(end);
     excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2
 }
 
-/// Returns the total busy time of all GPUs, as recorded and as clamped. `clamped` maps positions of activities to their
-/// clamped ends.
+/// Returns the total busy time of all GPUs twice: with the recorded ends and with the clamped ends of activities.
+/// `clamped` maps the positions of activities to their clamped ends.
 fn busy_times(spans: &[WorkSpan], streams: &Streams, clamped: &IdMap<usize, u64>) -> (u64, u64) {
     let device = |at: u32| streams.key(&spans[at as usize]).0;
     let mut order: Vec<u32> = (0..spans.len() as u32).collect();

@@ -1,9 +1,9 @@
-//! Runs two steps of an analysis in parallel.
+//! Runs two steps of an analysis in parallel, if the run is large.
 
 use std::thread;
 
-/// Minimum number of edges, or of other items that take a few ns each, for which a second thread is started. Starting a
-/// thread takes about 50 us.
+/// Minimum number of edges for which a second thread is started. The same limit applies to other items that take a few
+/// ns each. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
 /// Whether this number of edges justifies a second thread.
@@ -11,7 +11,7 @@ pub(super) fn is_large(edges: usize) -> bool {
     edges >= MIN_LARGE
 }
 
-/// Runs both steps and returns their results. The steps run in parallel if `is_large` is set.
+/// Runs the steps `one` and `other`, and returns their results. The steps run in parallel if `is_large` is true.
 pub(super) fn in_parallel<A, B: Send>(
     is_large: bool,
     one: impl FnOnce() -> A,

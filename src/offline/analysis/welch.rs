@@ -1,19 +1,19 @@
-//! Tests whether the average durations of two runs differ by more than chance, with Welch's t-test, two-sided, at a
-//! significance level of 0.001. The test assumes that durations are independent of each other.
+//! Tests whether the average durations of two runs differ by more than chance. The test is Welch's t-test, two-sided,
+//! at a significance level of 0.001. It assumes that durations are independent of each other.
 
-/// Number, total and spread of a set of durations, which suffice to compare averages.
+/// Number, total and spread of a set of durations. These values suffice to compare averages.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
     pub count: u64,
     /// Total of the durations, in ns.
     pub nanos: u64,
-    /// Sum of the squared differences from the mean.
+    /// Sum of the squared differences between the durations and their mean.
     squares: f64,
 }
 
 impl Durations {
-    /// Adds a duration, by Welford's method, which avoids subtracting large, nearly equal numbers.
+    /// Adds a duration. Welford's method is used, because it avoids the subtraction of large, nearly equal numbers.
     pub fn add(&mut self, nanos: u64) {
         let before = self.mean();
         self.count += 1;
@@ -30,7 +30,7 @@ impl Durations {
         Self { count, nanos, squares }
     }
 
-    /// Adds all durations of `other`. The result is the same as adding each of them with [`Durations::add`].
+    /// Adds all durations of `other`. The result is the same as adding each duration with [`Durations::add`].
     pub fn add_all(&mut self, other: Self) {
         let (count, distance) = (self.count + other.count, self.mean() - other.mean());
         let between = self.count as f64 * other.count as f64 / count.max(1) as f64;
@@ -38,7 +38,7 @@ impl Durations {
         (self.count, self.nanos) = (count, self.nanos.saturating_add(other.nanos));
     }
 
-    /// Adds the durations of two kinds of work. The spread of the result contains only the spread within `self` and
+    /// Joins the durations of two kinds of work. The result contains only the spread within `self` and the spread
     /// within `other`, because the two kinds have different means.
     #[must_use]
     pub fn and(self, other: Self) -> Self {
@@ -49,25 +49,25 @@ impl Durations {
         }
     }
 
-    /// Returns the average, in ns; 0 if there are no durations.
+    /// Returns the average duration in ns, or 0 if there are no durations.
     pub fn mean(self) -> f64 {
         self.nanos as f64 / self.count.max(1) as f64
     }
 
-    /// Returns the variance of the mean.
+    /// Returns the variance of the mean duration.
     fn variance_of_mean(self) -> f64 {
         self.squares / (self.count - 1) as f64 / self.count as f64
     }
 }
 
-/// Result of comparing an average before and after a change.
+/// Result of comparing an average duration before and after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DurationChange {
-    /// The change of the average is statistically significant.
+    /// The change of the average duration is statistically significant.
     Sure,
-    /// The change may be due to chance.
+    /// The change of the average duration may be due to chance.
     Unsure,
-    /// One side has fewer than five durations, too few for a conclusion.
+    /// There are fewer than five durations before or after the change, which are too few for a conclusion.
     TooFew,
     /// The kind of work did not occur before the change.
     New,
@@ -88,12 +88,12 @@ impl DurationChange {
     }
 }
 
-/// Minimum number of durations on each side for a conclusion.
+/// Minimum number of durations before the change, and minimum number of durations after it, for a conclusion.
 const MIN_DURATIONS: u64 = 5;
-/// Two-sided quantile of the normal distribution for a probability of 0.001.
+/// Two-sided quantile of the standard normal distribution for a probability of 0.001.
 const Z_ONE_IN_1000: f64 = 3.2905;
 
-/// Compares `after` with `before`.
+/// Compares the average of the durations `after` with the average of the durations `before`.
 pub fn compare_durations(before: Durations, after: Durations) -> DurationChange {
     match (before.count, after.count) {
         (0, 0) => DurationChange::Unsure,
@@ -105,19 +105,20 @@ pub fn compare_durations(before: Durations, after: Durations) -> DurationChange 
     }
 }
 
-/// Whether the means are farther apart than the t quantile that corresponds to the normal quantile `z`.
+/// Whether the t value of the difference between the means exceeds the t quantile that corresponds to the normal
+/// quantile `z`.
 fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
     let distance = (after.mean() - before.mean()).abs();
     let spread = (before.variance_of_mean() + after.variance_of_mean()).sqrt();
-    // If all durations of each side are equal, every difference is significant.
+    // If the durations do not vary before and after the change, every difference is significant.
     match spread > 0.0 {
         true => distance / spread > critical_t(degrees_of_freedom(before, after), z),
         false => distance > 0.0,
     }
 }
 
-/// Quantile of Student's t that corresponds to the normal quantile `z`, by the Cornish-Fisher expansion. The result is
-/// 5 % too low for 4 degrees of freedom. For 8 or more degrees, the error is at most 0.5 %.
+/// Returns the quantile of Student's t that corresponds to the normal quantile `z`. Uses the Cornish-Fisher expansion.
+/// The result is 5 % too low for 4 degrees of freedom. For 8 or more degrees of freedom, the error is at most 0.5 %.
 fn critical_t(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));
@@ -126,7 +127,7 @@ fn critical_t(freedom: f64, z: f64) -> f64 {
     z + first + second + third
 }
 
-/// Returns the degrees of freedom by the Welch-Satterthwaite equation.
+/// Returns the degrees of freedom of the test, by the Welch-Satterthwaite equation.
 fn degrees_of_freedom(a: Durations, b: Durations) -> f64 {
     let (of_a, of_b) = (a.variance_of_mean(), b.variance_of_mean());
     let parts = of_a.powi(2) / (a.count - 1) as f64 + of_b.powi(2) / (b.count - 1) as f64;
@@ -160,12 +161,12 @@ mod tests {
 
     #[test]
     fn quantiles_of_students_t_match_printed_tables() {
-        // Values from printed tables for p = 0.001, two-sided.
+        // The expected values are from printed tables for p = 0.001, two-sided.
         for (freedom, table) in [(8.0, 5.041), (15.0, 4.073), (30.0, 3.646), (120.0, 3.373)] {
             let found = critical_t(freedom, Z_ONE_IN_1000);
             assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");
         }
-        // Values from printed tables for p = 0.01, two-sided.
+        // The expected values are from printed tables for p = 0.01, two-sided.
         for (freedom, table) in [(8.0, 3.355), (18.0, 2.878), (120.0, 2.617)] {
             let found = critical_t(freedom, 2.5758);
             assert!((found - table).abs() < 0.005 * table, "{freedom}: {found}");

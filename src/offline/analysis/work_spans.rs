@@ -1,5 +1,5 @@
-//! Stores the times, streams and launches of single activities: in about 10 bytes each while rows are read, and in 48
-//! bytes while activities are compared.
+//! Stores the times, streams and launches of single activities. An activity takes about 10 bytes while rows are read,
+//! and 48 bytes while activities are compared.
 
 use super::device_waits::WaitCalls;
 use super::packed_ops::{PackedOp, PackedOps};
@@ -11,14 +11,14 @@ use gpuflame_model::record::{
 };
 use gpuflame_traces::import::LinkReport;
 
-/// Maximum number of launches without an activity to store. With more such launches, idle time can usually not be
-/// explained anyway.
+/// Maximum number of stored launches without an activity. If there are more such launches, idle time can usually not be
+/// explained.
 const MAX_PENDING: usize = 1 << 16;
 
 /// A [`Sink`] that stores the times and streams of activities.
 ///
-/// [`check_stream_order`](super::check_stream_order) compares the activities. [`PlausibleSpans`] are the activities
-/// that findings count.
+/// [`check_stream_order`](super::check_stream_order) compares the activities. [`PlausibleSpans`] contains the
+/// activities that findings count.
 #[derive(Debug)]
 pub struct WorkSpans {
     /// Encoded activities, until [`WorkSpans::unpack`] decodes them.
@@ -26,15 +26,15 @@ pub struct WorkSpans {
     pub(super) spans: Vec<WorkSpan>,
     pub(super) streams: Streams,
     limit: usize,
-    /// Number of activities beyond the limit, which are not stored.
+    /// Number of activities that are not stored because the limit was reached.
     skipped: u64,
-    /// Starts and ends of the activities without usable times. `None` if such activities are not stored.
+    /// Recorded starts and ends of the activities without usable times. `None` if such activities are not stored.
     untimed: Option<Vec<(u64, u64)>>,
-    /// Whether the launch is programmatic, for each launch whose attributes were recorded.
+    /// For each launch whose attributes were recorded, whether the launch is programmatic.
     attributes: IdMap<CorrelationId, bool>,
     /// API calls that waited for GPU work.
     pub(super) waits: WaitCalls,
-    /// Launches without an activity, at most [`MAX_PENDING`].
+    /// Launches without an activity. At most [`MAX_PENDING`] such launches are stored.
     pub(super) pending: Vec<Launched>,
 }
 
@@ -69,8 +69,8 @@ impl Streams {
         self.keys[span.stream() as usize]
     }
 
-    /// Renumbers the streams of `spans` by device, CUDA context and stream, so that their indexes sort as their keys
-    /// do.
+    /// Assigns new indexes to the streams of `spans`, so that the indexes have the same order as the keys (device, CUDA
+    /// context and stream).
     pub(super) fn sort(&mut self, spans: &mut [WorkSpan]) {
         let mut order: Vec<u32> = (0..self.keys.len() as u32).collect();
         order.sort_unstable_by_key(|number| self.keys[*number as usize]);
@@ -86,7 +86,7 @@ impl Streams {
 }
 
 impl WorkSpans {
-    /// Creates a collector that stores at most `limit` activities.
+    /// Creates a sink that stores at most `limit` activities.
     pub fn bounded(limit: usize) -> Self {
         Self {
             packed: PackedOps::default(),
@@ -101,27 +101,27 @@ impl WorkSpans {
         }
     }
 
-    /// Creates a collector that stores all activities, including those without usable times.
+    /// Creates a sink that stores all activities, including activities without usable times.
     pub fn unbounded() -> Self {
         Self { untimed: Some(Vec::new()), ..Self::bounded(usize::MAX) }
     }
 
-    /// Returns the starts and ends of the stored activities, in no particular order. Call this before activities are
-    /// compared.
+    /// Returns the starts and ends of the stored activities, in no particular order. Call this function before
+    /// activities are compared.
     pub(super) fn times(&self) -> impl Iterator<Item = (u64, u64)> {
         let untimed = self.untimed.iter().flatten().copied();
         self.packed.iter().map(|op| (op.start, op.end)).chain(untimed)
     }
 
-    /// Decodes the activities that were added, so that they can be compared.
+    /// Decodes the stored activities, so that they can be compared.
     fn unpack(&mut self) {
         self.spans.reserve_exact(self.packed.len());
         let spans = &mut self.spans;
         self.packed.take_all(|op| spans.push(op.into()));
     }
 
-    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds; other
-    /// formats, such as recordings, have nanoseconds. Returns `None` if there are no times.
+    /// Whether the times are in whole microseconds. This can be true only for text formats. Other formats, such as
+    /// recordings, contain nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&mut self, linked: Option<&LinkReport>) -> Option<bool> {
         self.unpack();
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
@@ -171,7 +171,7 @@ impl Sink for WorkSpans {
     }
 }
 
-/// Times, stream and launch of an activity.
+/// Times, stream and launch of a decoded activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WorkSpan {
     pub(super) start: u64,
@@ -180,7 +180,7 @@ pub(super) struct WorkSpan {
     launch: Launched,
     correlation: CorrelationId,
     pub(super) work: Work,
-    /// Index of the stream, with the flags [`IS_LAUNCHED`] and [`IS_NODE`].
+    /// Index of the stream in [`Streams`], and the flags [`IS_LAUNCHED`] and [`IS_NODE`].
     stream_and_flags: u32,
 }
 
@@ -196,7 +196,7 @@ impl From<PackedOp> for WorkSpan {
     }
 }
 
-/// Bits that hold the index of the stream.
+/// Bits of `stream_and_flags` that contain the index of the stream.
 const STREAM: u32 = u32::MAX >> 2;
 /// Flag for an activity whose launch is known.
 const IS_LAUNCHED: u32 = 1 << 31;
@@ -220,7 +220,7 @@ impl WorkSpan {
         self.stream_and_flags & IS_NODE != 0
     }
 
-    /// Correlation id of the activity.
+    /// Returns the correlation id of the activity.
     pub(super) fn correlation(&self) -> CorrelationId {
         self.correlation
     }
@@ -229,7 +229,7 @@ impl WorkSpan {
         self.stream_and_flags |= IS_NODE;
     }
 
-    /// Index of the stream in [`Streams`].
+    /// Returns the index of the activity's stream in [`Streams`].
     pub(super) fn stream(&self) -> u32 {
         self.stream_and_flags & STREAM
     }
@@ -243,8 +243,8 @@ impl WorkSpan {
     }
 }
 
-/// Activities with plausible durations, sorted by start. If an activity has an implausibly long duration and lasts
-/// beyond the start of later work on its stream, it is cut off at that start.
+/// Activities with plausible durations, sorted by start. If an activity is implausibly long and lasts beyond the start
+/// of later work on its stream, the activity is cut off at that start.
 #[derive(Debug)]
 pub struct PlausibleSpans {
     spans: Vec<WorkSpan>,
@@ -255,7 +255,7 @@ pub struct PlausibleSpans {
 }
 
 impl PlausibleSpans {
-    /// Creates the list from `all`, with implausible activities cut off or removed.
+    /// Creates the list from `all`. Activities with implausible durations are cut off or removed.
     pub fn new(mut all: WorkSpans) -> Self {
         all.unpack();
         let WorkSpans { mut spans, mut streams, skipped, .. } = all;
@@ -291,13 +291,13 @@ impl PlausibleSpans {
         self.stream_of(span).0
     }
 
-    /// Returns the time in ns in which at least one GPU was busy in the steady part of a run. Returns `None` if some
-    /// activities were not stored, or if the duration of an activity is implausible.
+    /// Returns for how many ns at least one GPU was busy in the steady part of a run. Returns `None` if some activities
+    /// were not stored, or if the duration of an activity is implausible.
     pub fn work_time(&self, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|_| true)
     }
 
-    /// Returns the time in ns in which a GPU ran at least one kernel in the steady part of a run. Returns `None` if some
+    /// Returns for how many ns a GPU ran at least one kernel in the steady part of a run. Returns `None` if some
     /// activities were not stored, or if the duration of an activity is implausible.
     pub fn kernel_time(&self, device: DeviceId, steady: Option<SteadyPart>) -> Option<u64> {
         self.union(steady, &|span| {
@@ -305,7 +305,7 @@ impl PlausibleSpans {
         })
     }
 
-    /// Returns the time in ns in which at least one activity that `counts` selects ran in the steady part.
+    /// Returns for how many ns at least one activity that `counts` selects ran in the steady part of a run.
     fn union(&self, steady: Option<SteadyPart>, counts: &dyn Fn(&WorkSpan) -> bool) -> Option<u64> {
         let (begin, end) = steady.map_or((0, u64::MAX), |steady| (steady.begin.0, steady.end.0));
         let (mut nanos, mut until) = (0_u64, begin);
@@ -319,11 +319,11 @@ impl PlausibleSpans {
     }
 }
 
-/// Maximum error in ns of times that are whole microseconds.
+/// Maximum error in ns of times that are rounded to whole microseconds.
 pub(super) const MICROSECOND_NS: u64 = 1000;
 
-/// Whether all times differ by whole microseconds, whatever the offset of the clock. Returns `None` if there are no
-/// activities.
+/// Whether all times differ from each other by whole microseconds. Differences do not depend on the offset of the
+/// clock. Returns `None` if there are no activities.
 fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
     let first = spans.first()?.start;
     Some(spans.iter().all(|span| {

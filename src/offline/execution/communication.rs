@@ -1,23 +1,24 @@
-//! Recognizes the collective or message that a communication kernel executes, by the kernel's name and by the operators
-//! that called it.
+//! Recognizes the collective or message that a communication kernel executes. It is recognized by the kernel's name and
+//! by the operators that launched the kernel.
 
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_traces::execution::Values;
 
 use super::{GpuNode, LinkedTrace};
 
-/// Kind of communication of a GPU node. The codes of collectives are those of Chakra's definition.
+/// Kind of communication of a GPU node. The codes for collectives are defined by Chakra.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Communication {
-    /// A message to another rank.
+    /// A message that is sent to another rank.
     Send,
-    /// A message from another rank.
+    /// A message that is received from another rank.
     Receive,
-    /// A collective, with its `CollectiveCommType` if the names show it.
+    /// A collective, with its `CollectiveCommType` if the names show this type.
     Collective(Option<u64>),
 }
 
-/// Substrings of names, without `_` and `-`, and the matching codes of `CollectiveCommType`.
+/// Substrings of names, each with the matching code of `CollectiveCommType`. The characters `_` and `-` are removed
+/// from names before the search.
 const COLLECTIVES: [(&str, u64); 7] = [
     ("allreduce", 0),
     ("reducescatter", 7),
@@ -28,22 +29,22 @@ const COLLECTIVES: [(&str, u64); 7] = [
     ("reduce", 1),
 ];
 
-/// Returns the communication of a GPU node, its size in bytes, and its process group. Returns `None` if the node does
-/// not communicate.
+/// Returns the kind of communication of a GPU node, its size in bytes, and its process group. Returns `None` if the
+/// node does not communicate.
 pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communication, u64, String)> {
     let work = linked.work(gpu);
     let name = linked.kineto.name(work.name);
     if !is_communication_kernel(name) {
         return None;
     }
-    // The operators around the launch, for example: `nccl:all_to_all` in `record_param_comms` in
+    // Operators that enclose the launch, innermost first. For example: `nccl:all_to_all` in `record_param_comms` in
     // `c10d::alltoall_base_`.
     let callers = callers(linked, gpu.parent);
     let names: Vec<String> =
         callers.iter().map(|at| squeezed(&linked.trace.nodes[*at].name.decode())).collect();
     let kernel = squeezed(name);
-    // All-to-all, send and receive run the same kernel, so only the operators distinguish them. For other collectives,
-    // the kernel's name is the best source.
+    // All-to-all, send and receive run the same kernel, so only the names of operators distinguish them. For other
+    // collectives, the kernel's name is the best evidence.
     let is_point_to_point = kernel.contains("sendrecv");
     let all = names.iter().map(String::as_str);
     let texts: Vec<&str> =
@@ -68,7 +69,7 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
     Some((what, bytes.unwrap_or(0), group.unwrap_or_default()))
 }
 
-/// Returns the operator that launched the work, and up to three of its callers.
+/// Returns the operator that launched the GPU work, and up to three callers of this operator.
 fn callers(linked: &LinkedTrace<'_>, parent: usize) -> Vec<usize> {
     const MAX_CALLERS: usize = 4;
     let next = |at: &usize| linked.trace.nodes[*at].parent;
@@ -80,8 +81,8 @@ fn squeezed(name: &str) -> String {
     name.chars().filter(|c| !matches!(c, '_' | '-')).collect::<String>().to_lowercase()
 }
 
-/// Returns the total size in bytes of the tensors among the values. A tensor is a list of its id, storage id, offset,
-/// number of elements, bytes per element, and device.
+/// Returns the total size in bytes of the tensors among the values. A tensor is given as a list of six fields: id,
+/// storage id, offset, number of elements, bytes per element, and device.
 pub fn tensor_bytes(values: &Values<'_>) -> u64 {
     let mut bytes = 0_u64;
     for list in values.values.split('[').skip(1) {

@@ -1,5 +1,5 @@
-//! Finds dependencies between operators and GPU work, in addition to the dependencies between callers and the operators
-//! that they called.
+//! Finds the dependencies between operators and GPU work. The dependencies between callers and the operators that they
+//! called are already known.
 //!
 //! | from | to | known from |
 //! |---|---|---|
@@ -17,28 +17,28 @@ use super::order::Order;
 use super::pairing::Pairs;
 use gpuflame_traces::execution::{ExecutionTrace, HostCall, Kineto, Work};
 
-/// Minimum pause of a thread in ns after which its next operator is assumed to depend on another thread. Chakra's
-/// linker uses the same limit.
+/// Minimum pause of a thread in ns. After such a pause, the thread's next operator is assumed to depend on another
+/// thread. Chakra's linker uses the same limit.
 const MIN_PAUSE_NS: i64 = 1_000_000;
 /// Tolerance in ns for times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
-/// Maximum number of launches before or after a wait that are searched for the awaited work.
+/// Maximum number of launches before or after a wait that are examined to find the awaited work.
 const MAX_LAUNCHES: usize = 4096;
-/// Maximum number of earlier operations that are searched for one that has ended.
+/// Maximum number of earlier operations that are examined to find an operation that has ended.
 const MAX_OVERLAPS: usize = 256;
 
-/// Dependencies of each node of the graph, given as indexes of the nodes that come first.
+/// Dependencies of each node of the graph. A dependency is given as the index of the node that comes first.
 #[derive(Debug, Default)]
 pub struct Dependencies {
-    /// Previous operator of the thread.
+    /// For each operator, the previous operator of the same thread.
     pub thread: Vec<Option<u32>>,
-    /// Last operator of another thread, for the first operator after a pause.
+    /// For each first operator after a pause of its thread, the last operator of another thread.
     pub inter_thread: Vec<Option<u32>>,
-    /// GPU work that the thread waited for before it ran the operator.
+    /// For each operator, the GPU work for which the thread waited before it ran the operator.
     pub host_waits: Vec<Vec<u32>>,
-    /// Previous operation on the stream.
+    /// For each GPU operation, the previous operation on the same stream.
     pub stream: Vec<Option<u32>>,
-    /// GPU work on other streams that the stream waited for.
+    /// For each GPU operation, the GPU work on other streams for which its stream waited.
     pub stream_waits: Vec<Vec<u32>>,
     /// Number of dependencies that were omitted because the times contradict them.
     pub contradicted: u64,
@@ -55,7 +55,7 @@ pub(super) struct Graph<'a> {
 }
 
 impl Graph<'_> {
-    /// Finds all dependencies. `calls` contains the call that launched each GPU operation.
+    /// Finds all dependencies. `calls` contains for each GPU operation the call that launched it.
     pub(super) fn dependencies(&self, calls: &[Option<usize>]) -> Dependencies {
         let count = self.trace.nodes.len() + self.gpu.len();
         let mut found = Dependencies {
@@ -113,10 +113,11 @@ impl Graph<'_> {
             let mut is_first = false;
             for &op in ops {
                 let HostOpTimes { start, end: own_end, thread } = self.times(op);
-                // After a slice that is not in the execution trace, the pause belongs to the next slice.
+                // If the operator after the pause is not in the execution trace, the pause counts for the next operator
+                // that is in it.
                 is_first |= end == i64::MIN || start.saturating_sub(end) > MIN_PAUSE_NS;
-                // A range that waits for another thread stays open, so the pause is measured between the operators
-                // inside the range.
+                // The pause is measured between operators inside a range, because a range that waits for another thread
+                // stays open.
                 end = own_end;
                 let Some(node) = self.node(op) else { continue };
                 if let Some(previous) = previous.filter(|previous| self.check(*previous, node, found)) {
@@ -145,16 +146,16 @@ impl Graph<'_> {
         all
     }
 
-    /// Returns the node that began last on a thread other than `thread`, before `time`.
+    /// Returns the node that began last before `time` on a thread other than `thread`.
     fn last_of_another_thread(&self, starts: &[u32], time: i64, thread: u32) -> Option<u32> {
         let end = starts.partition_point(|op| self.kineto.ops[*op as usize].start < time);
         let is_other = |op: &&u32| self.kineto.ops[**op as usize].thread != thread;
         starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
     }
 
-    /// Adds a dependency from each GPU operation to the last operation on its stream that had ended when it began. The
-    /// previous operation may still run, because nodes of a graph overlap on one stream. Operations on an unknown
-    /// stream get no such dependency.
+    /// Makes each GPU operation depend on the last operation on its stream that had ended when it began. The previous
+    /// operation may still have run at this time, because nodes of a graph can overlap on one stream. An operation on
+    /// an unknown stream gets no such dependency.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
@@ -185,8 +186,8 @@ impl Graph<'_> {
         }
     }
 
-    /// For each wait of a stream, adds a dependency of the first operation launched after the waiting call on the last
-    /// operation launched before the call that recorded the event.
+    /// Adds the recorded waits of streams. For each wait, the first operation launched after the waiting call depends
+    /// on the last operation launched before the call that recorded the CUDA event.
     fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let calls: HashMap<u64, &HostCall> =
             self.own_calls().filter_map(|call| Some((call.correlation?, call))).collect();
@@ -201,9 +202,9 @@ impl Graph<'_> {
         }
     }
 
-    /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches around
-    /// it: the thread's next launch waited for the last earlier launch on another stream. A wait is omitted if the
-    /// times contradict it.
+    /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches before
+    /// and after the wait. The thread's next launch is assumed to have waited for the last earlier launch on another
+    /// stream. A wait is omitted if the times contradict it.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
         for call in self.own_calls() {
             if !matches!(
@@ -227,7 +228,7 @@ impl Graph<'_> {
         }
     }
 
-    /// Makes the next operator of a thread depend on the work that the thread's call waited for.
+    /// Makes the next operator of a thread depend on the GPU work for which the thread's call waited.
     fn add_host_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let streams: HashMap<u64, u32> =
             self.kineto.waits.iter().filter_map(|wait| Some((wait.correlation?, wait.stream?))).collect();
@@ -235,7 +236,7 @@ impl Graph<'_> {
             let Some(waits_for_all) = waits_for_all(self.kineto.name(call.name)) else { continue };
             let Some(next) = self.next_op(call) else { continue };
             let stream = call.correlation.and_then(|id| streams.get(&id).copied()).filter(|_| !waits_for_all);
-            // If the stream is unknown, only work that ended during the call is assumed to be the awaited work.
+            // If the stream is unknown, only work that ended during the call counts as awaited work.
             let is_known = waits_for_all || stream.is_some();
             let ended = launches
                 .before(call.start)
@@ -265,8 +266,8 @@ struct HostOpTimes {
     thread: u32,
 }
 
-/// Returns true if a call with this name waits for all work, false if it waits for one stream or event, and `None` for
-/// other calls.
+/// Returns whether a call with this name waits for all GPU work (true) or for one stream or CUDA event (false). Returns
+/// `None` if the call does not wait.
 fn waits_for_all(name: &str) -> Option<bool> {
     match name {
         "cudaDeviceSynchronize" | "hipDeviceSynchronize" | "cuCtxSynchronize" => Some(true),
@@ -280,7 +281,7 @@ fn waits_for_all(name: &str) -> Option<bool> {
     }
 }
 
-/// Call that launched the work of a GPU node.
+/// Launch of a GPU node's work by a call.
 #[derive(Clone, Copy, Debug)]
 struct Launch {
     time: i64,
@@ -290,7 +291,7 @@ struct Launch {
     stream: Option<u32>,
 }
 
-/// Launches in order of time.
+/// All launches, sorted by time.
 struct Launches {
     all: Vec<Launch>,
 }
@@ -314,7 +315,7 @@ impl Launches {
         Self { all }
     }
 
-    /// Returns the last launches before `time`, starting with the latest.
+    /// Returns the last launches before `time`, starting with the latest launch.
     fn before(&self, time: i64) -> impl Iterator<Item = &Launch> {
         let end = self.all.partition_point(|launch| launch.time < time);
         self.all[..end].iter().rev().take(MAX_LAUNCHES)

@@ -5,8 +5,9 @@
 //! ET node --rf_id--> operator of Kineto --encloses--> call --correlation--> GPU work
 //! ```
 //!
-//! Nodes of the graph are numbered: first the nodes of the execution trace in their order, then the GPU operations in
-//! order of time. Every dependency leads from a node to one that comes earlier in `order`, so the graph has no cycles.
+//! Each node of the graph has an index. The nodes of the execution trace come first, in their own order, followed by
+//! the GPU operations in order of time. In a dependency, the node that comes first is also earlier in `order`, so the
+//! graph has no cycles.
 
 mod communication;
 mod dependencies;
@@ -35,26 +36,26 @@ pub struct LinkedTrace<'a> {
     pub trace: &'a ExecutionTrace<'a>,
     /// The Kineto timeline of the run.
     pub kineto: &'a Kineto,
-    /// Times of each node of the execution trace; `None` if Kineto has no operator for the node.
+    /// Times of each node of the execution trace, or `None` if Kineto has no operator for the node.
     pub host: Vec<Option<HostTimes>>,
-    /// GPU operations as nodes below the operators that launched them, in order of time.
+    /// GPU operations in order of time. Each GPU operation is a node below the operator that launched it.
     pub gpu: Vec<GpuNode>,
-    /// Dependencies between nodes.
+    /// Dependencies between the nodes of the graph.
     pub dependencies: Dependencies,
-    /// Indexes of all nodes of the graph. Every node comes after the nodes that it depends on.
+    /// Indexes of all nodes of the graph. Every node comes after the nodes on which it depends.
     pub order: Vec<u32>,
     /// Numbers of linked and unlinked operators and GPU operations.
     pub coverage: Coverage,
 }
 
-/// Times of an operator, in ns.
+/// Times of an operator on the host, in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTimes {
-    /// Start in ns, on the timeline's clock.
+    /// Start of the operator in ns, on the timeline's clock.
     pub start: i64,
-    /// Total time from start to end, in ns.
+    /// Total time from the operator's start to its end, in ns.
     pub inclusive: u64,
-    /// Time in ns that was not spent in operators that this operator called.
+    /// Time in ns that the operator spent outside of the operators that it called.
     pub exclusive: u64,
 }
 
@@ -74,10 +75,11 @@ pub struct GpuNode {
 /// Method by which nodes were paired with operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairedBy {
-    /// By `rf_id` of the node and `Record function id` of the operator.
+    /// Pairs were found by equal ids: `rf_id` of the node and `Record function id` of the operator.
     #[default]
     RecordFunction,
-    /// By the order of the operators' names on each thread, because the timeline has no `Record function id`.
+    /// Pairs were found by the order of the operators' names on each thread, because the timeline has no `Record
+    /// function id`.
     NameOrder,
 }
 
@@ -86,7 +88,7 @@ pub enum PairedBy {
 pub struct Coverage {
     /// Method by which operators were paired.
     pub paired_by: PairedBy,
-    /// Number of positions in the timeline at which the execution trace fits; greater than 1 only for
+    /// Number of positions in the timeline at which the execution trace fits. The number is greater than 1 only for
     /// [`PairedBy::NameOrder`].
     pub fitting_places: u64,
     /// Number of nodes that are not paired because the operator with the same id has another name.
@@ -140,7 +142,7 @@ impl LinkedTrace<'_> {
     }
 }
 
-/// Joins an execution trace and a timeline.
+/// Joins an execution trace with a timeline of the same run.
 ///
 /// # Errors
 /// `Format` if the timeline has no operators, or if the files do not belong to the same run.
@@ -181,7 +183,7 @@ pub fn link<'a>(trace: &'a ExecutionTrace<'a>, kineto: &'a Kineto) -> Result<Lin
     Ok(LinkedTrace { trace, kineto, host, gpu, dependencies, order: order.sorted(), coverage })
 }
 
-/// The sum saturates, because damaged files may contain durations of centuries.
+/// Returns the sum of durations. The sum saturates, because damaged files may contain durations of centuries.
 fn saturating_sum(nanos: impl Iterator<Item = u64>) -> u64 {
     nanos.fold(0, u64::saturating_add)
 }

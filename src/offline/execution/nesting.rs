@@ -9,7 +9,7 @@ use gpuflame_traces::execution::Kineto;
 /// Tolerance in ns for times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
 
-/// Nesting of operators and calls, derived from their times.
+/// Nesting of operators and calls, derived from their start and end times.
 #[derive(Debug, Default)]
 pub(super) struct Nesting {
     /// Operator that encloses each operator, if any.
@@ -18,7 +18,7 @@ pub(super) struct Nesting {
     pub(super) call_ops: Vec<Option<usize>>,
     /// Time in ns that each operator spent outside of the operators that it called.
     pub(super) exclusive: Vec<u64>,
-    /// Operators of each thread, sorted by start. Enclosing operators come before the operators inside.
+    /// Operators of each thread, sorted by start. An enclosing operator comes before the operators inside it.
     pub(super) threads: Vec<Vec<usize>>,
 }
 
@@ -75,15 +75,15 @@ impl Nesting {
         }
     }
 
-    /// Corrects the operator of each call by the call's External id, if that operator was open at the call. Without the
-    /// External id, a call could get the wrong operator if one operator ends and another starts in the same
-    /// microsecond.
+    /// Corrects the operator of each call by the call's External id, if the operator with this id was open at the time
+    /// of the call. If one operator ends and another operator starts in the same microsecond, the times alone could
+    /// give the wrong operator.
     fn trust_external_ids(&mut self, kineto: &Kineto, slack: i64) {
         // Kineto before 2024 writes the correlation id instead of the call's External id.
         if kineto.calls.iter().all(|call| call.external.is_none() || call.external == call.correlation) {
             return;
         }
-        // Each process assigns its own ids, so ids are unique only among its threads.
+        // Each process assigns its own External ids, so the ids are unique only among the threads of a process.
         let ops = kineto.ops.iter().enumerate();
         let ops: HashMap<(u32, u64), usize> =
             ops.filter_map(|(at, op)| Some(((op.thread, op.external?), at))).collect();
@@ -106,8 +106,8 @@ fn times(kineto: &Kineto, slice: Slice) -> (i64, i64) {
     }
 }
 
-/// Returns the slices of each thread, sorted by start. If several slices start together, the longest comes first,
-/// because it encloses the others, and operators come before calls.
+/// Returns the slices of each thread, sorted by start. If several slices start at the same time, the longest slice
+/// comes first, because it encloses the other slices. Operators come before calls.
 fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(Slice::Op(at)));
@@ -117,7 +117,7 @@ fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
         .enumerate()
         .for_each(|(at, call)| threads[call.thread as usize].push(Slice::Call(at)));
     // External ids and Record function ids are assigned in the order in which operators begin, so a caller has a
-    // smaller id.
+    // smaller id than the operators that it called.
     let begun = |slice: Slice| match slice {
         Slice::Op(at) => (kineto.ops[at].external.unwrap_or(0), kineto.ops[at].record_function.unwrap_or(0)),
         Slice::Call(_) => (u64::MAX, u64::MAX),

@@ -1,10 +1,10 @@
-//! Defines a total order of the nodes: by time, with callers before the nodes that they called. A dependency is kept
-//! only if it agrees with this order, so dependencies cannot form a cycle.
+//! Defines a total order of the nodes. Nodes are sorted by time, but callers come before the nodes that they called. A
+//! dependency is kept only if it agrees with this order, so dependencies cannot form a cycle.
 
 use super::{GpuNode, HostTimes};
 use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 
-/// Sort key of every node, including GPU nodes.
+/// Sort keys of all nodes, including GPU nodes.
 #[derive(Debug)]
 pub(super) struct Order {
     keys: Vec<(i64, u32)>,
@@ -18,8 +18,8 @@ impl Order {
         gpu: &[GpuNode],
     ) -> Self {
         let callers_first = callers_first(trace, host);
-        // A node without times gets the time of its caller. No node comes before its caller, even if its recorded time
-        // is earlier.
+        // A node without times gets the time of its caller. A node comes after its caller even if the node's recorded
+        // time is earlier.
         let mut keys = vec![(i64::MIN, 0); trace.nodes.len()];
         for (at, &node) in callers_first.iter().enumerate() {
             let caller = trace.nodes[node].parent.map_or(i64::MIN, |parent| keys[parent].0);
@@ -33,20 +33,21 @@ impl Order {
         Self { keys }
     }
 
-    /// Returns the indexes of all nodes in this order.
+    /// Returns the indexes of all nodes, sorted by this order.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = (0..self.keys.len() as u32).collect();
         nodes.sort_by_key(|node| self.keys[*node as usize]);
         nodes
     }
 
-    /// Whether node `first` comes before node `second`.
+    /// Whether node `first` comes before node `second` in this order.
     pub(super) fn is_before(&self, first: u32, second: u32) -> bool {
         self.keys[first as usize] < self.keys[second as usize]
     }
 }
 
-/// Returns all nodes. Each node comes before the nodes that it called, and the called nodes are in order of time.
+/// Returns all nodes of the execution trace. Each node comes before the nodes that it called, and the called nodes are
+/// sorted by time.
 fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<usize> {
     let mut called = vec![Vec::new(); trace.nodes.len()];
     let mut open = Vec::new();
@@ -57,7 +58,7 @@ fn callers_first(trace: &ExecutionTrace<'_>, host: &[Option<HostTimes>]) -> Vec<
         }
     }
     let key = |at: &usize| (host[*at].map(|times| times.start), trace.nodes[*at].rf_id, trace.nodes[*at].id);
-    // The sort is in reverse order, because nodes are taken from the end.
+    // The sort is in reverse order, because nodes are removed from the end of the list.
     let sort = |nodes: &mut Vec<usize>| nodes.sort_by_key(|at| std::cmp::Reverse(key(at)));
     sort(&mut open);
     let mut order = Vec::with_capacity(trace.nodes.len());

@@ -1,6 +1,6 @@
-//! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id of the operator's
-//! execution. If the timeline was recorded before PyTorch wrote these ids, pairs are found by the order of names on
-//! each thread.
+//! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id that PyTorch gives
+//! to each execution of an operator. Old versions of PyTorch did not write these ids to timelines. In this case, pairs
+//! are found by the order of names on each thread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,21 +11,21 @@ use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 /// Pairs of execution trace nodes and timeline operators.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// Position in [`Kineto::ops`] of the operator of each node.
+    /// For each node, the position of its operator in [`Kineto::ops`].
     pub(super) op_of_node: Vec<Option<usize>>,
-    /// Position of the node of each operator.
+    /// For each operator, the position of its node in the execution trace.
     pub(super) node_of_op: Vec<Option<usize>>,
     pub(super) paired_by: PairedBy,
     pub(super) fitting_places: u64,
     /// Number of nodes that are not paired because the operator with the same id has another name.
     pub(super) other_names: u64,
-    /// Whether each thread of the timeline belongs to the process of the execution trace. Ids are unique only within a
-    /// process.
+    /// For each thread of the timeline, whether it belongs to the process of the execution trace. This is needed
+    /// because ids are unique only within a process.
     pub(super) own_threads: Vec<bool>,
 }
 
-/// Maximum percentage of operators with the same id but another name. Two files of the same run have no such operators;
-/// the limit tolerates names that a profiler changes.
+/// Maximum percentage of operators that have the same id but another name in the two files. Two files of the same run
+/// normally have no such operators, but the limit tolerates names that a profiler changes.
 const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
@@ -83,7 +83,7 @@ impl Pairs {
                  runs, or of different parts of one run; record both in the same window",
             ));
         }
-        // Ids are unique only within a process, so traces of two different runs contain the same ids, but with
+        // Ids are unique only within a process. So the traces of two different runs contain the same ids, but with
         // different names.
         if pairs.other_names * 100 > found * MAX_OTHER_NAMES_PERCENT {
             let same = found - pairs.other_names;
@@ -99,8 +99,8 @@ impl Pairs {
         let mut pairs = Self { paired_by: PairedBy::NameOrder, ..Self::none(trace, kineto) };
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
         let mut threads = threads_of_ops(kineto, &pairs.own_threads);
-        // The thread that began first determines the position in the timeline. Other threads must fit after this
-        // position.
+        // The thread of the execution trace that began first determines the position in the timeline. All other threads
+        // must fit after this position.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =
@@ -127,7 +127,7 @@ impl Pairs {
     }
 }
 
-/// Position in a timeline thread at which the operators of an execution trace thread fit.
+/// Position in a thread of the timeline at which the operators of an execution trace thread fit.
 struct Fit<'a> {
     ops: &'a [usize],
     start: i64,
@@ -135,7 +135,7 @@ struct Fit<'a> {
 }
 
 impl<'a> Fit<'a> {
-    /// Finds the first position that does not begin before `from`, and counts all positions.
+    /// Finds the first fitting position that does not begin before `from`, and counts all fitting positions.
     fn find(names: &[u32], ops: &'a [usize], kineto: &Kineto, from: i64) -> Option<Self> {
         let mut first = None;
         let mut places = 0;
@@ -150,8 +150,8 @@ impl<'a> Fit<'a> {
     }
 }
 
-/// Returns all positions at which `names` occurs in `all`. Uses the algorithm of Knuth, Morris and Pratt, which takes
-/// linear time even if a loop repeats the same names.
+/// Returns all positions at which the sequence `names` occurs in `all`. Uses the algorithm of Knuth, Morris and Pratt,
+/// which takes linear time even if a program's loop repeats the same names.
 fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize> {
     let mut fallback = vec![0; names.len()];
     let mut length = 0;
@@ -175,14 +175,15 @@ fn positions<T>(names: &[u32], all: &[T], name: impl Fn(&T) -> u32) -> Vec<usize
     found
 }
 
-/// Returns the operators of each thread of the execution trace's process, in the order in which they began.
+/// Returns the timeline's operators for each thread in the process of the execution trace, in the order in which the
+/// operators began.
 fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
     threads.retain(|ops| ops.first().is_some_and(|op| own_threads[kineto.ops[*op].thread as usize]));
     for ops in &mut threads {
-        // External ids are assigned in the order in which operators begin. Times in whole microseconds are too coarse
-        // to order operators.
+        // External ids are assigned in the order in which operators begin. Times are used only if External ids are
+        // missing, because times in whole microseconds are too coarse to order operators.
         match ops.iter().all(|at| kineto.ops[*at].external.is_some()) {
             true => ops.sort_by_key(|at| kineto.ops[*at].external),
             false => ops.sort_by_key(|at| (kineto.ops[*at].start, std::cmp::Reverse(kineto.ops[*at].end))),
@@ -191,8 +192,8 @@ fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     threads
 }
 
-/// Returns the nodes of each thread, in the order in which they began. The threads are in the order in which they
-/// began.
+/// Returns the nodes of each execution trace thread, in the order in which the nodes began. The threads are sorted by
+/// the begin of their first node.
 fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     let mut threads: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (at, node) in trace.nodes.iter().enumerate().filter(|(_, node)| node.rf_id.is_some()) {
@@ -204,15 +205,15 @@ fn threads_of_nodes(trace: &ExecutionTrace<'_>) -> Vec<Vec<usize>> {
     threads
 }
 
-/// Returns for each timeline thread whether it belongs to the process of the execution trace. If the file names no
-/// process, all threads belong to it.
+/// For each timeline thread, returns whether it belongs to the process of the execution trace. If a file does not name
+/// the process, the thread counts as belonging to it.
 fn own_threads(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Vec<bool> {
     let own = trace.header.pid.to_string();
     let is_own = |process: &str| trace.header.pid == 0 || process.is_empty() || process == own;
     kineto.threads.iter().map(|(process, _)| is_own(process)).collect()
 }
 
-/// Returns an error if the files belong to different processes.
+/// Returns an error if the execution trace and the timeline belong to different processes.
 fn check_processes(trace: &ExecutionTrace<'_>, kineto: &Kineto) -> Result<()> {
     let own = trace.header.pid.to_string();
     let mut processes: Vec<&str> =

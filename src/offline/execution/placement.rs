@@ -9,26 +9,27 @@ use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 /// Kind of a GPU node's parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The operator or range that launched the work.
+    /// The parent is the operator or range that launched the work.
     Operator,
-    /// The root of the thread that launched the work, or of the process, because no operator launched the work.
+    /// The parent is the root of the thread that launched the work, or the root of the process, because no operator
+    /// launched the work.
     Root,
 }
 
 /// Reason why GPU work is not linked to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlinked {
-    /// The work was launched by an operator that is not in the execution trace, or before its first or after its last
-    /// operator. The work is not in the output.
+    /// The work was launched by an operator that is not in the execution trace, or it was launched before the first or
+    /// after the last operator in the execution trace. Such work is not in the output.
     Outside,
-    /// The call that launched the work is not inside an operator. The work is placed below the root of its thread.
+    /// The call that launched the work is not inside an operator. Such work is placed below the root of its thread.
     InNoOperator,
-    /// The timeline has no call with the work's correlation id. The work is placed below the root of the process.
+    /// The timeline has no call with the work's correlation id. Such work is placed below the root of the process.
     NoCall,
 }
 
 impl Unlinked {
-    /// All reasons, in the order of tables.
+    /// All reasons, in the order of the rows in tables.
     pub const ALL: [Self; 3] = [Self::Outside, Self::InNoOperator, Self::NoCall];
 
     /// Returns the reason as a phrase for tables.
@@ -46,11 +47,11 @@ impl Unlinked {
 pub(super) struct Placements {
     /// GPU operations in order of time, as (operation, its parent, kind of the parent).
     pub(super) placed: Vec<(usize, usize, Place)>,
-    /// Call that launched each GPU operation.
+    /// For each GPU operation, the call that launched it.
     pub(super) calls: Vec<Option<usize>>,
-    /// Number of GPU operations that calls of several processes may have launched.
+    /// Number of GPU operations for which calls of several processes may be the launch.
     pub(super) ambiguous: u64,
-    /// Number of GPU operations for each reason.
+    /// Number of unlinked GPU operations for each reason.
     pub(super) unlinked: [u64; Unlinked::ALL.len()],
 }
 
@@ -89,15 +90,16 @@ struct Finder<'a> {
     kineto: &'a Kineto,
     pairs: &'a Pairs,
     nesting: &'a Nesting,
-    /// Correlation ids and their calls, sorted. In a file of several processes, an id may occur several times.
+    /// Pairs of a correlation id and its call, sorted. If the file contains several processes, an id may occur several
+    /// times.
     calls: Vec<(u64, usize)>,
-    /// Operators of the own process, keyed by External id. The map is empty if the External ids of GPU work do not
-    /// refer to operators.
+    /// Operators in the process of the execution trace, keyed by External id. The map is empty if the External ids of
+    /// GPU work do not refer to operators.
     ops: HashMap<u64, usize>,
-    /// Root node of each thread in the timeline.
+    /// For each thread in the timeline, its root node.
     thread_roots: Vec<Option<usize>>,
     root: usize,
-    /// Start of the first operator of the execution trace, and end of its last operator.
+    /// Start of the first operator and end of the last operator in the execution trace.
     window: (i64, i64),
     /// Whether the execution trace contains every outermost operator of the process.
     is_whole: bool,
@@ -143,7 +145,7 @@ impl<'a> Finder<'a> {
         if same().all(|call| process(&call) == process(&first)) {
             return (Some(first), false);
         }
-        // Work begins after its call, so the latest call before the work is the most likely one.
+        // Work begins after its launch call, so the latest call before the work is most likely the launch.
         let before: Vec<usize> = same().filter(|call| self.kineto.calls[*call].start <= work.start).collect();
         let processes: BTreeSet<&str> = before.iter().map(process).collect();
         let last = before.iter().rev().max_by_key(|call| self.kineto.calls[**call].start);
@@ -157,7 +159,7 @@ impl<'a> Finder<'a> {
             if let Some(node) = named.and_then(|op| self.node_around(*op)) {
                 return (Some((node, Place::Operator)), None);
             }
-            // Work without a call was launched before the recording began, unless the profiler lost the call.
+            // If work has no call, it was launched before the recording began, or the profiler lost the call.
             let is_inside = self.is_whole || self.kineto.work[work].start >= self.window.0;
             return (is_inside.then_some((self.root, Place::Root)), Some(Unlinked::NoCall));
         };
@@ -177,7 +179,7 @@ impl<'a> Finder<'a> {
         (Some((root, Place::Root)), Some(Unlinked::InNoOperator))
     }
 
-    /// Returns the node of the innermost operator that encloses `op` (or is `op`) and is in the execution trace.
+    /// Returns the node for `op`, or for the innermost operator around `op` that is in the execution trace.
     fn node_around(&self, op: usize) -> Option<usize> {
         let mut around = Some(op);
         while let Some(op) = around {
@@ -190,7 +192,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Returns the root of the process. A node whose caller was lost has no parent either, but it has an `rf_id` because it
+/// Returns the root of the process. A node whose caller was lost also has no parent, but it has an `rf_id`, because it
 /// was executed.
 fn process_root(trace: &ExecutionTrace<'_>) -> usize {
     let nodes = || trace.nodes.iter();
@@ -209,7 +211,7 @@ fn thread_roots(trace: &ExecutionTrace<'_>, kineto: &Kineto, pairs: &Pairs) -> V
             while let Some(parent) = trace.nodes[at].parent {
                 (below, at) = (at, parent);
             }
-            // A root node was not executed, so it has no `rf_id`.
+            // A root node has no `rf_id`, because it was not executed.
             *root = Some(below).filter(|one| trace.nodes[*one].rf_id.is_none());
         }
     }

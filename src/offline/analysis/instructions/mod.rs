@@ -108,7 +108,7 @@ pub struct IssuingCall {
 /// Fields that exist only for some kinds of instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InstructionDetail<'a> {
-    /// GPU work that has a row.
+    /// GPU work that was recorded in a row.
     Work {
         /// Row of the GPU work.
         activity: Activity,
@@ -137,14 +137,14 @@ pub enum InstructionDetail<'a> {
     Launch,
     /// An event record, or a wait of a stream for a CUDA event.
     Event {
-        /// Id of the CUDA event, as the tracer gives it.
+        /// Id of the CUDA event, as recorded by the tracer.
         event: Option<EventId>,
     },
     /// The host waits for GPU work or for another thread.
     Synchronize {
         /// Kind of object for which the host waits, or `None` if it is unknown.
         waits_for: Option<SyncKind>,
-        /// Id of the CUDA event, as the tracer gives it.
+        /// Id of the CUDA event, as recorded by the tracer.
         event: Option<EventId>,
         /// Return code of the call. The code 0 means that the awaited work was done.
         result: u32,

@@ -1,4 +1,4 @@
-//! Checks that the replay of every run has to pass.
+//! Checks that the replay of every run must pass.
 
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
 
@@ -7,19 +7,19 @@ use super::super::critical_path::is_node;
 use super::super::states::StreamKey;
 use super::{Replay, Schedule};
 
-/// Results of the checks.
+/// Results of the checks of a replay without edits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayCheck {
-    /// Number of moments.
+    /// Number of moments in the run.
     pub moments: u64,
-    /// Number of moments whose replayed time differs from the recorded one.
+    /// Number of moments whose replayed time differs from the recorded time.
     pub different: u64,
-    /// Maximum difference between a replayed and a recorded time, in ns.
+    /// Maximum difference in ns between the replayed time and the recorded time of a moment.
     pub largest_ns: u64,
-    /// Whether a replay in another topological order gives the same times.
+    /// Whether a replay that visits the moments in another topological order gives the same times.
     pub any_order: bool,
-    /// Number of operations that begin before the previous operation on the stream has ended, without a programmatic
-    /// launch or a graph.
+    /// Number of operations that begin before the previous operation on their stream has ended, although neither a
+    /// programmatic launch nor a graph allows this overlap.
     pub overlaps: u64,
     /// Whether busy time and idle time of every stream add up to the duration of the window.
     pub adds_up: bool,
@@ -49,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the times from a replay in another topological order: the next moment is always the possible one with
-    /// the highest position.
+    /// Returns the times from a replay that visits the moments in another topological order. Of all moments that can
+    /// come next, the moment with the highest position is visited.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();
@@ -76,7 +76,8 @@ impl Replay<'_> {
         times
     }
 
-    /// Returns the work on each stream in issue order, as (whether it may overlap the previous operation, start, end).
+    /// Returns the operations on each stream in issue order. Each operation is given as (whether it may overlap the
+    /// previous operation, start, end).
     fn streams(&self, schedule: &Schedule) -> BTreeMap<StreamKey, Vec<(bool, u64, u64)>> {
         let programmatic: HashSet<u32> = self
             .edges()

@@ -1,4 +1,4 @@
-//! The edges of an edited run.
+//! Edges of the dependency graph after edits of a run.
 
 use super::super::critical_path::EdgesView;
 use super::super::critical_path::graph::Edge;
@@ -7,21 +7,21 @@ use super::{Edit, Replay};
 /// Edges of an edited run, sorted by `to`.
 #[derive(Debug)]
 pub(super) enum EditedEdges {
-    /// The edges of the recorded run, with these lags instead of their own.
+    /// The edges of the recorded run, but with these lags instead of the recorded lags.
     Lags(Vec<u64>),
     /// Edges that differ from the edges of the recorded run.
     Own(Vec<Edge>),
 }
 
-/// Edges whose lags can be changed.
+/// Edges of a run whose lags can be changed.
 pub(super) enum LagsMut<'a> {
     Edges(&'a mut [Edge]),
-    /// Edges, and the lags that replace their own lags.
+    /// Edges, and the lags that replace the lags of these edges.
     Lags(&'a [Edge], &'a mut [u64]),
 }
 
 impl LagsMut<'_> {
-    /// Calls `change` with each edge. `change` may change only the lag.
+    /// Calls `change` with each edge. `change` may change only the lag of the edge.
     pub(super) fn each(&mut self, mut change: impl FnMut(&mut Edge)) {
         match self {
             Self::Edges(edges) => edges.iter_mut().for_each(change),

@@ -9,10 +9,10 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Maximum duration in ns of host code between two launches that one graph replaces, and maximum duration of a launch
-/// call in such a graph. Launching from Python takes up to a few hundred microseconds. If a time is longer, the program
-/// does something that a graph does not save, for example loading data or modules. The findings about lost time call
-/// such a time a pause.
+/// Maximum duration in ns of host code between two launches that one graph replaces. It is also the maximum duration of
+/// each replaced launch call. A launch from Python takes up to a few hundred microseconds. If the duration is longer,
+/// the program also does work that a graph does not save, for example loading data or modules. The findings about lost
+/// time call such a duration a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
 /// Set of selected instructions or calls, given by index.
@@ -25,7 +25,7 @@ impl Selection {
         Self((0..count as u32).map(is_selected).collect())
     }
 
-    /// Whether an index is selected.
+    /// Whether the index `number` is selected.
     pub fn has(&self, number: u32) -> bool {
         self.0.get(number as usize).copied().unwrap_or(false)
     }
@@ -36,37 +36,37 @@ impl Selection {
     }
 }
 
-/// A change to the run, whose effect is predicted.
+/// A change to a run. A replay predicts the effect of the change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Edit {
-    /// The durations of the selected work are multiplied by a factor.
+    /// The durations of the selected GPU work are multiplied by a factor.
     Scale {
         /// Selected instructions.
         work: Selection,
         /// Factor for the durations.
         factor: f64,
     },
-    /// The selected work is removed. A call is removed too if all its work is selected.
+    /// The selected GPU work is removed. A launch call is removed too if all work that it launched is selected.
     Remove {
         /// Selected instructions.
         work: Selection,
     },
-    /// Each call that launches work and does not wait takes this time, in ns.
+    /// Each call that launches GPU work and does not wait takes this many ns.
     LaunchNanos(u64),
-    /// Consecutive launches of a thread without a wait between them become one graph launch. Bounds are times in ns
-    /// since 1970 that a graph must not cross, for example the starts of steps.
+    /// Consecutive launches of a thread without a wait between them become one graph launch. A graph must not cross a
+    /// bound, for example the start of a step.
     Graphs {
         /// Bounds in ns since 1970, sorted.
         bounds: Vec<u64>,
     },
-    /// Each stream is divided into lanes, which run like separate streams. Work does not wait for previous work of its
-    /// stream that is in another lane. The lanes meet again at the next event record, event wait or wait of the host.
+    /// Each stream is divided into lanes, which run like separate streams. Work does not wait for earlier work on its
+    /// stream in another lane. The lanes meet again at the next event record, event wait or wait of the host.
     Streams {
-        /// Lane of each instruction, by index; lane 0 is the stream itself.
+        /// Lane of each instruction, indexed by instruction. Lane 0 is the stream itself.
         lanes: Vec<u8>,
     },
-    /// Streams no longer wait for events recorded after selected work, nor for such work by the rule of default
-    /// streams.
+    /// Streams no longer wait for CUDA events that were recorded after selected work. They also no longer wait for
+    /// selected work by the rule of default streams.
     NoEvents {
         /// Selected instructions.
         work: Selection,
@@ -76,12 +76,13 @@ pub enum Edit {
         /// Selected calls.
         calls: Selection,
     },
-    /// The durations of the selected calls, and of given times before calls, are multiplied by a factor. Waits are not
-    /// host time and keep their durations.
+    /// The durations of selected calls, and of given times before calls, are multiplied by a factor. Waits are not host
+    /// time and keep their durations.
     ScaleHost {
         /// Selected calls.
         calls: Selection,
-        /// For each call, by position, the part of the time since the thread's previous call that changes, in ns.
+        /// For each call, keyed by its position, the changed part in ns of the time between the thread's previous call
+        /// and this call.
         before: IdMap<u32, u64>,
         /// Factor for the durations.
         factor: f64,
@@ -89,7 +90,7 @@ pub enum Edit {
 }
 
 impl Edit {
-    /// Changes the factor of an edit that has a factor.
+    /// Sets the factor of an edit, if the edit has a factor.
     pub fn set_factor(&mut self, new: f64) {
         if let Self::Scale { factor, .. } | Self::ScaleHost { factor, .. } = self {
             *factor = new;
@@ -103,8 +104,8 @@ pub(super) fn scaled(nanos: u64, factor: f64) -> u64 {
 }
 
 impl Replay<'_> {
-    /// Returns the edges after all edits. `after` contains the dependencies of the instructions if their order differs
-    /// from the run.
+    /// Returns the edges after all edits. `after` contains the dependencies of the instructions if the order of the
+    /// instructions differs from the recorded order.
     pub(super) fn edited_edges(
         &self,
         mut edges: Vec<Edge>,
@@ -138,8 +139,8 @@ impl Replay<'_> {
     }
 
     pub(super) fn scale(&self, edges: &mut LagsMut<'_>, work: &Selection, factor: f64) {
-        // Old and new durations of changed kernels that let other kernels begin, or that wait for other kernels while
-        // they run.
+        // Old and new duration of each changed kernel that lets another kernel begin before its own end, or that waits
+        // for another kernel while it runs.
         let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         edges.each(|edge| {
             let instruction = self.instruction_of(edge.to);
@@ -157,8 +158,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the calls that launch work. For each call, returns the number of instructions on the GPU that it issued,
-    /// and how many of these are selected.
+    /// Returns the calls that launch GPU work. Each call has two counts: the number of GPU instructions that it issued,
+    /// and the number of selected instructions among them.
     fn launching_calls(&self, work: Option<&Selection>) -> IdMap<u32, (u32, u32)> {
         let mut calls: IdMap<u32, (u32, u32)> = IdMap::default();
         for edge in self.edges().iter().filter(|edge| edge.kind == EdgeKind::Launch) {
@@ -205,8 +206,8 @@ impl Replay<'_> {
         self.set_call_times(edges, &|call, _| is_changed(&call).then_some(nanos));
     }
 
-    /// Changes the durations of calls. If the lag of a launch is measured from the end of its call, its work keeps its
-    /// distance from this end.
+    /// Changes the durations of calls. If the lag of a launch is measured from the end of the launch call, the launched
+    /// work keeps its distance from this end.
     fn set_call_times(&self, edges: &mut LagsMut<'_>, duration: &dyn Fn(u32, u64) -> Option<u64>) {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.call_of(edge.to));
@@ -246,7 +247,7 @@ impl Replay<'_> {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
-            // If a call waits, this edge has the duration that the call has without its wait.
+            // If a call waits, this edge has the duration that the call would have without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
             if is_between && let Some(nanos) = before.get(&to.call) {
@@ -273,8 +274,8 @@ impl Replay<'_> {
     }
 
     /// Returns groups of calls that could become one graph. A group consists of calls of a thread that launch work, or
-    /// that record or wait for an event on a stream. Between the calls of a group there must be no other call, no wait
-    /// of the host, no bound, and no long host code.
+    /// that record or wait for an event on a stream. Between the calls of a group, there must be no other call, no wait
+    /// of the host, no bound and no long host code.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
@@ -316,7 +317,7 @@ impl Replay<'_> {
     }
 
     fn join_launches(&self, edges: &mut [Edge], bounds: &[u64]) {
-        // For each call, the first call of its group.
+        // For each call in a group, the first call of the group.
         let mut first_of: BTreeMap<u32, u32> = BTreeMap::new();
         for group in self.capturable(bounds) {
             first_of.extend(group.iter().map(|call| (*call, group[0])));
@@ -361,7 +362,7 @@ impl Replay<'_> {
                             (edge.from, edge.kind, edge.lag) =
                                 (places.ends[before as usize], EdgeKind::Stream, gap);
                         }
-                        // No earlier work is in its lane, so the launch alone decides.
+                        // No earlier work is in the lane of this work, so only the launch decides when the work begins.
                         None => edge.from = u32::MAX,
                     }
                 }
@@ -381,11 +382,11 @@ impl Replay<'_> {
     }
 }
 
-/// Finds the neighbours of work in its lane.
+/// Finds the previous work in a lane of a stream.
 struct Places<'a> {
     list: &'a InstructionList,
     lanes: &'a [u8],
-    /// Moment at which each instruction is done, by index.
+    /// Moment at which each instruction is done, indexed by instruction.
     ends: Vec<u32>,
 }
 
@@ -406,7 +407,7 @@ impl<'a> Places<'a> {
         self.lanes.get(instruction as usize).copied().unwrap_or(0)
     }
 
-    /// Whether all lanes of the stream meet at the instruction.
+    /// Whether all lanes of the stream meet at this instruction.
     fn is_marker(&self, instruction: u32) -> bool {
         let kind = self.list.kind(instruction);
         matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::Synchronize)
@@ -421,7 +422,7 @@ impl<'a> Places<'a> {
         after.map(|after| after.number)
     }
 
-    /// Returns the previous instruction in the new lane.
+    /// Returns the previous instruction in the lane of an instruction.
     fn before(&self, instruction: u32) -> Option<u32> {
         let mut at = self.chain(instruction)?;
         while !self.belong(at, instruction) {
@@ -430,10 +431,11 @@ impl<'a> Places<'a> {
         (self.ends[at as usize] != u32::MAX).then_some(at)
     }
 
-    /// Returns for each lane the last work up to an instruction, searching back to the last marker at which lanes meet.
+    /// For each lane, returns the last work up to an instruction. The search goes back to the last instruction at which
+    /// all lanes meet.
     fn last_of_lanes(&self, instruction: u32) -> Vec<u32> {
         let (mut seen, mut found, mut at) = (HashSet::new(), Vec::new(), Some(instruction));
-        // The search also ends when every lane was found.
+        // The search also ends when the last work of every lane was found.
         while let Some(one) = at.filter(|one| !self.is_marker(*one)) {
             if seen.insert(self.lane(one)) && self.ends[one as usize] != u32::MAX {
                 found.push(one);

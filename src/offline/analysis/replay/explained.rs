@@ -1,4 +1,4 @@
-//! Computes the share of starts that recorded moments and typical lags explain.
+//! Computes the share of GPU work whose start is explained by recorded moments and typical lags.
 
 use std::collections::BTreeMap;
 
@@ -6,28 +6,30 @@ use super::super::critical_path::{Causes, Unexplained};
 use super::{Replay, is_start};
 use gpuflame_model::record::DeviceId;
 
-/// Maximum difference in ns between the recorded and the computed start for a start to count as explained.
+/// Maximum difference in ns between the recorded start and the computed start. A start with a larger difference does
+/// not count as explained.
 pub(super) const TOLERANCE_NS: u64 = 2_000;
 
 /// Recorded starts of GPU work, compared with starts computed from the recorded times of their dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExplainedStarts {
-    /// Number of compared starts. Starts of graph launches and starts of their nodes both count.
+    /// Number of compared starts. Starts of graph launches count as well as starts of graph nodes.
     pub count: u64,
     /// Number of starts within 2 us of the computed start.
     pub explained: u64,
-    /// Number of starts that are more than 2 us earlier than computed.
+    /// Number of starts more than 2 us before the computed start.
     pub early: u64,
     /// Number of starts without any recorded dependency.
     pub unknown: u64,
-    /// Starts that are more than 2 us later than computed: for each cause, their number and the total delay in ns.
+    /// Starts more than 2 us after the computed start. For each cause, the number of such starts and their total delay
+    /// in ns.
     pub late: BTreeMap<Unexplained, (u64, u64)>,
-    /// Number of streams with work.
+    /// Number of streams that ran GPU work.
     pub streams: usize,
 }
 
 impl ExplainedStarts {
-    /// Returns the share of explained starts in percent; `None` if there are no starts.
+    /// Returns the share of explained starts in percent, or `None` if there are no starts.
     pub fn share(&self) -> Option<f64> {
         (self.count > 0).then(|| 100.0 * self.explained as f64 / self.count as f64)
     }
@@ -49,7 +51,7 @@ impl ExplainedStarts {
             let instruction = replay.list.get(moment.instruction);
             streams.extend(instruction.stream.map(|stream| (instruction.device, stream)));
             let computed = (first..at).filter_map(|at| edges.get(at)).map(|edge| {
-                // Durations have no typical lag, so the recorded lag is used for them.
+                // A duration has no typical lag, so the recorded lag is used for edges that are durations.
                 let lag = replay.lags.typical(graph, replay.list, &edge).unwrap_or(edge.lag);
                 (graph.time(edge.from).saturating_add(lag), edge.kind)
             });

@@ -1,21 +1,21 @@
-//! Finds out whether a prediction depends on kernel times that no launch of the run shows.
+//! Finds out whether a prediction depends on kernel times that cannot be measured from any launch in the run.
 //!
-//! A programmatic launch whose trigger or tail is unknown has a time between two bounds:
+//! If the trigger or the tail of a programmatic launch is unknown, its time is between two bounds:
 //!
 //! ```text
 //! latest     it begins as long after the kernel before it as in the run, or at its end
 //! earliest   it begins with the kernel before it, and ends with it at the earliest
 //! ```
 //!
-//! If a lag is longer, moments come later or stay the same, but never come earlier. So if the host calls and the end of
-//! the run have the same times for both bounds, they have the same times for all triggers and tails between the bounds.
+//! If a lag becomes longer, a moment can come later but never earlier. So if the host calls and the end of the run have
+//! the same times for both bounds, these times do not depend on the unknown trigger or tail.
 
 use super::super::critical_path::NO_CALL;
 use super::super::critical_path::graph::{Edge, EdgeKind, MomentKind};
 use super::super::instructions::InstructionKind;
 use super::{Edit, EditedRun, Replay, Schedule, Selection};
 
-/// Assumption about the kernel times that no launch shows.
+/// Assumption about the kernel times that cannot be measured from any launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
     /// Every launch begins and ends as late as possible.
@@ -27,8 +27,8 @@ enum Bound {
 }
 
 impl Replay<'_> {
-    /// Returns the number of programmatic launches whose times are guessed by a rule, because no launch shows them.
-    /// Returns 0 if these times do not change the prediction.
+    /// Returns the number of programmatic launches whose times are guessed by a rule because they cannot be measured.
+    /// Returns 0 if the guessed times do not change the prediction.
     pub(super) fn guesses_that_matter(&self, edits: &[Edit], edited: &EditedRun) -> u64 {
         let mut guessed = self.graph().kernels.guessed.clone();
         guessed.extend(self.guessed_by(edits));

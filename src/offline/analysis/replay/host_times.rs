@@ -1,4 +1,4 @@
-//! Finds the replayed times of host events that are not the begin or end of a call, for example the begin of a step.
+//! Finds the replayed times of host events other than the begin or end of a call, for example the begin of a step.
 //!
 //! ```text
 //! recorded   | call |--- 30 us ---^--- 70 us ---| next call |     ^ the step begins
@@ -21,18 +21,18 @@ struct Anchor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTime {
     time: u64,
-    /// Last moment before this time.
+    /// Last call begin or end before this time, on the thread if one is given.
     before: Option<Anchor>,
-    /// First moment after this time.
+    /// First call begin or end after this time, on the thread if one is given.
     after: Option<Anchor>,
     /// End of the recorded run, if this time is after the end and after all calls.
     run_end: Option<u64>,
 }
 
 impl HostTime {
-    /// Finds the calls before and after each of `times`, which are in ns since 1970. With a thread, only calls of this
-    /// thread count. Without a thread, or if the thread has no calls, calls of all threads count. A time without a
-    /// thread that comes after all moments keeps its distance from the end of the run.
+    /// Finds the calls before and after each time in `times`, which are in ns since 1970. If a time has a thread that
+    /// makes calls, only calls of this thread count. Otherwise the calls of all threads count. If a time has no thread
+    /// and comes after all moments, it keeps its distance from the end of the run.
     pub fn find(path: &CriticalPath, times: &[(u64, Option<ThreadId>)]) -> Vec<Self> {
         let calls = path.calls();
         let mut of_thread: IdMap<ThreadId, Vec<Anchor>> =
@@ -66,10 +66,11 @@ impl HostTime {
         self.time
     }
 
-    /// Returns the time in a schedule, in ns since 1970; `None` if the run has no calls.
+    /// Returns the time that this host time has in a schedule, in ns since 1970. Returns `None` if the run has no
+    /// calls.
     ///
-    /// The time keeps its distance from the moment before it. If the moments before and after it are closer together
-    /// than in the run, this distance is reduced by the same factor.
+    /// The replayed time keeps its distance from the moment before it. If the moments before and after it are closer
+    /// together than in the recorded run, this distance is reduced by the same factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));
@@ -94,7 +95,8 @@ impl HostTime {
     }
 }
 
-/// Returns the end of the other thread's call that the call at `after` waited for, if it ended before `time`.
+/// Returns the end of the other thread's call for which the call at `after` waited. Returns `None` if there is no such
+/// call, or if it ended after `time`.
 fn hand_off(path: &CriticalPath, after: Anchor, time: u64) -> Option<Anchor> {
     let edge = path.deciding_edge(after.moment).filter(|edge| edge.kind == EdgeKind::HandOff)?;
     let moment = edge.from as usize;

@@ -1,5 +1,6 @@
-//! Finds the typical lags of a run: from a launch call to the begin of its work, between operations that wait for each
-//! other, and from the end of work to the return of the call that waited for it.
+//! Finds the typical lags of a run. A lag is the time from a launch call to the begin of its work, between two
+//! operations of which one waits for the other, or from the end of GPU work to the return of the call that waited for
+//! the work.
 
 use std::collections::BTreeMap;
 
@@ -9,32 +10,32 @@ use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
-/// Minimum number of samples for a typical lag. A kind of lag with fewer samples uses the lag over all samples of its
-/// kind of edge.
+/// Minimum number of samples for a typical lag. A kind of lag with fewer samples uses the median lag over all samples
+/// with the same kind of edge.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment of a launch call from which the lag of the launch is measured. This is the moment from which the lag varies
-/// less in the run.
+/// Moment of a launch call from which the lag of the launch is measured. The begin or the end of the call is chosen,
+/// depending on which of the two lags varies less in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
-    /// Begin of the call.
+    /// The lag is measured from the begin of the call.
     #[default]
     Begin,
-    /// End of the call.
+    /// The lag is measured from the end of the call.
     End,
 }
 
-/// Identifies similar work: the kernel, or the kind and size of a copy or fill.
+/// Key of similar GPU work: the kernel, or the kind and size of a copy or fill.
 type WorkKey = (Work, u64);
 
 /// Kind of a lag. Lags of the same kind share one typical value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LagKey {
     kind: EdgeKind,
-    /// Kind of the submitted work and index of the function that submits it; only for launches.
+    /// Kind of the submitted work and index of the API function that submits it. `None` if the edge is not a launch.
     submitted: Option<(Submitted, u32)>,
-    /// Whether a copy began during its call although the call did not wait for it. Copies from pageable memory begin
-    /// during their call in this way.
+    /// Whether a copy began during its call although the call did not wait for it. For example, copies from pageable
+    /// memory begin during their call.
     during_call: bool,
     from: MomentKind,
 }
@@ -46,21 +47,21 @@ const GAP: LagKey =
 /// A typical lag as a row for tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LagRow {
-    /// Kind of the edge.
+    /// Kind of the edges with this lag.
     pub kind: EdgeKind,
-    /// Function that submits the work; only for launches.
+    /// API function that submits the work. `None` if the edge is not a launch.
     pub function: Option<String>,
-    /// Kind of the submitted work: `kernel`, `memory` or `graph`; only for launches.
+    /// Kind of the submitted work: `kernel`, `memory` or `graph`. `None` if the edge is not a launch.
     pub submitted: Option<&'static str>,
-    /// Moment from which the lag is measured; only for launches.
+    /// Moment of the launch call from which the lag is measured. `None` if the edge is not a launch.
     pub anchor: Option<LaunchAnchor>,
-    /// Median lag in ns. The lag can be negative, because work may begin before the end of its call.
+    /// Median lag in ns. The lag can be negative, because work may begin before the end of its launch call.
     pub nanos: i64,
     /// Number of moments whose time was decided by an edge of this kind.
     pub samples: usize,
 }
 
-/// A typical lag.
+/// A typical lag: a median, and how it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lag {
     anchor: LaunchAnchor,
@@ -68,24 +69,24 @@ struct Lag {
     samples: usize,
 }
 
-/// Typical lags. Each lag is the median over all moments whose time was decided by an edge of the same kind.
+/// Typical lags of a run. Each lag is the median over all moments whose time was decided by an edge of the same kind.
 #[derive(Clone, Debug, Default)]
 pub struct Lags {
     typical: IdMap<LagKey, Lag>,
     /// Lags of launches for specific work, if this work has enough samples. Copies of different sizes can behave
-    /// differently: on a B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of 5.46 MB begin 2
-    /// us after it.
+    /// differently. For example, on a B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of
+    /// 5.46 MB begin 2 us after the end of their call.
     by_work: IdMap<(LagKey, WorkKey), Lag>,
-    /// Lags over all functions and kinds of work, used for keys without samples.
+    /// Median lags over all functions and kinds of work, for each kind of edge. Used for keys with too few samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
     /// Function of each call, as an index into `names`. The calls are in the same order as in the graph.
     functions: Vec<u32>,
     names: Vec<String>,
-    /// The typical lags of edges other than launches, by place (see [`place_of`]).
+    /// Typical lags of edges other than launches, indexed by the place that [`place_of`] returns.
     of_places: Vec<Option<Lag>>,
-    /// Position in `of_groups` for each instruction that the run launches, or [`NO_GROUP`].
+    /// For each instruction that is launched in the run, its position in `of_groups`, or [`NO_GROUP`].
     group_of: Vec<u32>,
-    /// The typical lag of each group of launches. All launches of a group have the same key and the same work.
+    /// Typical lag of each group of launches. All launches in a group have the same lag key and the same work.
     of_groups: Vec<Option<Lag>>,
 }
 
@@ -95,18 +96,18 @@ const NO_GROUP: u32 = u32::MAX;
 /// Number of kinds of moments.
 const MOMENT_KINDS: usize = MomentKind::CallEnd as usize + 1;
 
-/// Number of places, one for each kind of edge and kind of moment.
+/// Number of places. There is one place for each pair of a kind of edge and a kind of moment.
 const PLACES: usize = (EdgeKind::CollectiveTie as usize + 1) * MOMENT_KINDS;
 
-/// Returns the place of a typical lag in `of_places`, for an edge that is not a launch.
+/// Returns the index in `of_places` of the typical lag for an edge that is not a launch.
 fn place_of(kind: EdgeKind, from: MomentKind) -> usize {
     kind as usize * MOMENT_KINDS + from as usize
 }
 
-/// Key of a group of launches that have the same lag key and the same work.
+/// Key of a group of launches: the lag key and the work that all launches in the group have.
 type GroupKey = (LagKey, Option<WorkKey>);
 
-/// Lags of one kind, measured from the begin of the call and from the end of the call.
+/// Recorded lags of one kind, measured both from the begin and from the end of the call.
 #[derive(Clone, Debug, Default)]
 struct Samples {
     from_begin: Vec<i64>,
@@ -114,7 +115,7 @@ struct Samples {
 }
 
 impl Samples {
-    /// Adds a lag. For launches, `call` is the duration of the call.
+    /// Adds a recorded lag. For launches, `call` is the duration of the launch call.
     fn add(&mut self, lag: u64, call: Option<u64>) {
         self.from_begin.push(lag as i64);
         self.from_end.extend(call.map(|call| (lag as i64).saturating_sub(call as i64)));
@@ -143,7 +144,7 @@ impl Samples {
 }
 
 impl Lags {
-    /// Finds the lags that are typical for moments up to `until`, in ns since 1970.
+    /// Finds the lags that are typical for the moments up to the time `until`, in ns since 1970.
     pub(super) fn fit(path: &CriticalPath, list: &InstructionList, profile: &Profile, until: u64) -> Self {
         let (graph, edges) = path.graph();
         let functions = Functions::new(&graph.calls, profile);
@@ -176,8 +177,8 @@ impl Lags {
             }
             let lag = graph.time(edge.to) - graph.time(edge.from);
             let call = call_duration(graph, edge).filter(|_| edge.kind == EdgeKind::Launch);
-            // A late begin may have an unrecorded cause, so it is no sample. A late return of a wait is caused by the
-            // thread itself, so it is a sample.
+            // A late begin of GPU work is not used as a sample, because it may have an unrecorded cause. A late return
+            // of a wait is used as a sample, because the waiting thread itself causes it.
             let is_return = matches!(edge.kind, EdgeKind::Wait | EdgeKind::InferredWait);
             if is_return || lag <= MAX_LATENCY_NS + call.unwrap_or(0) {
                 of_key.add(lag, call);
@@ -204,8 +205,8 @@ impl Lags {
         lags.by_kind = by_kind.into_iter().map(|(kind, mut samples)| (kind, samples.median())).collect();
         for (key, mut of_key) in samples {
             let own = of_key.median();
-            // Copies that begin during their call keep their own lag even with few samples, because the lags of
-            // kernels, which begin after their call, do not fit them.
+            // Copies that begin during their call keep their own lag even if there are few samples. The lags of kernels
+            // do not fit such copies, because kernels begin after their call.
             let lag = if own.samples < MIN_SAMPLES && !key.during_call {
                 Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
             } else {
@@ -240,7 +241,8 @@ impl Lags {
         self.typical.get(key).or_else(|| self.by_kind.get(&key.kind)).copied()
     }
 
-    /// Returns the function of each call as an index into the names, and the names of all functions.
+    /// Returns the function of each call as an index into the list of names, and this list of the names of all
+    /// functions.
     pub(super) fn functions(&self) -> (&[u32], &[String]) {
         (&self.functions, &self.names)
     }
@@ -252,7 +254,8 @@ impl Lags {
         }
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
         let instruction = to.instruction as usize;
-        // The group is valid only for launches of the run, because an edit may have moved a launch to another call.
+        // The group is valid only if the launch is unchanged from the recorded run, because an edit may have moved a
+        // launch to another call.
         let is_of_run = from.kind == MomentKind::CallBegin && graph.call_of[instruction] == from.call;
         let group = self.group_of.get(instruction).filter(|group| is_of_run && **group != NO_GROUP);
         match group {
@@ -264,8 +267,8 @@ impl Lags {
         }
     }
 
-    /// Returns the typical lag of an edge in ns. Returns `None` if the lag of the edge is a duration, or if there are
-    /// no samples.
+    /// Returns the typical lag of an edge, in ns. Returns `None` if the lag of the edge is a duration, or if the
+    /// typical lag has no samples.
     pub(super) fn typical(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<u64> {
         let lag = self.of(graph, list, edge)?;
         let call = match lag.anchor {
@@ -275,19 +278,19 @@ impl Lags {
         Some(call.saturating_add(lag.nanos).max(0) as u64)
     }
 
-    /// Whether the lag of a launch is measured from the end of its call.
+    /// Whether the typical lag of a launch is measured from the end of the launch call.
     pub(super) fn is_from_end(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> bool {
         let lag = self.of(graph, list, edge);
         lag.is_some_and(|lag| lag.anchor == LaunchAnchor::End)
     }
 
-    /// Returns the typical lag from the end of an operation to the begin of the next operation on its stream, in ns; 0
-    /// without samples.
+    /// Returns the typical lag in ns from the end of an operation to the begin of the next operation on its stream.
+    /// Returns 0 if there are no samples.
     pub(super) fn gap(&self) -> u64 {
         self.typical.get(&GAP).map_or(0, |lag| lag.nanos.max(0) as u64)
     }
 
-    /// Whether any operation of the run began right after another operation of its stream.
+    /// Whether any operation in the recorded run began right after the previous operation on its stream.
     pub(super) fn knows_gap(&self) -> bool {
         self.typical.contains_key(&GAP)
     }
@@ -307,8 +310,8 @@ impl Lags {
         rows.into_iter().map(row).collect()
     }
 
-    /// Returns the kind of an edge's lag. Returns `None` if the lag is the duration of GPU work, of a call or of time
-    /// between calls.
+    /// Returns the key of an edge's lag. Returns `None` if the lag is a duration: the duration of GPU work, of a call,
+    /// or of the time between two calls.
     fn key(&self, graph: &Graph, list: &InstructionList, edge: &Edge) -> Option<LagKey> {
         let (from, to) = (&graph.moments[edge.from as usize], &graph.moments[edge.to as usize]);
         // A stream reaches event records and event waits without delay.
@@ -322,9 +325,9 @@ impl Lags {
             | EdgeKind::ThreadWait
             | EdgeKind::Programmatic => false,
             EdgeKind::Wait | EdgeKind::InferredWait => true,
-            // Edges to the end of a programmatic launch or to the end of a graph have no such lag.
+            // Edges to the end of a programmatically launched kernel or to the end of a graph have no typical lag.
             _ if matches!(to.kind, MomentKind::End | MomentKind::GraphEnd) => false,
-            // An edge from the begin of a node, which the next node overlaps, has no lag of this kind.
+            // If a graph node overlaps the next node, the edge from the begin of the node has no typical lag.
             EdgeKind::GraphNode => from.kind == MomentKind::End,
             _ => !is_marker(),
         };
@@ -340,18 +343,18 @@ impl Lags {
     }
 }
 
-/// Returns the duration of the call at which an edge begins.
+/// Returns the duration of the call at whose begin an edge starts.
 fn call_duration(graph: &Graph, edge: &Edge) -> Option<u64> {
     let call = graph.calls.get(graph.moments[edge.from as usize].call as usize)?;
     Some(call.end - call.begin)
 }
 
-/// Returns the work of an instruction: the kernel, or the kind and size of a copy or fill.
+/// Returns the key of an instruction's GPU work: the kernel, or the kind and size of a copy or fill.
 fn work(list: &InstructionList, instruction: u32) -> Option<WorkKey> {
     list.activity(instruction).map(|activity| (activity.work(), activity.bytes()))
 }
 
-/// Returns the median distance of the values from their median.
+/// Returns the median absolute deviation of the values from their median.
 fn deviation(values: &[i64]) -> i64 {
     let mut values = values.to_vec();
     let middle = median(&mut values);

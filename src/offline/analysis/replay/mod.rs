@@ -6,11 +6,13 @@
 //! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
 //! ```
 //!
-//! Each edge to a moment gives a time: the time of the earlier moment plus the lag of the edge. The moment comes at the
-//! latest of these times. There are two kinds of lags. The edge that decided a moment keeps the recorded lag, so a
-//! replay without edits returns the recorded times. All other edges have lags that are typical for the run ([`Lags`]).
+//! Each edge that leads to a moment gives a time, which is the time of the edge's earlier moment plus the lag of the
+//! edge. The moment comes at the latest time that its edges give. The edge that decided the recorded time of a moment
+//! keeps its recorded lag, so a replay without edits returns the recorded times. All other edges have lags that are
+//! typical for the run ([`Lags`]).
 //!
-//! Nothing is executed. The replay assumes that operations that overlap do not slow each other down.
+//! A replay executes no calls and no GPU work. The replay assumes that operations that overlap do not slow each other
+//! down.
 
 mod checks;
 mod edited_edges;
@@ -50,24 +52,25 @@ pub struct Replay<'a> {
     path: &'a CriticalPath,
     list: &'a InstructionList,
     lags: Lags,
-    /// Lags of the path's edges, by position.
+    /// Lag of each edge in the dependency graph, indexed by the position of the edge.
     edge_lags: Vec<u64>,
-    /// For each call that waited, the shortest duration of a call of the same function that did not wait, keyed by
-    /// position of the call.
+    /// Duration that each waiting call would have without its wait, keyed by the position of the call. This is the
+    /// shortest duration of a call to the same function that did not wait.
     unwaited: IdMap<u32, u64>,
-    /// Kernels that let another kernel begin before their end, or that wait for another kernel while they run.
+    /// Kernels that let the next kernel begin before their own end, or that wait for the previous kernel while they
+    /// run.
     overlapping: Selection,
-    /// Whether the edges can be derived for any order of the calls.
+    /// Whether the edges can be derived for any order of the calls. Computed at first use.
     knows_order: OnceLock<bool>,
 }
 
 impl<'a> Replay<'a> {
-    /// Prepares the run for replays. Typical lags are computed from the whole run.
+    /// Prepares a run for replays. Typical lags are computed from the whole run.
     pub fn new(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile) -> Self {
         Self::fitted(path, list, profile, u64::MAX)
     }
 
-    /// Prepares the run for replays. Typical lags are computed from moments up to `until`, in ns since 1970.
+    /// Prepares a run for replays. Typical lags are computed from the moments up to the time `until`, in ns since 1970.
     pub fn fitted(path: &'a CriticalPath, list: &'a InstructionList, profile: &Profile, until: u64) -> Self {
         let lags = Lags::fit(path, list, profile, until);
         let edge_lags = keep_recorded(path, list, &lags);
@@ -90,8 +93,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Finds the durations that calls would have without their waits: the shortest duration of a call of the same
-    /// function that did not wait.
+    /// Finds the durations that calls would have without their waits. This duration is the shortest duration of a call
+    /// to the same function that did not wait.
     fn find_unwaited(&self) -> IdMap<u32, u64> {
         let calls = &self.graph().calls;
         let mut waited = vec![false; calls.len()];
@@ -117,17 +120,17 @@ impl<'a> Replay<'a> {
         self.path.graph().0
     }
 
-    /// Returns the edges, sorted by `to`.
+    /// Returns the edges of the dependency graph with the lags for replays, sorted by `to`.
     fn edges(&self) -> EdgesView<'_> {
         EdgesView::with_lags(self.path.graph().1, &self.edge_lags)
     }
 
-    /// Returns the typical lags.
+    /// Returns the typical lags of the run.
     pub fn lags(&self) -> &Lags {
         &self.lags
     }
 
-    /// Returns the moments of the run, by recorded time. A [`Schedule`] has a time for each moment.
+    /// Returns the moments of the run, sorted by recorded time. A [`Schedule`] contains a time for each moment.
     pub fn moments(&self) -> &'a [Moment] {
         &self.graph().moments
     }
@@ -137,14 +140,14 @@ impl<'a> Replay<'a> {
         self.path
     }
 
-    /// Returns the index of the function that a call belongs to. `call` is the position of the call. Calls of the same
-    /// function have the same index.
+    /// Returns the index of the API function that was called by the call at position `call`. Calls to the same function
+    /// have the same index.
     pub fn function(&self, call: u32) -> Option<u32> {
         self.lags.functions().0.get(call as usize).copied()
     }
 
-    /// Replays the run as it was recorded. All replayed times equal the recorded times, which [`check`](Self::check)
-    /// verifies.
+    /// Replays the run without changes. All replayed times equal the recorded times. The function
+    /// [`check`](Self::check) verifies this.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
@@ -165,7 +168,7 @@ impl<'a> Replay<'a> {
         Schedule::of(graph, EdgesView::with_lags(self.path.graph().1, &lags), is_fixed)
     }
 
-    /// Replays the run. Moments for which `is_fixed` returns true keep their recorded times.
+    /// Replays the run without edits. Moments for which `is_fixed` returns true keep their recorded times.
     pub fn partial(&self, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Schedule {
         Schedule::of(self.graph(), self.edges(), is_fixed)
     }
@@ -175,8 +178,8 @@ impl<'a> Replay<'a> {
         self.edit(edits).schedule
     }
 
-    /// Calls `each` with the parts of the critical path of an edited run, in order of time. The parts refer to calls of
-    /// the recorded run.
+    /// Calls `each` with the parts of the critical path after edits, in order of time. The parts refer to calls of the
+    /// recorded run.
     pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
         let graph = TimedGraph::with_times(self.graph(), schedule.times());
@@ -185,7 +188,8 @@ impl<'a> Replay<'a> {
     }
 }
 
-/// Returns the lags of the edges: recorded lags for the edges that decided a moment, typical lags for all other edges.
+/// Returns the lag of each edge. An edge that decided the time of a moment has its recorded lag, and every other edge
+/// has its typical lag.
 fn keep_recorded(path: &CriticalPath, list: &InstructionList, lags: &Lags) -> Vec<u64> {
     let (graph, edges) = path.graph();
     let mut all = Vec::with_capacity(edges.len());
@@ -213,7 +217,7 @@ fn is_wait(kind: EdgeKind) -> bool {
     matches!(kind, EdgeKind::Wait | EdgeKind::InferredWait)
 }
 
-/// Whether GPU work, or a graph as a whole, begins at this moment.
+/// Whether a GPU operation or a whole graph begins at this moment.
 fn is_start(moment: &Moment, list: &InstructionList) -> bool {
     match moment.kind {
         MomentKind::Begin => true,

@@ -1,4 +1,4 @@
-//! Rules on which a prediction relies if rows are missing.
+//! Finds the rules on which a prediction relies because rows are missing.
 
 use std::collections::BTreeMap;
 
@@ -14,33 +14,36 @@ use gpuflame_model::record::{ContextId, IdMap};
 pub enum Reliance {
     /// Waits of the host and of streams are not recorded.
     NoWaits,
-    /// The edges of graphs are not recorded. Rule: a node depends on the node that ended last before it began.
+    /// The edges of graphs are not recorded. Rule: a node depends on the node that ended last before this node began.
     GraphEdges,
-    /// The time at which a kernel lets a programmatic launch begin is not recorded, and no launch shows it. Rule: the
-    /// launch begins after the same time as in the run, or at the end of the kernel.
+    /// The time at which a kernel lets a programmatic launch begin is not recorded and cannot be measured. Rule: the
+    /// launch begins as long after the kernel's begin as in the run, or at the end of the kernel.
     Programmatic,
     /// The kinds of streams are not recorded. Rule: default streams wait for other streams of their CUDA context, and
     /// other streams wait for default streams.
     DefaultStream,
-    /// A thread waited for another thread. Rule: the thread waits for the same time as in the run.
+    /// A thread waited for another thread. Rule: the thread waits for as long as in the recorded run.
     HandOff,
-    /// Several threads take locks. Rule: the threads take the locks in the order of the run.
+    /// Several threads take locks. Rule: the threads take the locks in the same order as in the recorded run.
     LockOrder,
-    /// The CUDA context of the default stream that waits is not recorded. Rule: it is the context of the event.
+    /// The CUDA context of a default stream that waits is not recorded. Rule: the stream is in the CUDA context of the
+    /// event.
     UnknownStream,
-    /// The search found no order of the calls for which the resulting schedule has the same order.
+    /// The search for an order of the calls did not end. No tried order gives a schedule with the same order of calls.
     CallOrder,
-    /// The work that a call waited for is not recorded. Rule: it is the work that ended last before the call returned.
+    /// The work for which a call waited is not recorded. Rule: the call waited for the work that ended last before the
+    /// call returned.
     UnknownWait,
-    /// The work that an operation waited for is not recorded. Rule: it is the work that ended just before the operation
-    /// began.
+    /// The work for which an operation waited is not recorded. Rule: the operation waited for the work that ended just
+    /// before the operation began.
     UnknownOrder,
-    /// In the run, no operation of a stream began right after another one. Rule: the time between two operations is 0.
+    /// In the recorded run, no operation began right after the previous operation on its stream. Rule: the time between
+    /// two such operations is 0.
     UnknownGap,
     /// Host functions in streams are not recorded.
     HostFunctions,
-    /// Launches with attributes may be programmatic, but this is not recorded. Rule: they are programmatic if their
-    /// kernels overlapped in the run.
+    /// Launches with attributes may be programmatic, but this is not recorded. Rule: such a launch is programmatic if
+    /// its kernel overlapped the previous kernel in the run.
     Attributes,
     /// The launch of some work is not recorded. Rule: such work begins at the recorded time or later, or right after
     /// other work.
@@ -72,7 +75,7 @@ impl Reliance {
     }
 }
 
-/// Facts that follow from the name of the function that a call belongs to.
+/// Facts about a call, derived from the name of the called API function.
 #[derive(Clone, Copy, Default)]
 struct CallFacts {
     is_of_threads: bool,
@@ -92,7 +95,8 @@ impl CallFacts {
 }
 
 impl Replay<'_> {
-    /// Returns the rules on which the replay relies after the edits because rows are missing, with the number of uses.
+    /// Returns the rules on which the replay with these edits relies because rows are missing. Each rule has the number
+    /// of its uses.
     pub fn reliances(
         &self,
         profile: &Profile,
@@ -158,8 +162,8 @@ impl Replay<'_> {
         found
     }
 
-    /// Returns the number of operations that begin right after another operation of their stream, but did not do so
-    /// before the edits. Returns 0 if the recorded run shows how long such operations wait.
+    /// Returns the number of operations that begin right after the previous operation on their stream only because of
+    /// the edits. Returns 0 if the recorded run shows how long such operations wait.
     fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
         if self.lags.knows_gap() {
             return 0;
@@ -176,12 +180,12 @@ impl Replay<'_> {
         self.view(&edited.edges).iter().filter(follows).count() as u64
     }
 
-    /// Returns the number of graph edges that may be programmatic, although no launch shows that they are.
+    /// Returns the number of graph edges that may be programmatic, if no launch shows whether they are.
     pub fn unclear_graph_edges(&self) -> u64 {
         self.graph().kernels.unclear_edges
     }
 
-    /// Whether the kinds of both streams that an edge connects are recorded.
+    /// Whether the kinds (blocking or non-blocking) of both streams that an edge connects are recorded.
     fn knows_streams(&self, edge: &Edge) -> bool {
         [edge.from, edge.to].into_iter().all(|moment| {
             let instruction = self.list.get(self.graph().moments[moment as usize].instruction);

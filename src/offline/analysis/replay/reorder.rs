@@ -1,10 +1,10 @@
-//! Finds the order of the calls of several threads after a change.
+//! Finds the order in which several threads make their calls after a run was edited.
 //!
-//! The dependencies of GPU work depend on the order in which threads submit it. For example, a wait for an event waits
-//! for the last record before it, and the default stream waits for work submitted before its own work. So after a
-//! change, the edges that depend on the order of calls are derived again, in rounds. The rounds end when the schedule
-//! has the same order of calls as the order from which its edges were derived. Each round fixes the position of at
-//! least one more call.
+//! The dependencies between GPU operations depend on the order in which threads submit the operations. For example, a
+//! wait for a CUDA event waits for the last record of the event before the wait, and the default stream waits for work
+//! submitted before its own work. So after an edit, the edges that depend on the order of calls are derived again, in
+//! rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's edges were
+//! derived. Each round fixes the position of at least one more call.
 
 use std::collections::BTreeMap;
 
@@ -17,23 +17,23 @@ use super::schedule::Schedule;
 use super::{Edit, Replay};
 use gpuflame_model::record::{ContextId, EventId, IdMap, StreamId, SyncKind, ThreadId};
 
-/// Maximum number of rounds. Random programs of 3 threads need up to 10 rounds.
+/// Maximum number of rounds of the search for an order. Random programs with 3 threads need up to 10 rounds.
 const MAX_ROUNDS: usize = 100;
 /// Id that CUPTI gives to the legacy default stream of a CUDA context.
 const DEFAULT_STREAM: StreamId = StreamId(7);
 
-/// A run after edits: its edges, and the resulting schedule.
+/// Result of editing a run: the edges after the edits, and the schedule that follows from them.
 #[derive(Debug)]
 pub struct EditedRun {
     /// Times of all moments after the edits.
     pub schedule: Schedule,
     pub(super) edges: EditedEdges,
-    /// Whether the schedule has the order of calls from which its edges were derived.
+    /// Whether the order of calls in the schedule equals the order from which the edges were derived.
     pub(super) is_settled: bool,
 }
 
 impl Replay<'_> {
-    /// Replays the run after applying all `edits` together, and finds the order of the calls.
+    /// Replays the run after applying all `edits` together, and finds the order of the calls after the edits.
     pub fn edit(&self, edits: &[Edit]) -> EditedRun {
         let mut edges = self.edit_in_order(edits);
         let mut schedule = Schedule::of(self.graph(), self.view(&edges), &|_, _| false);
@@ -60,8 +60,9 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges can be derived for any order of the calls. Deriving them requires several threads, and data
-    /// that includes the kinds of all streams, the records of all events, and the calls that wait for other threads.
+    /// Whether the edges can be derived for any order of the calls. This is true only if the run has several threads
+    /// and the data includes the kinds of all streams, the records of all CUDA events, and the calls that wait for
+    /// other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }
@@ -84,8 +85,8 @@ impl Replay<'_> {
         graph.knows_threads && has_threads() && (0..self.list.len() as u32).all(is_known)
     }
 
-    /// Returns the indexes of the instructions, sorted by the begins of their calls in `schedule`, or in the run if it
-    /// is `None`.
+    /// Returns the indexes of the instructions, sorted by the times at which their calls begin in `schedule`. If
+    /// `schedule` is `None`, the recorded times are used.
     fn issue_order(&self, schedule: Option<&Schedule>) -> Vec<u32> {
         let graph = self.graph();
         let mut order: Vec<u32> = (0..self.list.len() as u32).collect();
@@ -99,7 +100,7 @@ impl Replay<'_> {
     }
 }
 
-/// Dependencies of the instructions in another issue order.
+/// Dependencies that the instructions have in another issue order.
 struct Rederived<'a> {
     replay: &'a Replay<'a>,
     order: &'a [u32],
@@ -111,7 +112,7 @@ type Span = (MomentId, MomentId);
 
 const NOWHERE: Span = (u32::MAX, u32::MAX);
 
-/// Whether edges of this kind depend on the order of calls.
+/// Whether edges of this kind depend on the order of host calls.
 fn follows_order(kind: EdgeKind) -> bool {
     use EdgeKind::*;
     matches!(kind, Stream | Event | DefaultStream | SameGraph | Wait | Programmatic)
@@ -129,7 +130,7 @@ impl<'a> Rederived<'a> {
         Self { replay, order, after }
     }
 
-    /// Returns the edges that the run has in this order.
+    /// Returns the edges that the run has if its calls are made in this order.
     fn edges(&self) -> Vec<Edge> {
         let replay = self.replay;
         let mut known: BTreeMap<(u32, u32, EdgeKind), u64> = BTreeMap::new();
@@ -151,7 +152,8 @@ impl<'a> Rederived<'a> {
         edges
     }
 
-    /// Whether an edge is within one graph launch, or leads from a copy to the return of the call that issued it.
+    /// Whether an edge connects two moments of one graph launch, or leads from a copy to the return of the call that
+    /// issued the copy.
     fn is_within(&self, edge: &Edge) -> bool {
         let moments = &self.replay.graph().moments;
         let (from, to) = (moments[edge.from as usize], moments[edge.to as usize]);
@@ -166,7 +168,7 @@ impl<'a> Rederived<'a> {
 /// Finds the edges that depend on the order of the calls.
 struct OrderedEdges<'a> {
     rederived: &'a Rederived<'a>,
-    /// Moments of each instruction, by index.
+    /// Moments of each instruction, indexed by instruction.
     spans: Vec<Span>,
     /// Moment at which the last work of each stream is done.
     last_work: BTreeMap<StreamKey, MomentId>,
@@ -237,7 +239,7 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// Adds the edges from the previous instruction of the stream, skipping event records.
+    /// Adds the edges from the previous instruction of the stream that is not an event record.
     fn add_stream_edge(&mut self, instruction: &Instruction<'_>, mut before: u32) {
         let replay = self.rederived.replay;
         while replay.list.kind(before) == InstructionKind::Record {
@@ -280,7 +282,7 @@ impl<'a> OrderedEdges<'a> {
         }
     }
 
-    /// Returns the ends of the work that an instruction waits for by the rule of default streams.
+    /// Returns the ends of the work for which an instruction waits by the rule of default streams.
     fn default_stream_ends(&self, instruction: &Instruction<'_>) -> Vec<MomentId> {
         let list = self.rederived.replay.list;
         let Some(key) = key_of(instruction) else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! Times of all moments in a replay.
+//! Computes the times of all moments in a replay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,25 +13,25 @@ pub struct Schedule {
     times: Vec<u64>,
     /// Start and end of the replayed run, in ns since 1970.
     window: (u64, u64),
-    /// Places of the moments, by position: every edge leads to a moment with a later place. `None` if positions can
-    /// serve as places.
+    /// Place of each moment in a topological order, in which every edge leads to a later place. `None` if the positions
+    /// of the moments are already such an order.
     places: Option<Vec<u32>>,
 }
 
 /// A GPU operation in a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplayedWork {
-    /// Index of the instruction.
+    /// Index of the operation's instruction.
     pub instruction: u32,
-    /// Start in ns since 1970.
+    /// Replayed start in ns since 1970.
     pub start: u64,
-    /// End in ns since 1970.
+    /// Replayed end in ns since 1970.
     pub end: u64,
 }
 
 impl Schedule {
     /// Computes the time of each moment. `edges` must be sorted by `to` and must lead to later positions. A moment
-    /// keeps its recorded time if no edge leads to it, or if `is_fixed` returns true for it.
+    /// keeps its recorded time if no edge leads to it, or if `is_fixed` returns true for the moment.
     pub(super) fn of(graph: &Graph, edges: EdgesView<'_>, is_fixed: &dyn Fn(usize, &Moment) -> bool) -> Self {
         let mut times = vec![0_u64; graph.moments.len()];
         let mut at = 0;
@@ -57,8 +57,8 @@ impl Schedule {
         Self { times, window, places }
     }
 
-    /// Computes the times like `of`, but `edges` may lead to earlier positions. Returns `None` if the edges form a
-    /// cycle.
+    /// Computes the times in the same way as `of`, but an edge may also lead to a moment with an earlier position.
+    /// Returns `None` if the edges form a cycle.
     pub(super) fn in_any_order(graph: &Graph, edges: &[Edge]) -> Option<Self> {
         let mut by_from = edges.to_vec();
         by_from.sort_unstable_by_key(|edge| edge.from);
@@ -86,7 +86,7 @@ impl Schedule {
         (next as usize == count).then(|| Self::from_times(times, Some(places)))
     }
 
-    /// Computes the times again with other edges. Returns `None` if these edges form a cycle.
+    /// Computes the times of all moments again with other edges. Returns `None` if these edges form a cycle.
     pub(super) fn with_edges(&self, graph: &Graph, edges: &[Edge]) -> Option<Self> {
         match self.places {
             None => Some(Self::of(graph, edges.into(), &|_, _| false)),
@@ -99,17 +99,17 @@ impl Schedule {
         self.times[moment]
     }
 
-    /// Returns all times in ns since 1970, by position of the moment.
+    /// Returns the times of all moments in ns since 1970, indexed by the position of the moment.
     pub fn times(&self) -> &[u64] {
         &self.times
     }
 
-    /// Returns the start and end of the run, in ns since 1970.
+    /// Returns the start and end of the replayed run, in ns since 1970.
     pub fn window(&self) -> (u64, u64) {
         self.window
     }
 
-    /// Returns the GPU operations, in the order in which they began in the recorded run.
+    /// Returns the GPU operations with their replayed times, in the order in which they began in the recorded run.
     pub fn works(&self, moments: &[Moment], list: &InstructionList) -> Vec<ReplayedWork> {
         let mut ends = vec![None; list.len()];
         for (at, moment) in moments.iter().enumerate().filter(|(_, moment)| moment.kind == MomentKind::End) {

@@ -1,10 +1,10 @@
-//! Computes the ideal durations of a job: operations that should take equally long get their average duration.
+//! Computes the ideal durations of a job. Operations that should take equally long all get their average duration.
 
 use super::model::{Average, JobModel};
 
 impl JobModel {
-    /// Returns the ideal durations. Every set of equal operations gets its mean (computation) or its median
-    /// (communication) over all workers and steps.
+    /// Returns the ideal durations. Each set of equal operations gets its average duration over all workers and steps.
+    /// The average is the mean for computation and the median for communication.
     pub(super) fn even_durations(&self) -> Vec<f64> {
         let lanes = self.lanes();
         let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);
@@ -26,12 +26,13 @@ impl JobModel {
     }
 }
 
-/// Returns the mean, or 0 if there are no values.
+/// Returns the mean of `values`, or 0 if there are no values.
 pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the median, or 0 if there are no values. For an even number of values, this is the mean of the middle two.
+/// Returns the median of `values`, or 0 if there are no values. The median of an even number of values is the mean of
+/// the two middle values.
 fn median(values: &mut [f64]) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let half = values.len() / 2;

@@ -1,5 +1,5 @@
-//! Computes how much stragglers slow down a training step, by simulating the job twice: with the measured durations,
-//! and with even durations. The ratio of the two step times is the slowdown.
+//! Computes by how much stragglers slow down a training step. The job is simulated twice, once with the measured
+//! durations and once with even durations. The ratio of the two step times is the slowdown.
 //!
 //! Formulas and ideal values are taken from "Understanding Stragglers in Large Model Training Using What-if Analysis"
 //! (OSDI 2025). `docs/stragglers.md` states each rule. A [`JobModel`] describes a job for the simulation. [`pipeline`]

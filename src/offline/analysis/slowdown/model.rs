@@ -1,5 +1,5 @@
-//! Model of a job for the simulation: operations, the operations that each operation follows, and groups of operations
-//! that end together.
+//! Model of a job for the simulation. The model contains operations, the dependencies between them, and groups of
+//! operations that end together.
 
 use std::collections::VecDeque;
 
@@ -9,25 +9,25 @@ use std::collections::VecDeque;
 /// index `step * replicas + replica`.
 #[derive(Clone, Debug, Default)]
 pub struct JobModel {
-    /// Operations of one replica.
+    /// Operations that every replica runs in every step.
     pub(super) ops: Vec<Op>,
     /// Groups of operations. The members of a group end only after every member has started.
     pub(super) groups: Vec<Group>,
-    /// Names of the kinds of operations, for which savings are reported.
+    /// Names of the kinds of operations. Savings are reported for each kind.
     pub(super) kinds: Vec<String>,
     /// Number of replicas.
     pub(super) replicas: usize,
-    /// Number of stages of the pipeline; 1 without a pipeline.
+    /// Number of pipeline stages, or 1 if there is no pipeline.
     pub(super) stages: usize,
     /// Ids of the steps.
     pub(super) steps: Vec<i64>,
     /// Global rank of each worker, at index `replica * stages + stage`.
     pub(super) workers: Vec<u32>,
-    /// Durations of operations in ns, without the time that an operation waits for its group.
+    /// Durations of operations in ns, excluding the time that an operation waits for its group.
     pub(super) durations: Vec<f64>,
     /// Measured step times in ns.
     pub(super) measured: Vec<f64>,
-    /// Order of the operations in which each operation follows all operations that it depends on.
+    /// Topological order of the operations: each operation comes after all operations on which it depends.
     pub(super) order: Vec<usize>,
 }
 
@@ -36,7 +36,7 @@ pub struct JobModel {
 pub(super) struct Op {
     /// Index of the operation's kind in [`JobModel::kinds`].
     pub(super) kind: usize,
-    /// Index of a set of operations that all get the same ideal duration.
+    /// Index of the set of equal operations that all get the same ideal duration.
     pub(super) even_with: usize,
     /// Kind of average from which the ideal duration is computed.
     pub(super) average: Average,
@@ -51,18 +51,19 @@ pub(super) struct Op {
 /// Kind of average that replaces the measured durations in the ideal job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Average {
-    /// Mean: for computation, whose total duration stays the same.
+    /// Mean, used for computation, because the total duration of computation must stay the same.
     #[default]
     Mean,
-    /// Median: for communication, in which a few outliers are much longer than the rest.
+    /// Median, used for communication, because a few outliers take much longer than the rest.
     Median,
 }
 
-/// Operations that end together: the members of a collective, or the send and receive of a message.
+/// Operations that end together: the members of a collective, or the send operation and receive operation of one
+/// message.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Group {
     pub(super) members: Vec<usize>,
-    /// Whether the group also waits for the same group on the other replicas.
+    /// Whether the group also waits for the corresponding groups on all other replicas.
     pub(super) spans_replicas: bool,
 }
 
@@ -92,14 +93,14 @@ impl JobModel {
         (self.replicas, self.stages, self.steps.len())
     }
 
-    /// Returns the workers' global ranks: all stages of the first replica, then all stages of the next replica, and so
-    /// on.
+    /// Returns the global rank of each worker. The list contains all stages of the first replica, then all stages of
+    /// the next replica, and so on.
     pub fn worker_ranks(&self) -> &[u32] {
         &self.workers
     }
 
-    /// Finds an order of the operations in which each operation follows all operations that it depends on. Uses Kahn's
-    /// algorithm.
+    /// Finds an order of the operations in which each operation comes after all operations on which it depends. Uses
+    /// Kahn's algorithm.
     ///
     /// # Errors
     /// Fails if operations wait for each other in a cycle.

@@ -1,8 +1,8 @@
-//! Builds a model from ranks whose GPU work is known: work between collectives, and collectives in which all ranks
-//! meet.
+//! Builds the model of a job from the GPU work of its ranks. The model consists of collectives in which all ranks meet,
+//! and of the work between collectives.
 //!
-//! A step lasts from the end of the previous step's last collective to the end of its own last collective. All ranks
-//! leave a collective together, so all durations of a rank can be measured on its own clock.
+//! A step lasts from the end of the previous step's last collective to the end of this step's last collective. All
+//! ranks leave a collective together, so all durations of a rank can be measured on its own clock.
 
 use super::model::{Average, JobModel, ModelError, Op};
 use crate::analysis::rank_clocks::{ClocksRefused, GroupCollectives, RankClocks, align_groups, align_ranks};
@@ -12,18 +12,18 @@ use crate::analysis::rank_clocks::{ClocksRefused, GroupCollectives, RankClocks, 
 pub struct RankTimeline {
     /// Id of the rank.
     pub rank: u32,
-    /// Number of steps of the program; 0 if unknown.
+    /// Number of steps that the program ran, or 0 if it is unknown.
     pub steps: u64,
-    /// Collectives, sorted by start.
+    /// Collectives of the rank, sorted by start.
     pub collectives: Vec<TimedCollective>,
     /// Times of GPU work other than collectives as (start, end) in ns, sorted by start, without overlaps.
     pub work: Vec<(i64, i64)>,
-    /// Time in ns since 1970 to which the times are relative, if it is known.
+    /// Time in ns since 1970 to which the rank's times are relative, if it is known.
     pub clock_base: Option<i64>,
 }
 
 impl RankTimeline {
-    /// Adds `shift` (in ns) to all times.
+    /// Adds `shift` (in ns) to all times of the rank.
     pub fn shift_times(&mut self, shift: i64) {
         self.collectives.iter_mut().for_each(|collective| collective.shift_times(shift));
         for (start, end) in &mut self.work {
@@ -32,10 +32,10 @@ impl RankTimeline {
     }
 }
 
-/// A collective as one rank runs it, with times in ns on the rank's clock.
+/// A collective on one rank, with times in ns on the rank's clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimedCollective {
-    /// Name of the kernel.
+    /// Name of the collective's kernel.
     pub name: String,
     /// Time at which the collective starts.
     pub start: i64,
@@ -44,25 +44,25 @@ pub struct TimedCollective {
 }
 
 impl TimedCollective {
-    /// Adds `shift` (in ns) to the start and the end.
+    /// Adds `shift` (in ns) to the start and the end of the collective.
     pub fn shift_times(&mut self, shift: i64) {
         (self.start, self.end) = (self.start.saturating_add(shift), self.end.saturating_add(shift));
     }
 }
 
-/// Facts about ranks that are found while their model is built.
+/// Facts about ranks that are found while the model of their job is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankFacts {
     /// Clocks of the ranks, relative to the first rank.
     pub clocks: RankClocks,
-    /// Reason why the whole run counts as one step; `None` if steps are known.
+    /// Reason why the whole run counts as one step, or `None` if the steps are known.
     pub one_step_because: Option<String>,
 }
 
 /// Builds the model of a job from its ranks.
 ///
 /// # Errors
-/// If the ranks do not run the same collectives, or if these collectives do not end together.
+/// Fails if the ranks do not run the same collectives, or if these collectives do not end together.
 pub fn ranks_model(ranks: &[RankTimeline]) -> Result<(JobModel, RankFacts), ModelError> {
     if ranks.len() == 1 {
         return Err(ModelError::new("there is one rank; stragglers are found by comparing ranks"));
@@ -73,10 +73,10 @@ pub fn ranks_model(ranks: &[RankTimeline]) -> Result<(JobModel, RankFacts), Mode
     Ok((model, RankFacts { clocks, one_step_because }))
 }
 
-/// Aligns the clocks of ranks by their collectives.
+/// Aligns the clocks of ranks by means of their collectives.
 ///
 /// # Errors
-/// If the ranks do not run the same collectives, or if these collectives do not end together.
+/// Fails if the ranks do not run the same collectives, or if these collectives do not end together.
 pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError> {
     let [first, others @ ..] = ranks else { return Err(ModelError::new("there is no rank")) };
     for other in others {
@@ -87,20 +87,20 @@ pub fn align_timelines(ranks: &[RankTimeline]) -> Result<RankClocks, ModelError>
     align_ranks(&spans).map_err(|refused| explain(refused, ranks))
 }
 
-/// Ranks that run the same collectives, as named in the traces.
+/// Process group: ranks that run the same collectives, as named in the traces.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessGroup {
-    /// Name of the group.
+    /// Name of the process group.
     pub name: String,
     /// For each rank of the group, its index and the positions of the group's collectives in the rank's list.
     pub members: Vec<(usize, Vec<usize>)>,
 }
 
-/// Aligns the clocks of ranks by the collectives of their process groups.
+/// Aligns the clocks of ranks by means of the collectives in their process groups.
 ///
 /// # Errors
-/// Fails if the ranks of a group do not run the same collectives, if these collectives do not end together, or if the
-/// groups do not connect all ranks.
+/// Fails if the ranks of a group do not run the same collectives, if these collectives do not end together, or if some
+/// ranks are not connected by groups.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],
@@ -169,7 +169,8 @@ fn explain(refused: ClocksRefused, ranks: &[RankTimeline]) -> ModelError {
     })
 }
 
-/// Collectives of a step, given as indexes: the last one before the step, and the first and last one of the step.
+/// Indexes of three collectives that delimit a step: the last collective before the step, and the first and the last
+/// collective in the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct StepCollectives {
     before: usize,
@@ -206,7 +207,7 @@ fn repeats(names: &[&str], length: usize) -> bool {
     names.iter().zip(&names[length..]).all(|(one, next)| one == next)
 }
 
-/// All ranks in all steps, which are the lanes of the model.
+/// All ranks in all steps. Each pair of a rank and a step is a lane of the model.
 struct Lanes<'a> {
     ranks: &'a [RankTimeline],
     steps: &'a [StepCollectives],
@@ -276,8 +277,9 @@ impl Lanes<'_> {
         Ok(())
     }
 
-    /// Returns the last collective of the step that has ended, on all ranks and in all steps, before the collective at
-    /// `position` begins. Collectives on different streams may overlap, so this need not be the previous collective.
+    /// Returns the position of the last collective that always ends before the collective at `position` begins, on all
+    /// ranks and in all steps. This may be an earlier collective than the previous one, because collectives on
+    /// different streams may overlap.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {
@@ -298,7 +300,7 @@ impl Lanes<'_> {
     }
 }
 
-/// Returns the time in ns between `from` and `to` in which any work ran.
+/// Returns for how many ns between `from` and `to` any work ran.
 fn busy_within(work: &[(i64, i64)], from: i64, to: i64) -> i64 {
     let first = work.partition_point(|span| span.1 <= from);
     let inside = work[first..].iter().take_while(|span| span.0 < to);

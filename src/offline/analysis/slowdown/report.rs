@@ -1,14 +1,14 @@
-//! Computes the slowdown of a job, and how much stages, workers and kinds of operations contribute to it.
+//! Computes the slowdown of a job, and how much the stages, workers and kinds of operations contribute to the slowdown.
 
 use std::cmp::Reverse;
 
 use super::even::mean;
 use super::model::{JobModel, Op};
 
-/// Minimum slowdown that is divided into parts. For smaller slowdowns, the parts are smaller than the error of the
-/// simulation.
+/// Minimum slowdown that is divided among the parts of a job. In a smaller slowdown, the contributions are smaller than
+/// the error of the simulation.
 pub const MIN_DECOMPOSED: f64 = 1.03;
-/// Percentage of the workers that count as the worst workers, rounded up to whole workers.
+/// Percentage of the workers that count as the worst workers. Their number is rounded up.
 const WORST_WORKERS_PERCENT: usize = 3;
 
 /// Slowdown of a job, and the contributions of its parts.
@@ -28,7 +28,8 @@ pub struct SlowdownReport {
     /// Share of the slowdown that is removed if the worst workers get even durations. `None` if there is only one
     /// worker, or if the slowdown is too small.
     pub worst_workers: Option<Share>,
-    /// Effects of single stages, replicas, workers and kinds of operations; empty if the slowdown is too small.
+    /// Effects of single stages, replicas, workers and kinds of operations. The list is empty if the slowdown is too
+    /// small.
     pub parts: Vec<EvenedPart>,
 }
 
@@ -37,38 +38,39 @@ pub struct SlowdownReport {
 pub struct StepTime {
     /// Id of the step.
     pub step: i64,
-    /// Measured duration.
+    /// Measured duration of the step.
     pub measured: f64,
-    /// Simulated duration with the measured durations of operations.
+    /// Simulated duration of the step with the measured durations of operations.
     pub simulated: f64,
-    /// Simulated duration with even durations of operations.
+    /// Simulated duration of the step with even durations of operations.
     pub ideal: f64,
 }
 
 /// Share of the slowdown that is removed if some workers get even durations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Share {
-    /// Share of the slowdown that is removed; 1 means all of it. The share can be below 0 or above 1, because even
-    /// durations change which operations are waited for.
+    /// Share of the slowdown that is removed. A share of 1 means the whole slowdown. The share can be below 0 or above
+    /// 1, because even durations change which operations other operations wait for.
     pub share: f64,
-    /// Step duration that is saved, in ns.
+    /// Reduction of the step duration, in ns.
     pub saved: f64,
     /// Slowdown if only these workers keep their measured durations, and the rest of the job has even durations.
     pub slowdown: f64,
-    /// Index of the stage, or global ranks of the workers.
+    /// Index of the stage, or global ranks of the workers, whose durations are made even.
     pub members: Vec<u32>,
 }
 
-/// Kind of a part of a job whose durations are made even, or kept while the rest is made even.
+/// Kind of a part of a job. The durations in the part are made even, or they are kept while all other durations are
+/// made even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartKind {
-    /// All operations of a stage.
+    /// All operations of one stage.
     Stage,
-    /// All operations of a replica (data-parallel rank).
+    /// All operations of one replica (data-parallel rank).
     Replica,
-    /// All operations of a worker.
+    /// All operations of one worker.
     Worker,
-    /// All operations of a kind.
+    /// All operations of one kind.
     Kind,
 }
 
@@ -81,15 +83,16 @@ pub struct EvenedPart {
     pub name: String,
     /// Slowdown if only this part keeps its measured durations, and the rest of the job has even durations.
     pub slowdown: f64,
-    /// Step duration in ns that is saved if only this part gets even durations; negative if the step takes longer.
+    /// Reduction of the step duration in ns if only this part gets even durations. The value is negative if the step
+    /// takes longer.
     pub saved: f64,
 }
 
-/// Predicate that selects an operation and lane, whose duration is replaced.
+/// Predicate that selects an operation in a lane, whose duration is replaced.
 type Selection<'a> = &'a dyn Fn(&Op, usize) -> bool;
 
-/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one. Workers whose replica and
-/// stage have the largest slowdowns are simulated first.
+/// Computes the slowdown of a job. At most `max_workers` workers are simulated one by one. The workers whose replica
+/// and stage have the largest slowdowns are simulated first.
 pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
     let even = model.even_durations();
     let (simulated, ideal) = (model.simulate(&model.durations), model.simulate(&even));
@@ -121,8 +124,8 @@ pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
 }
 
 impl SlowdownReport {
-    /// Returns the slowdown: the simulated step duration divided by the ideal step duration. Returns 1 if the ideal
-    /// duration is 0.
+    /// Returns the slowdown of the job, which is the simulated step duration divided by the ideal step duration.
+    /// Returns 1 if the ideal duration is 0.
     pub fn slowdown(&self) -> f64 {
         if self.ideal > 0.0 { self.simulated / self.ideal } else { 1.0 }
     }
@@ -182,13 +185,13 @@ impl Decomposition<'_> {
         report.parts.sort_by_key(|part| (part.part, Reverse(part.saved as i64)));
     }
 
-    /// Returns the slowdown if only the selected operations keep their measured durations.
+    /// Returns the slowdown that remains if only the selected operations keep their measured durations.
     fn alone(&self, is_selected: Selection<'_>) -> f64 {
         let mixed = self.mix(&self.even, &self.model.durations, is_selected);
         mean(&self.model.simulate(&mixed)) / self.ideal
     }
 
-    /// Returns the step duration in ns that is saved if only the selected operations get even durations.
+    /// Returns the reduction of the step duration in ns if only the selected operations get even durations.
     fn saved(&self, is_selected: Selection<'_>) -> f64 {
         let mixed = self.mix(&self.model.durations, &self.even, is_selected);
         self.simulated - mean(&self.model.simulate(&mixed))
@@ -201,7 +204,8 @@ impl Decomposition<'_> {
         Share { share, saved, slowdown: self.alone(is_selected), members }
     }
 
-    /// Returns `base`, with the durations of the selected operations replaced by values from `selected`.
+    /// Returns a copy of `base` in which the durations of the selected operations are replaced by values from
+    /// `selected`.
     fn mix(&self, base: &[f64], selected: &[f64], is_selected: Selection<'_>) -> Vec<f64> {
         let lanes = self.model.lanes();
         let mut mixed = base.to_vec();

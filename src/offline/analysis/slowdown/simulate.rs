@@ -1,11 +1,11 @@
-//! Simulates the steps of a job: every operation starts when all operations that it depends on have ended, and the
-//! members of a group end after the last member has started.
+//! Simulates the steps of a job. An operation starts when all operations on which it depends have ended. The members of
+//! a group end only after the last member has started.
 
 use super::model::{Group, JobModel};
 
 impl JobModel {
-    /// Returns the duration of each step in ns if the operations take `durations`. Every step starts at 0 on all
-    /// workers, and ends when its last operation ends.
+    /// Returns the duration of each step in ns if the operations have the given durations. Every step starts at time 0
+    /// on all workers, and ends when the step's last operation ends.
     pub(super) fn simulate(&self, durations: &[f64]) -> Vec<f64> {
         let lanes = self.lanes();
         let (mut starts, mut ends) = (vec![0.0; self.ops.len() * lanes], vec![0.0; self.ops.len() * lanes]);
@@ -35,8 +35,8 @@ impl JobModel {
         self.step_times(&ends)
     }
 
-    /// Sets the ends of a group's members. The end of each member is the latest start in the group plus the member's
-    /// own duration.
+    /// Sets the end times of a group's members. The end of each member is the latest start in the group plus the
+    /// member's own duration.
     fn end_group(&self, group: &Group, starts: &[f64], durations: &[f64], ends: &mut [f64]) {
         let lanes = self.lanes();
         let last = self.last_starts(group, starts);
@@ -47,7 +47,7 @@ impl JobModel {
         }
     }
 
-    /// Returns the latest start of any member of the group, in each lane.
+    /// For each lane, returns the latest start of any member of the group.
     pub(super) fn last_starts(&self, group: &Group, starts: &[f64]) -> Vec<f64> {
         let lanes = self.lanes();
         let latest = |lane: usize| {

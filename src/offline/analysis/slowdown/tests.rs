@@ -1,4 +1,4 @@
-//! Jobs whose schedules are computed by hand. Times are in seconds for pipelines, and in us for ranks.
+//! Tests with jobs whose schedules were computed by hand. Times are in seconds for pipelines, and in us for ranks.
 
 use super::report::{PartKind, Share, SlowdownReport};
 use super::*;
@@ -11,7 +11,7 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < 1e-6 * expected.abs().max(1.0), "{found} is not {expected}");
 }
 
-/// Returns the parts of one kind as (name, slowdown of this part alone, saved seconds), sorted by name.
+/// Returns the parts of one kind as (name, slowdown by this part alone, saved seconds), sorted by name.
 fn parts(report: &SlowdownReport, kind: PartKind) -> Vec<(String, f64, f64)> {
     let of_kind = report.parts.iter().filter(|part| part.part == kind);
     let mut parts: Vec<_> =
@@ -49,7 +49,7 @@ fn op(worker: (u32, u32), kind: PipelineKind, sequence: u32, start: f64, end: f6
 
 use PipelineKind as Kind;
 
-/// Operations of two data-parallel ranks with one stage:
+/// Returns the operations of two data-parallel ranks with one pipeline stage:
 ///
 /// ```text
 /// rank 10   forward 0 to 2, backward 2 to 6,  gradients 6 to 12 (it waits), clip 12 to 12.5, optimizer to 13
@@ -73,22 +73,22 @@ fn two_replicas() -> Vec<PipelineOp> {
 fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     let model = pipeline_model(&two_replicas(), 1).unwrap();
     let report = report(&model);
-    // The even durations are: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
+    // The even durations in seconds are: forward 3, backward 5.5, gradients 1, clip 0.5, optimizer 0.5.
     assert_near(report.steps[0].measured / 1e9, 13.0);
     assert_near(report.simulated / 1e9, 13.0);
     assert_near(report.ideal / 1e9, 10.5);
     assert_near(report.error_percent, 0.0);
     assert_eq!(report.last_stage, None, "one stage");
     let Share { share, saved, slowdown, members } = report.worst_workers.clone().unwrap();
-    // If rank 11 has even durations, rank 10 computes for 6 and rank 11 for 8.5. The step then takes as long as if all
-    // durations are even.
+    // If rank 11 has even durations, rank 10 computes for 6 s and rank 11 computes for 8.5 s. In this case, the step
+    // takes as long as with even durations on all ranks.
     assert_eq!(members, [11]);
     assert_near(share, 1.0);
     assert_near(saved / 1e9, 2.5);
     assert_near(slowdown, 13.0 / 10.5);
     assert_parts(&report, PartKind::Worker, &[("10", 1.0, 0.0), ("11", 13.0 / 10.5, 2.5)]);
-    // With even forward passes, rank 11 computes for 3 + 7 instead of 4 + 7. With even backward passes, it computes for
-    // 4 + 5.5.
+    // With even forward passes, rank 11 computes for 3 + 7 s instead of 4 + 7 s. With even backward passes, rank 11
+    // computes for 4 + 5.5 s.
     let kinds = [
         ("forward-compute", 11.5 / 10.5, 1.0),
         ("backward-compute", 12.0 / 10.5, 1.5),
@@ -97,7 +97,7 @@ fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     assert_parts(&report, PartKind::Kind, &kinds);
 }
 
-/// Operations of two stages with two microbatches. `docs/stragglers.md` shows the schedule.
+/// Returns the operations of two stages with two microbatches. `docs/stragglers.md` shows the schedule.
 fn two_stages() -> Vec<PipelineOp> {
     let (first, last) = ((0, 0), (0, 1));
     vec![
@@ -140,7 +140,7 @@ fn evening_out_a_slow_last_stage_can_remove_more_than_the_slowdown() {
 
 #[test]
 fn messages_that_move_nothing_wait_for_no_other_worker() {
-    // Some frameworks also record sends of the first stage that have no peer and move nothing.
+    // Some frameworks also record sends on the first stage that have no matching receive and move no data.
     let mut ops = two_stages();
     ops.push(op((0, 0), Kind::BackwardSend, 0, 10.0, 10.0));
     ops.push(op((0, 0), Kind::BackwardSend, 1, 16.0, 16.0));
@@ -183,7 +183,7 @@ fn operations_that_do_not_fit_each_other_are_refused() {
 fn a_small_slowdown_is_not_decomposed() {
     let mut ops = two_replicas();
     for op in &mut ops {
-        // Both ranks compute for 8.5 s, and rank 11 for 0.1 s more.
+        // Rank 10 computes for 8.5 s, and rank 11 computes for 8.6 s.
         let late = if op.replica == 1 { 0.1 } else { 0.0 };
         (op.start, op.duration) = match op.kind {
             Kind::ForwardCompute => (0.0, 3.0),
@@ -198,7 +198,7 @@ fn a_small_slowdown_is_not_decomposed() {
     assert_eq!((report.parts.len(), report.worst_workers), (0, None));
 }
 
-/// Two ranks whose clocks are 11.5 s apart, with times in us relative to the begin of each step at `begin`:
+/// Returns two ranks whose clocks are 11.5 s apart. The times are in us from `begin`, the begin of the step:
 ///
 /// ```text
 /// rank 0   work for 10, gather from 10 to 40, work for 20,          reduce from 60 to 65
@@ -226,7 +226,7 @@ fn two_ranks(steps: u64) -> Vec<RankTimeline> {
 #[test]
 fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     let (model, facts) = ranks_model(&two_ranks(3)).unwrap();
-    // The first of the three steps is left out, because no collective precedes it.
+    // The first of the three steps is omitted, because no collective precedes it.
     assert_eq!((model.size(), facts.one_step_because), ((2, 1, 2), None));
     assert_eq!(facts.clocks.ahead, [0, 11_500_000_000]);
     // The last rank enters `gather` 10 us before the end of `gather`, and `reduce` 5 us before the end of `reduce`.
@@ -235,16 +235,17 @@ fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     let micros = |found: f64, expected: f64| assert_near(found / 1e3, expected);
     micros(report.steps[0].measured, 65.0);
     micros(report.simulated, 65.0);
-    // With even durations, work and idle time take 15 + 5 before `gather`, which takes 10. Work takes 15 before
-    // `reduce`, which takes 5.
+    // With even durations, work and idle time before `gather` take 15 + 5 us, and `gather` takes 10 us. Work before
+    // `reduce` takes 15 us, and `reduce` takes 5 us.
     micros(report.ideal, 50.0);
     let worst = report.worst_workers.clone().unwrap();
     assert_eq!(worst.members, [1]);
     assert_near(worst.share, 10.0 / 15.0);
     assert_parts(&report, PartKind::Worker, &[("0", 1.1, 5e-6), ("1", 1.2, 10e-6)]);
-    // Each case lists work + idle time before `gather` on ranks 0 and 1, then work before `reduce` on the slower rank.
-    // With even work: 15 and 15 + 10, then 15. With even idle time: 10 + 5 and 20 + 5, then 20. With only work as
-    // measured: 10 + 5 and 20 + 5, then 20. With only idle time as measured: 15 and 15 + 10, then 15.
+    // The cases below list, in us, work + idle time before `gather` on ranks 0 and 1, and then work before `reduce` on
+    // the slower rank. If work is even, the times are 15 and 15 + 10, then 15. If idle time is even, the times are 10 +
+    // 5 and 20 + 5, then 20. If only work is as measured, the times are 10 + 5 and 20 + 5, then 20. If only idle time
+    // is as measured, the times are 15 and 15 + 10, then 15.
     assert_parts(&report, PartKind::Kind, &[("GPU work", 1.2, 10e-6), ("GPU idle", 1.1, 5e-6)]);
 }
 
@@ -275,7 +276,7 @@ fn ranks_that_do_not_meet_have_no_slowdown() {
     renamed[1].collectives[2].name = "scatter".to_owned();
     assert_eq!(refused(&renamed), "collective 2 of rank 0 is gather, that of rank 1 is scatter");
     let mut apart = ranks.clone();
-    // Every second collective of rank 1 ends 300 us late, as if two other ranks met in it.
+    // Every second collective of rank 1 ends 300 us late, as if other ranks took part in these collectives.
     for (at, one) in apart[1].collectives.iter_mut().enumerate() {
         let late = if at % 2 == 0 { 300_000 } else { 0 };
         (one.start, one.end) = (one.start - 400_000, one.end + late);
@@ -293,7 +294,7 @@ fn ranks_that_do_not_meet_have_no_slowdown() {
 fn collectives_that_overlap_follow_the_last_one_that_has_ended() {
     let mut ranks = two_ranks(0);
     for rank in &mut ranks {
-        // Another stream runs a small collective, which begins 5 us after the begin of `gather`.
+        // Another stream runs a small collective that begins 5 us after `gather` begins.
         let gather = rank.collectives[2].clone();
         rank.collectives.insert(
             3,

@@ -1,4 +1,5 @@
-//! Stores the work, waits and event records of each stream in the form needed to reconstruct states.
+//! Stores the operations, waits and event records of each stream in the form needed to reconstruct the states of
+//! streams.
 
 use super::super::packed_ops::{PackedOp, PackedOps};
 use super::host_activity::HostActivity;
@@ -8,7 +9,7 @@ use gpuflame_model::record::{
     IdMap, Nanos, Row, StreamId, SyncId, SyncKind, SyncRecord, Work,
 };
 
-/// Device, CUDA context and stream.
+/// Key of a stream: device, CUDA context and stream id.
 pub type StreamKey = (DeviceId, GpuContextId, StreamId);
 
 /// An operation on a stream.
@@ -16,7 +17,7 @@ pub type StreamKey = (DeviceId, GpuContextId, StreamId);
 pub(super) struct StreamOp {
     pub(super) start: u64,
     pub(super) end: u64,
-    /// Start of the launch call; 0 if the launch is unknown.
+    /// Start of the launch call, or 0 if the launch is unknown.
     pub(super) call: u64,
     /// Duration of the launch call in ns, encoded as in [`Launched`].
     pub(super) call_ns: u32,
@@ -49,7 +50,7 @@ impl StreamOp {
     }
 }
 
-/// Number of bytes that a copy or fill moved, and when.
+/// Number of bytes that a copy or fill moved, and the start and end of this operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MovedBytes {
     pub(super) device: DeviceId,
@@ -66,9 +67,9 @@ pub(super) struct StreamWait {
     /// Time of the call.
     pub(super) time: u64,
     pub(super) event: Option<EventId>,
-    /// Time at which the event happened; `None` if the data does not show it.
+    /// Time at which the CUDA event happened, or `None` if the data does not show this time.
     pub(super) until: Option<u64>,
-    /// Last operation before the event was recorded, if it is known.
+    /// Last operation on the source stream before the CUDA event was recorded, if it is known.
     pub(super) last_work: Option<Work>,
     /// Index of the stream that ran `last_work`.
     pub(super) source: Option<u32>,
@@ -89,7 +90,8 @@ impl StreamOps {
         self.ops.push(op.packed());
     }
 
-    /// Sorts the operations by time. Most streams are sorted already, because their operations run in launch order.
+    /// Sorts the operations of the stream by time. The operations of most streams are already sorted, because they run
+    /// in launch order.
     fn sort(&mut self) {
         if !self.is_unsorted {
             return;
@@ -101,39 +103,39 @@ impl StreamOps {
     }
 }
 
-/// A [`Sink`] that stores the operations of all streams, and the reasons why streams wait. The sink needs about 10
-/// bytes per operation.
+/// A [`Sink`] that stores the operations of all streams, and the reasons why streams wait. The stored data takes about
+/// 10 bytes per operation.
 #[derive(Debug, Default)]
 pub struct StreamRows {
-    /// Operations of each stream, by stream index.
+    /// Operations of each stream, indexed by stream.
     ops: Vec<StreamOps>,
-    /// Start of the first operation, and end of the last operation.
+    /// Start of the first operation and end of the last operation, if there are operations.
     pub(super) times: Option<(u64, u64)>,
     pub(super) moved: Vec<MovedBytes>,
-    /// Keys of the streams, by stream index.
+    /// Keys of the streams, indexed by stream.
     pub(super) keys: Vec<StreamKey>,
     numbers: IdMap<StreamKey, u32>,
     last: u32,
     waits: Vec<SyncRecord>,
     records: Vec<EventRecord>,
-    /// Whether any wait, by a stream or the host, identifies the record of its event.
+    /// Whether any wait of a stream or of the host identifies the record of the CUDA event for which it waits.
     tells_records: bool,
     /// Times of calls that recorded CUDA events, keyed by correlation id.
     record_calls: IdMap<u32, Nanos>,
     /// Number of activities without usable times, which are not stored.
     pub(super) untimed: u64,
-    /// States and calls of threads; `None` if culprits of idle time are not requested.
+    /// States and calls of host threads, or `None` if culprits of idle time are not requested.
     pub(super) host: Option<HostActivity>,
 }
 
 impl StreamRows {
-    /// Creates a sink that also stores the states and calls of threads, which are needed to find the culprits of idle
-    /// time.
+    /// Creates a sink that also stores the states and calls of host threads. This data is needed to find the culprits
+    /// of idle time.
     pub fn with_culprits() -> Self {
         Self { host: Some(HostActivity::default()), ..Self::default() }
     }
 
-    /// Returns the streams that were added so far.
+    /// Returns the keys of the streams that were added so far.
     pub fn keys(&self) -> Vec<StreamKey> {
         self.keys.clone()
     }
@@ -150,7 +152,7 @@ impl StreamRows {
         self.last
     }
 
-    /// Sorts each stream's operations by time. The streams are then renumbered by device, CUDA context and stream.
+    /// Sorts each stream's operations by time. The streams get new indexes, sorted by device, CUDA context and stream.
     pub(super) fn sort(&mut self) {
         let mut streams: Vec<_> = self.keys.drain(..).zip(self.ops.drain(..)).collect();
         streams.sort_unstable_by_key(|(key, _)| *key);
@@ -164,11 +166,11 @@ impl StreamRows {
         self.ops[stream as usize].ops.iter().map(StreamOp::from)
     }
 
-    /// Returns the calls that made streams wait, sorted by stream and time, with the end of each wait if it is known. A
-    /// stream does not wait for an event that was never recorded. So if records are known for some events, waits for
-    /// events without a record are omitted. The operations must be sorted.
+    /// Returns the calls that made streams wait for CUDA events, sorted by stream and time, with the end of each wait
+    /// if it is known. A stream does not wait for a CUDA event that was never recorded. So if the records of some
+    /// events are known, waits for events without a record are omitted. The operations must be sorted.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
-        // A CUDA context belongs to one device.
+        // The device is not part of the key, because a CUDA context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =
             (0..).zip(&self.keys).map(|(number, key)| ((key.1, key.2), number)).collect();
         let mut events = RecordedEvents { rows: self, by_context: &by_context, launched: IdMap::default() };
@@ -194,17 +196,18 @@ impl StreamRows {
     }
 }
 
-/// Finds the times at which recorded events happened: at the end of the work launched on the stream before the record.
+/// Finds the times at which recorded CUDA events happened. An event happens at the end of the work that was launched on
+/// the stream before the event record.
 struct RecordedEvents<'a> {
     rows: &'a StreamRows,
     by_context: &'a IdMap<(GpuContextId, StreamId), u32>,
-    /// Launches of each stream in order, as (time of the launch, latest end of work launched so far, the work that ends
-    /// then).
+    /// Launches of each stream in order of time, as (time of the launch, latest end of all work launched so far, work
+    /// that has this end).
     launched: IdMap<u32, Vec<(u64, u64, Work)>>,
 }
 
 impl RecordedEvents<'_> {
-    /// Returns the time at which the event happened; `None` if the data does not show it.
+    /// Returns the time at which the recorded CUDA event happened, or `None` if the data does not show this time.
     fn happened(&mut self, record: &EventRecord) -> Option<Happened> {
         let time = self.rows.record_calls.get(&record.correlation.0)?.0;
         let without_work = Happened { time, last_work: None, source: None };
@@ -232,11 +235,11 @@ impl RecordedEvents<'_> {
     }
 }
 
-/// Time at which a recorded event happened.
+/// Time at which a recorded CUDA event happened.
 #[derive(Clone, Copy, Debug)]
 struct Happened {
     time: u64,
-    /// Last operation before the record. `source` is the index of the stream that ran this operation.
+    /// Last operation before the event record. `source` is the index of the stream that ran this operation.
     last_work: Option<Work>,
     source: Option<u32>,
 }

@@ -1,15 +1,15 @@
-//! Sums states of streams in columns of equal duration, for pictures of the states over time.
+//! Sums up the states of streams in columns of equal duration, for pictures that show the states over time.
 
 use super::{Interval, MAX_PARTS, State, StreamKey};
 
-/// Time in ns for each state, in the order of [`State::ALL`].
+/// Time in ns in each state, in the order of [`State::ALL`].
 pub type Column = [u64; State::ALL.len()];
 
 /// States of streams in columns of equal duration. The times of the states in a column add up to the duration of the
 /// column. The last column can be shorter.
 #[derive(Clone, Debug)]
 pub struct StateColumns {
-    /// Start and end of the shown time, in ns since 1970.
+    /// Start and end of the shown time range, in ns since 1970.
     pub window: (u64, u64),
     /// Duration of a column in ns.
     pub step: u64,
@@ -18,8 +18,8 @@ pub struct StateColumns {
 }
 
 impl StateColumns {
-    /// Creates columns without any stream. The step is increased if the window would have more than [`MAX_PARTS`]
-    /// columns.
+    /// Creates the columns of a picture without any stream. The step is increased if the window would have more than
+    /// [`MAX_PARTS`] columns.
     pub fn new(window: (u64, u64), step: u64) -> Self {
         let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
         Self { window, step, streams: Vec::new() }
@@ -30,7 +30,7 @@ impl StateColumns {
         (self.window.1 - self.window.0).div_ceil(self.step) as usize
     }
 
-    /// Adds an interval. All intervals of a stream must be added one after another.
+    /// Adds an interval of a stream. All intervals of one stream must be added before the intervals of the next stream.
     pub fn add(&mut self, key: StreamKey, interval: &Interval) {
         if self.streams.last().is_none_or(|(last, _)| *last != key) {
             self.streams.push((key, vec![Column::default(); self.count()]));
@@ -65,7 +65,7 @@ mod tests {
             columns.add(key(7), &interval(start, end, state));
         }
         columns.add(key(9), &interval(1_000, 1_025, State::Waiting));
-        // The values are: running, waiting, pending, idle, finished, not recorded.
+        // Each column lists the times in the states running, waiting, pending, idle, finished and not recorded.
         assert_eq!(columns.streams[0].1, [[6, 0, 0, 4, 0, 0], [10, 0, 0, 0, 0, 0], [1, 0, 0, 0, 4, 0]]);
         assert_eq!(columns.streams[1].1, [[0, 10, 0, 0, 0, 0], [0, 10, 0, 0, 0, 0], [0, 5, 0, 0, 0, 0]]);
         assert_eq!(StateColumns::new((0, 50_000), 1).step, 5);

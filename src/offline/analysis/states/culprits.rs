@@ -1,8 +1,8 @@
-//! Attributes the idle time of streams to places in the code: the calls and functions of the late thread before its
-//! launch. The rules are the same as for the idle time of whole GPUs.
+//! Attributes the idle time of streams to places in the code. These places are the calls and functions in which the
+//! late thread was before its launch. The rules are the same as for the idle time of whole GPUs.
 //!
 //! A trace contains states of threads only for times in which a whole GPU was idle. If other streams of the GPU are
-//! busy, a stream's idle time is attributed to the late launch itself.
+//! busy, the idle time of a stream is attributed to the late launch itself.
 
 use super::super::findings::HostStates;
 use super::collect::StreamRows;
@@ -16,15 +16,15 @@ use gpuflame_model::record::{Caller, ContextId, DeviceId, IdMap, ThreadId, Windo
 /// Idle time of a stream that is attributed to one stack, or to the time between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleCulprit {
-    /// Stack, or the two calls before and after the idle time.
+    /// Stack, or the two calls before and after the time to which the idle time is attributed.
     pub site: SampleSite,
-    /// Attributed idle time in ns.
+    /// Idle time in ns that is attributed to this site.
     pub nanos: u64,
-    /// Number of gaps in which this site accounts for the longest part.
+    /// Number of gaps in which this site accounts for the largest part.
     pub gaps: u64,
 }
 
-/// Finds culprits, and sums their idle times for each stream.
+/// Finds the culprits of idle time, and sums up their idle times for each stream.
 pub(super) struct Culprits<'a> {
     profile: &'a Profile,
     states: HostStates,
@@ -33,7 +33,7 @@ pub(super) struct Culprits<'a> {
     threads: Vec<(DeviceId, Vec<ThreadId>)>,
     /// Times at which recording windows opened.
     opened: Vec<u64>,
-    /// Parts of the interval that was attributed last.
+    /// Parts of the interval that is currently attributed, as (site, ns).
     parts: Vec<(SampleSite, u64)>,
     sums: IdMap<SampleSite, (u64, u64)>,
 }
@@ -93,7 +93,8 @@ impl<'a> Culprits<'a> {
         self.parts.retain(|(_, nanos)| *nanos > 0);
     }
 
-    /// Returns the culprits of the current stream, the most expensive first. Clears the sums for the next stream.
+    /// Returns the culprits of the current stream, the culprit with the most idle time first. Clears the sums for the
+    /// next stream.
     pub(super) fn take_sums(&mut self) -> Vec<IdleCulprit> {
         let sums = self.sums.drain();
         let mut culprits: Vec<_> =

@@ -1,6 +1,6 @@
 //! Finds the times in which the streams of a GPU were busy.
 //!
-//! The busy intervals of all streams are merged in order of time, so that only their union is stored.
+//! The busy intervals of all streams are merged in order of time, so only the union of the intervals is stored.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,10 +17,10 @@ pub(super) struct DeviceBusy {
     pub(super) id: DeviceId,
     /// Union of the busy intervals of all streams.
     pub(super) busy: Vec<(u64, u64)>,
-    /// Busy intervals of the default streams, if the device has other streams too.
+    /// Busy intervals of the default streams. The list is empty if the device has only one stream.
     defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
     pub(super) concurrency: Concurrency,
-    /// Total busy time of all streams, for each part of the shown time.
+    /// Total busy time of all streams for each part of the shown time.
     pub(super) streams: SpanSums,
 }
 
@@ -41,7 +41,7 @@ impl DeviceBusy {
             streams.add(next.0, next.1);
             Some(next)
         };
-        // Next start or end of each stream. At equal times, starts come before ends, so that intervals that touch are
+        // Next start or end on each stream. At equal times, starts come before ends, so that intervals that touch are
         // merged.
         let mut edges: BinaryHeap<Reverse<(u64, Edge, usize)>> = BinaryHeap::new();
         let first = |stream| {
@@ -50,7 +50,7 @@ impl DeviceBusy {
         };
         edges.extend((0..count_of_streams).filter_map(first));
         let (mut busy, mut since, mut count, mut at) = (Vec::new(), 0, 0, shown.0);
-        // At any time, at most one interval per stream is open, so there are only a few sums.
+        // At most one interval per stream is open at any time, so only a few sums are needed.
         let mut by_count: Vec<u64> = vec![0];
         let mut pass = |count: usize, time: u64| {
             let time = time.min(shown.1);
@@ -88,8 +88,9 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Returns the busy intervals that this stream has to wait for by the rule of default streams: the busy intervals
-    /// of its CUDA context's default stream. If this is the default stream, returns the busy intervals of all streams.
+    /// Returns the busy intervals for which this stream has to wait by the rule of default streams. For a default
+    /// stream, these are the busy intervals of all streams. For other streams, these are the busy intervals of the
+    /// default stream in the same CUDA context.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;
@@ -99,15 +100,15 @@ impl DeviceBusy {
     }
 }
 
-/// Start or end of a busy interval. At equal times, starts sort first.
+/// Start or end of a busy interval. At equal times, starts sort before ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Edge {
     Start { end: u64 },
     End,
 }
 
-/// Iterator over the busy intervals of one stream, from its operations sorted by start. Intervals that touch are
-/// merged.
+/// Iterator over the busy intervals of one stream. The intervals are computed from the stream's operations, which must
+/// be sorted by start. Intervals that touch are merged.
 struct Running<I> {
     ops: I,
     open: Option<(u64, u64)>,

@@ -1,11 +1,11 @@
-//! Collects from rows the states and calls of threads between their launches.
+//! Collects the states and calls of host threads between their launches from rows.
 
 use super::super::findings::HostStates;
 use gpuflame_explain::join::Launched;
 use gpuflame_explain::timeline::TimedCall;
 use gpuflame_model::record::{ContextId, HostCallSpan, Row};
 
-/// States of threads, or calls of threads if the run has no states.
+/// States of host threads, or calls of host threads if the run has no states.
 #[derive(Debug, Default)]
 pub(super) struct HostActivity {
     pub(super) states: HostStates,
@@ -28,7 +28,7 @@ impl HostActivity {
         self.add_call(begun, begun.saturating_add(launched.duration.into()), launched.context, true);
     }
 
-    /// Adds a call, unless there are states. Rows of states come before rows of calls.
+    /// Adds a host call, unless the run has thread states. Rows about states come before rows about calls.
     fn add_call(&mut self, begun: u64, ended: u64, context: ContextId, launches: bool) {
         if self.states.is_empty() && context >= ContextId::FIRST {
             self.calls.push(TimedCall { begun, ended, context, launches });

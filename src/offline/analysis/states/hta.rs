@@ -1,16 +1,16 @@
-//! Queue lengths and idle times of streams by the rules of Holistic Trace Analysis (HTA), so that the tables of both
-//! tools can be compared. HTA's rules differ from the rules of stream states:
+//! Computes queue lengths and idle times of streams by the rules of Holistic Trace Analysis (HTA), so that the tables
+//! of gpuflame and HTA can be compared. HTA's rules differ from gpuflame's rules for stream states:
 //!
-//! - Times are whole microseconds: starts are rounded up and ends are rounded down.
-//! - The queue counts only launches by certain calls, and an operation leaves the queue when it begins.
-//! - The whole gap before an operation belongs to one category, and begins at the end of the operation that began last.
-//!   If operations overlap, the gap is negative.
+//! - Times are in whole microseconds. Starts are rounded up, and ends are rounded down.
+//! - Only launches by certain calls enter the queue, and an operation leaves the queue when it begins.
+//! - The whole gap before an operation belongs to one category. The gap begins at the end of the operation that began
+//!   last before it. If operations overlap, the gap is negative.
 
 use std::collections::BTreeMap;
 
 use gpuflame_model::record::{DeviceId, StreamId};
 
-/// Names of calls whose launches enter the queue.
+/// Names of the launch calls whose operations enter the queue.
 const LAUNCH_CALLS: [&str; 10] = [
     "cudaLaunchKernel",
     "cudaLaunchKernelExC",
@@ -23,32 +23,33 @@ const LAUNCH_CALLS: [&str; 10] = [
     "hipMemsetAsync",
     "hipMemcpyWithStream",
 ];
-/// If a gap is shorter than this number of us, the next operation is assumed to have waited only for its launch.
+/// Limit in us for gaps between operations. If a gap is shorter, the next operation is assumed to have waited only for
+/// its launch.
 const KERNEL_WAIT_US: i64 = 30;
 
 /// An operation on a stream, with times in ns.
 #[derive(Clone, Copy, Debug)]
 pub struct HtaOp {
-    /// GPU that ran the operation.
+    /// Id of the GPU that ran the operation.
     pub device: DeviceId,
-    /// Stream that ran the operation.
+    /// Id of the stream that ran the operation.
     pub stream: StreamId,
     /// Time at which the operation started.
     pub start: u64,
     /// Time at which the operation ended.
     pub end: u64,
-    /// Start of the launch call; `None` if the call is unknown.
+    /// Start of the launch call, or `None` if the call is unknown.
     pub call: Option<u64>,
-    /// Whether the launch call enters the queue, see [`enters_queue`].
+    /// Whether the operation enters the queue, as [`enters_queue`] decides for its launch call.
     pub is_queued: bool,
 }
 
-/// Whether launches by this call enter the queue.
+/// Whether operations launched by this call enter the queue.
 pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of a stream's queue length. Each change of the length adds one value.
+/// Statistics of the queue length of a stream. The values are the queue lengths after each change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
     /// GPU and stream of the queue.
@@ -57,9 +58,9 @@ pub struct HtaQueue {
     pub count: u64,
     /// Mean queue length.
     pub mean: f64,
-    /// Sample standard deviation; `None` if there is only one change.
+    /// Sample standard deviation of the queue length, or `None` if there is only one change.
     pub std: Option<f64>,
-    /// Minimum, three quartiles and maximum. Quartiles between two values are interpolated.
+    /// Minimum, three quartiles and maximum of the queue length. Quartiles between two values are interpolated.
     pub quartiles: [f64; 5],
 }
 
@@ -72,7 +73,7 @@ pub struct HtaIdle {
     pub category: &'static str,
     /// Idle time in us, which can be negative.
     pub micros: i64,
-    /// Share of this category in the stream's idle time; `None` if the stream's idle time is 0.
+    /// Share of this category in the stream's idle time, or `None` if the stream's idle time is 0.
     pub ratio: Option<f64>,
 }
 
@@ -113,7 +114,7 @@ fn describe(key: (DeviceId, StreamId), mut lengths: Vec<i64>) -> HtaQueue {
     HtaQueue { key, count: lengths.len() as u64, mean, std, quartiles }
 }
 
-/// Returns the idle times for each GPU, stream and category.
+/// Returns the idle time for each GPU, stream and category.
 pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
     let mut by_stream: BTreeMap<(DeviceId, StreamId), Vec<&HtaOp>> = BTreeMap::new();
     for op in ops {
@@ -122,7 +123,7 @@ pub fn hta_idle(ops: &[HtaOp]) -> Vec<HtaIdle> {
     let mut all = Vec::new();
     for (key, mut ops) in by_stream {
         ops.sort_by_key(|op| up(op.start));
-        // The first operation has no gap. The row of the first operation is in the category `other`.
+        // The first operation has no gap before it, and HTA lists it in the category `other`.
         let mut sums = BTreeMap::from([("other", 0)]);
         for pair in ops.windows(2) {
             let (before, start) = (down(pair[0].end), up(pair[1].start));
@@ -164,7 +165,8 @@ mod tests {
 
     #[test]
     fn queue_lengths_and_idle_times_follow_by_hand() {
-        // The operations are launched at 1, 2 and 100 us, and run from 10 to 20, 25 to 60 and 110 to 120 us.
+        // The operations are launched at 1, 2 and 100 us, and run from 10 to 20 us, from 25 to 60 us and from 110 to
+        // 120 us.
         let ops = [op(1_000, 10_000, 20_000), op(2_000, 25_000, 60_000), op(100_000, 110_000, 120_000)];
         let queues = hta_queues(&ops);
         // The queue lengths are 1, 2, 1, 0, 1, 0.
@@ -181,7 +183,7 @@ mod tests {
         let mut late = op(0, 50_001, 50_999);
         late.call = None;
         let idle = hta_idle(&[op(1, 1_001, 9_999), late]);
-        // The first operation ends at 9 us, and the second one begins at 51 us.
+        // The first operation ends at 9 us, and the second operation begins at 51 us.
         assert_eq!((idle[0].category, idle[0].micros, idle[0].ratio), ("other", 42, Some(1.0)));
         assert!(hta_queues(&[late]).is_empty());
     }

@@ -1,4 +1,5 @@
-//! Reconstructs the state of each stream over time: what the stream did, or what it waited for.
+//! Reconstructs the state of each stream over time. A state says which operation the stream ran, or why the stream
+//! waited.
 //!
 //! ```text
 //!   window                                                                                  window
@@ -6,9 +7,9 @@
 //!            call of the next operation     begin  running
 //! ```
 //!
-//! The intervals of a stream have no gaps and do not overlap, so the total time of its states equals the window
-//! exactly. The causes of gaps are determined as for idle time ([`gap_causes`]), but for one stream instead of one
-//! device.
+//! The intervals of a stream have no gaps and do not overlap, so the total time of the stream's states is exactly the
+//! duration of the window. The causes of gaps are determined by the rules for idle time ([`gap_causes`]), but for one
+//! stream instead of one device.
 
 mod collect;
 mod columns;
@@ -41,18 +42,18 @@ use queue::{Queue, queued_since};
 use sums::{DelaySums, SmallSums, SpanSums};
 use walk::StreamWalk;
 
-/// Settings of a reconstruction. Times are in ns since the start of the window.
+/// Settings for a reconstruction of states. Times are in ns since the start of the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StateOptions {
-    /// Start of the part to show; default: the start of the window.
+    /// Start of the shown time. By default, the start of the window.
     pub from: Option<u64>,
-    /// End of the part to show; default: the end of the window.
+    /// End of the shown time. By default, the end of the window.
     pub to: Option<u64>,
-    /// Duration of the parts in [`StateReport::series`]; default: a tenth of the shown time.
+    /// Duration of the parts in [`StateReport::series`]. By default, a tenth of the shown time.
     pub step: Option<u64>,
 }
 
-/// Time in ns for each state and cause.
+/// Time in ns for each pair of a state and a cause.
 pub type StateSums = BTreeMap<(State, StateCause), u64>;
 
 /// States of one stream.
@@ -60,13 +61,13 @@ pub type StateSums = BTreeMap<(State, StateCause), u64>;
 pub struct StreamStates {
     /// Device, CUDA context and stream.
     pub key: StreamKey,
-    /// Number of operations in the shown time.
+    /// Number of the stream's operations in the shown time.
     pub ops: u64,
-    /// Time in ns for each state and cause. The total of these times is the shown time.
+    /// Time in ns for each pair of a state and a cause. The total of these times is the shown time.
     pub sums: StateSums,
     /// Launch delays of the operations that begin in the shown time.
     pub delays: Delays,
-    /// Maximum number of operations in flight (launched but not finished).
+    /// Maximum number of the stream's operations that were in flight (launched but not finished).
     pub max_queue: u64,
     /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. The list
     /// is empty unless the rows were created by [`StreamRows::with_culprits`].
@@ -74,7 +75,7 @@ pub struct StreamStates {
 }
 
 impl StreamStates {
-    /// Returns the time in a state, in ns.
+    /// Returns the time that the stream spent in a state, in ns.
     pub fn nanos(&self, state: State) -> u64 {
         self.sums.iter().filter(|((one, _), _)| *one == state).map(|(_, nanos)| nanos).sum()
     }
@@ -87,20 +88,20 @@ pub struct StateReport {
     pub window: (u64, u64),
     /// States of the streams, sorted by device, CUDA context and stream.
     pub streams: Vec<StreamStates>,
-    /// Numbers of streams that were busy at the same time, for each device.
+    /// For each device, the time during which each number of streams was busy at the same time.
     pub devices: Vec<(DeviceId, Concurrency)>,
-    /// The shown time, divided into equal parts, for each device.
+    /// For each device, the shown time divided into equal parts.
     pub series: Vec<(DeviceId, Vec<SeriesRow>)>,
     /// Number of operations without usable times, which have no state.
     pub untimed: u64,
 }
 
-/// Number of parts of the series if the user does not choose a duration.
+/// Number of parts in a series if the user does not choose the duration of a part.
 const DEFAULT_PARTS: u64 = 10;
-/// Maximum number of parts of a series.
+/// Maximum number of parts in a series.
 pub const MAX_PARTS: u64 = 10_000;
 
-/// Returns the states of all streams. Passes each interval to `each`, sorted by stream and time. `is_collective`
+/// Returns the states of all streams. Passes each interval to `each`, in order of stream and time. `is_collective`
 /// returns whether an operation moves data between GPUs. Returns `None` if there is no operation with usable times.
 pub fn reconstruct_states(
     mut rows: StreamRows,
@@ -119,7 +120,7 @@ pub fn reconstruct_states(
     let parts = series_parts(shown, options.step);
     let devices: Vec<DeviceBusy> =
         rows.keys.chunk_by(|a, b| a.0 == b.0).map(|keys| DeviceBusy::new(&rows, keys[0].0, &parts)).collect();
-    // Times in which operations were in flight, for each device.
+    // For each device, the times in which operations were in flight.
     let mut queued = vec![parts.clone(); devices.len()];
     for (number, &key) in (0..).zip(&rows.keys) {
         let Some(at) = devices.iter().position(|device| device.id == key.0) else { continue };
@@ -159,8 +160,8 @@ pub fn reconstruct_states(
     Some(report)
 }
 
-/// Returns the start and end of the time that these settings show, in ns since 1970; `None` if no operation has usable
-/// times.
+/// Returns the start and end of the time that these settings show, in ns since 1970. Returns `None` if no operation has
+/// usable times.
 pub fn shown_window(rows: &StreamRows, profile: &Profile, options: StateOptions) -> Option<(u64, u64)> {
     Some(shown_part(whole_window(rows, profile)?, options))
 }
@@ -170,14 +171,13 @@ fn shown_part(whole: (u64, u64), options: StateOptions) -> (u64, u64) {
     (options.from.map_or(whole.0, cut), options.to.map_or(whole.1, cut))
 }
 
-/// Returns the start and end of the window: from the first operation or the opening of the first recording window to
-/// the end of the last operation or the closing of the last window.
+/// Returns the start and end of the window that contains all operations and all recording windows.
 fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
     Some(extend_to_windows(rows.times?, profile))
 }
 
 /// Extends the time range of all GPU work so that it includes the opening of the first recording window and the closing
-/// of the last one.
+/// of the last recording window.
 pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) -> (u64, u64) {
     let edges = profile.windows().iter();
     let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);
@@ -186,7 +186,7 @@ pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) ->
     (opened.map_or(first, |time| time.min(first)), closed.map_or(last, |time| time.max(last)))
 }
 
-/// Returns the time ranges between two recording windows, in order.
+/// Returns the time ranges between successive recording windows, in order of time.
 fn closed_times(profile: &Profile) -> Vec<(u64, u64)> {
     let (mut closed, mut since) = (Vec::new(), None);
     for &(edge, time) in profile.windows() {
@@ -208,7 +208,7 @@ fn waits_of(waits: &[StreamWait], stream: u32) -> &[StreamWait] {
     &waits[from..to]
 }
 
-/// Creates empty sums over the parts of the shown time.
+/// Creates empty sums for the parts of the shown time.
 fn series_parts(shown: (u64, u64), step: Option<u64>) -> SpanSums {
     let length = shown.1 - shown.0;
     let step = step.unwrap_or_else(|| length.div_ceil(DEFAULT_PARTS)).max(length.div_ceil(MAX_PARTS)).max(1);

@@ -1,4 +1,5 @@
-//! Computes the maximum number of operations of a stream that were in flight (launched but not finished).
+//! Computes the maximum number of operations of a stream that were in flight (launched but not finished) at the same
+//! time.
 
 use std::collections::VecDeque;
 
@@ -15,7 +16,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds the next operation.
+    /// Adds the next operation of the stream.
     pub(super) fn add(&mut self, op: &StreamOp) {
         let entered = queued_since(op);
         self.is_unsorted |= entered < self.last.0 || op.end < self.last.1;
@@ -30,8 +31,8 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again, which is needed
-    /// only if the order of their launches or of their ends differs from the order of their begins.
+    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again. This is needed
+    /// only if the operations are launched or end in another order than they begin.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;
@@ -51,7 +52,7 @@ impl Queue {
     }
 }
 
-/// Returns the time at which an operation was launched. For operations without a known launch, this is their start.
+/// Returns the time at which an operation was launched. If the launch is unknown, returns the start of the operation.
 pub(super) fn queued_since(op: &StreamOp) -> u64 {
     if op.call == 0 { op.start } else { op.call.min(op.start) }
 }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::{ContextId, Work};
 
-    /// Returns the maximum number in flight for operations given as (call, start, end).
+    /// Returns the maximum number of operations in flight. The operations are given as (call, start, end).
     fn longest(ops: &[(u64, u64, u64)]) -> u64 {
         let op = |&(call, start, end): &(u64, u64, u64)| {
             let (call_ns, context) = (1, ContextId::FIRST);
@@ -74,8 +75,8 @@ mod tests {
 
     #[test]
     fn operations_wait_in_a_queue_until_they_end() {
-        // The second operation is launched while the first one runs. The third operation is launched when the second
-        // one ends.
+        // The second operation is launched while the first operation runs. The third operation is launched when the
+        // second operation ends.
         assert_eq!(longest(&[(1, 2, 10), (5, 10, 20), (20, 30, 40)]), 2);
         // The launches of these operations are unknown.
         assert_eq!(longest(&[(0, 2, 10), (0, 10, 20)]), 1);
@@ -86,9 +87,10 @@ mod tests {
 
     #[test]
     fn operations_in_any_order_are_counted() {
-        // The operation that begins first is launched last and ends last. At time 4, all three are in the queue.
+        // The operation that begins first is launched last and ends last. At time 4, all three operations are in the
+        // queue.
         assert_eq!(longest(&[(4, 5, 50), (1, 6, 10), (2, 7, 9)]), 3);
-        // The first operation had ended when the other two were launched.
+        // The first operation had ended when the other two operations were launched.
         assert_eq!(longest(&[(1, 2, 3), (6, 7, 20), (5, 8, 9)]), 2);
     }
 }

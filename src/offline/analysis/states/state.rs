@@ -5,18 +5,18 @@ use gpuflame_explain::join::Launched;
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{EventId, Work};
 
-/// State of a stream. If several states apply, the first of them in this list counts.
+/// State of a stream. If several states apply, the state that comes first in this list is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum State {
     /// An operation runs.
     Running,
-    /// The next operation was launched and is waiting for an event.
+    /// The next operation was launched and is waiting for a CUDA event.
     Waiting,
-    /// The next operation was launched but has not begun, and is not waiting for a known event.
+    /// The next operation was launched but has not begun, and it is not waiting for a known CUDA event.
     Pending,
     /// The next operation has not been launched yet, or its launch is unknown.
     Idle,
-    /// The last operation has ended.
+    /// The last operation of the stream has ended.
     Finished,
     /// No operation runs, and no recording window is open.
     NotRecorded,
@@ -45,7 +45,8 @@ impl State {
 pub enum StateCause {
     /// No cause, because the state is running, finished or not recorded.
     None,
-    /// Earlier work of the stream runs. Only delays have this cause, because the stream itself is running at that time.
+    /// Earlier work on the stream is running. Only launch delays have this cause, because the state of the stream is
+    /// running at that time.
     InOrder,
     /// The operation waits for a CUDA event.
     Event,
@@ -53,10 +54,10 @@ pub enum StateCause {
     Collective,
     /// The launch call is in flight, or it returned at most 10 us ago.
     LaunchLatency,
-    /// The legacy default stream waits for other streams, or another stream waits for it.
+    /// The legacy default stream waits for other streams, or another stream waits for the legacy default stream.
     DefaultStream,
-    /// Other streams were busy for the whole time, and no other cause is known. Either no multiprocessor of the GPU was
-    /// free, or the stream waited for the other streams in a way that the data does not show.
+    /// Other streams were busy for the whole time, and no other cause is known. Perhaps no multiprocessor of the GPU
+    /// was free, or the stream waited for the other streams in a way that the data does not show.
     OtherStreams,
     /// The host has not begun the launch call.
     HostLate,
@@ -65,7 +66,7 @@ pub enum StateCause {
 }
 
 impl StateCause {
-    /// Returns the cause as a word for tables; empty for [`StateCause::None`].
+    /// Returns the cause as a word for tables. The word for [`StateCause::None`] is empty.
     pub fn word(self) -> &'static str {
         match self {
             Self::None => "",
@@ -84,25 +85,25 @@ impl StateCause {
 /// Time interval in which a stream had one state for one cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interval {
-    /// Start, in ns since 1970.
+    /// Start of the interval, in ns since 1970.
     pub start: u64,
-    /// End, in ns since 1970.
+    /// End of the interval, in ns since 1970.
     pub end: u64,
     /// State of the stream.
     pub state: State,
     /// Cause of the state.
     pub cause: StateCause,
-    /// Event that the stream waits for, if it is known.
+    /// CUDA event for which the stream waits, if it is known.
     pub event: Option<EventId>,
-    /// Stream whose work has to end before the event happens, if it is known. The event happens at the end of the
-    /// interval.
+    /// Stream whose work has to end before the CUDA event happens, if this stream is known. The event happens at the
+    /// end of the interval.
     pub source: Option<StreamKey>,
-    /// Operation that runs first in the interval, or that begins next. For [`StateCause::Collective`], this is the
-    /// operation waited for.
+    /// Operation that runs first in the interval. If no operation runs, the operation that begins next. For
+    /// [`StateCause::Collective`], the operation for which the stream waits.
     pub work: Option<Work>,
-    /// Launch that was late, for [`StateCause::HostLate`].
+    /// Launch that was late, if the cause is [`StateCause::HostLate`].
     pub late: Option<Launched>,
-    /// Place in the code that accounts for most of the time, if culprits are searched for.
+    /// Place in the code that accounts for the largest part of the interval, if culprits are requested.
     pub culprit: Option<SampleSite>,
 }
 
@@ -112,7 +113,8 @@ impl Interval {
         Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
     }
 
-    /// Whether `next` continues this interval. For running streams, the operation does not matter.
+    /// Whether `next` continues this interval with the same state and cause. If the stream is running, the operations
+    /// may differ.
     pub(super) fn continues_as(&self, next: &Self) -> bool {
         let facts = |one: &Self| (one.event, one.source, one.work, one.late);
         (self.end, self.state, self.cause) == (next.start, next.state, next.cause)

@@ -1,21 +1,22 @@
-//! Sums over the streams of a device: how many streams are busy at the same time, launch delays, and amounts over time.
+//! Sums over the streams of a device: numbers of streams that are busy at the same time, launch delays, and amounts
+//! over time.
 
 use super::state::StateCause;
 use std::collections::BTreeMap;
 
-/// Time in ns for each number of streams that are busy at the same time.
+/// Time in ns during which a number of streams was busy at the same time, keyed by this number.
 pub type Concurrency = BTreeMap<u64, u64>;
 
-/// Launch delays: times from the start of a launch call to the begin of its operation.
+/// Launch delays. A launch delay is the time from the start of a launch call to the begin of the launched operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Delays of single operations in ns; sorted after all operations were added.
+    /// Delays of single operations in ns. The list is sorted after all operations were added.
     pub nanos: Vec<u64>,
     /// Total of the delays for each cause, in ns.
     pub by_cause: BTreeMap<StateCause, u64>,
 }
 
-/// Delays that are collected while the operations of a stream are visited.
+/// Launch delays that are collected while the operations of a stream are visited.
 #[derive(Debug, Default)]
 pub(super) struct DelaySums {
     pub(super) nanos: Vec<u64>,
@@ -29,7 +30,7 @@ impl DelaySums {
     }
 }
 
-/// Sums for a small number of keys, for which a linear search is faster than a tree.
+/// Sums for a small number of keys. For few keys, a linear search is faster than a tree.
 #[derive(Debug)]
 pub(super) struct SmallSums<K>(Vec<(K, u64)>);
 
@@ -53,19 +54,19 @@ impl<K: Copy + Ord> SmallSums<K> {
 }
 
 impl Delays {
-    /// Returns the delay in ns that `percent` of the operations do not exceed; `None` if there are no operations.
+    /// Returns the `percent`th percentile of the launch delays in ns, or `None` if there are no operations.
     pub fn percentile(&self, percent: usize) -> Option<u64> {
         let rank = (self.nanos.len() * percent).div_ceil(100).max(1);
         self.nanos.get(rank - 1).copied()
     }
 }
 
-/// One of the equal parts of the shown time, on one device.
+/// Sums of one device in one of the equal parts of the shown time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeriesRow {
-    /// Start, in ns since 1970.
+    /// Start of the part, in ns since 1970.
     pub start: u64,
-    /// End, in ns since 1970.
+    /// End of the part, in ns since 1970.
     pub end: u64,
     /// Time in which at least one stream was busy, in ns.
     pub busy_ns: u64,
@@ -83,10 +84,10 @@ pub(super) struct SpanSums {
     shown: (u64, u64),
     step: u64,
     partial: Vec<u64>,
-    /// Change in the number of spans that cover a whole part, for each part.
+    /// For each part, the change in the number of spans that cover the whole part, compared with the previous part.
     complete: Vec<i64>,
-    /// Part that was found last: start, end and index. The next time is usually in the same part, and divisions are
-    /// slow.
+    /// Part that was looked up last, as (start, end, index). The next time is usually in the same part, so this field
+    /// saves slow divisions.
     last: (u64, u64, usize),
 }
 
@@ -106,7 +107,7 @@ impl SpanSums {
         self.step
     }
 
-    /// Adds the duration of the overlap to each part that a span overlaps.
+    /// Adds a span: the sum of each part grows by the time in which the span overlaps the part.
     pub(super) fn add(&mut self, start: u64, end: u64) {
         let (start, end) = (start.max(self.shown.0), end.min(self.shown.1));
         if start >= end {
@@ -124,8 +125,8 @@ impl SpanSums {
         self.complete[last] -= 1;
     }
 
-    /// Divides an amount among the parts that a span overlaps, in proportion to the time of the overlap. If the span
-    /// has no duration, one part gets the whole amount.
+    /// Divides an amount among the parts that a span overlaps, in proportion to the durations of the overlaps. If the
+    /// span has no duration, a single part gets the whole amount.
     pub(super) fn add_amount(&mut self, start: u64, end: u64, amount: u64) {
         let within = self.shown.0..self.shown.1;
         if start >= end {

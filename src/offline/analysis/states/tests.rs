@@ -1,4 +1,4 @@
-//! Small runs whose states were computed by hand.
+//! Tests with small runs whose states were computed by hand.
 
 use super::*;
 use gpuflame_explain::join::{Launched, Origin, Sink};
@@ -29,7 +29,7 @@ fn kernel(stream: u32, start: u64, end: u64) -> Activity {
     }
 }
 
-/// Adds a call at `time` (in us) that makes `stream` wait for record 9 of event 3.
+/// Adds a call at `time` (in us) that makes `stream` wait for the record with id 9 of CUDA event 3.
 fn wait(rows: &mut StreamRows, stream: u32, time: u64, sync: Option<SyncId>) {
     rows.host(&Row::Sync(SyncRecord {
         kind: SyncKind::STREAM_WAIT,
@@ -44,7 +44,7 @@ fn wait(rows: &mut StreamRows, stream: u32, time: u64, sync: Option<SyncId>) {
     }));
 }
 
-/// Adds a call at `time` (in us) that records event 3 on `stream`, as record 9.
+/// Adds a call at `time` (in us) that records CUDA event 3 on `stream`. The record has the id 9.
 fn record(rows: &mut StreamRows, stream: u32, time: u64) {
     let correlation = CorrelationId(49);
     rows.host(&Row::EventCall(EventCall {
@@ -94,7 +94,7 @@ fn in_order_work_runs_without_a_gap_and_delays_name_the_predecessor() {
     op(&mut rows, 14, (95, 97), 100, 200);
     let (report, found) = states(rows, StateOptions::default());
     assert_eq!(found[0], (13, vec![(100, 170, Running, By::None), (170, 200, Finished, By::None)]));
-    // Launching the first operation takes 10 us. The second operation waits 56 us for the end of the first one.
+    // Launching the first operation takes 10 us. The second operation waits 56 us for the end of the first operation.
     let delays = &report.streams[0].delays;
     assert_eq!(delays.nanos, [10_000, 56_000]);
     assert_eq!(delays.by_cause, [(By::InOrder, 56_000), (By::LaunchLatency, 10_000)].into());
@@ -120,7 +120,7 @@ fn a_stream_waits_for_the_work_before_the_event() {
     let mut rows = StreamRows::default();
     op(&mut rows, 13, (90, 92), 100, 300);
     record(&mut rows, 13, 95);
-    // The event does not wait for work launched after the record.
+    // The CUDA event does not wait for work launched after the event record.
     op(&mut rows, 13, (97, 98), 300, 400);
     wait(&mut rows, 14, 99, Some(SyncId(9)));
     op(&mut rows, 14, (120, 122), 303, 310);
@@ -205,7 +205,7 @@ fn sums_equal_the_shown_part_of_the_window_and_an_unknown_launch_is_unknown() {
     assert_eq!(rows, [(35_000, 40_000, 40_000), (35_000, 60_000, 60_000)]);
 }
 
-/// Adds a launch by `context`, and its operation on stream 13. Times are in us.
+/// Adds a launch with the launch context `context`, and the launched operation on stream 13. Times are in us.
 fn launch(rows: &mut StreamRows, context: u32, call: (u64, u64), start: u64, end: u64) {
     let launched = Launched {
         time: Nanos(call.0 * 1000),
@@ -216,8 +216,8 @@ fn launch(rows: &mut StreamRows, context: u32, call: (u64, u64), start: u64, end
     rows.activity(&kernel(13, start, end), Origin::Launch(launched));
 }
 
-/// The stream is idle from 110 to 140 us: 5 us after the first launch, 15 us in another call, and 10 us between that
-/// call and the late launch.
+/// The stream is idle from 110 to 140 us. In this time, the thread spends 5 us after the first launch, 15 us in another
+/// call, and 10 us between that call and the late launch.
 #[test]
 fn idle_time_is_charged_to_calls_and_to_pauses_of_at_least_10_us_between_them() {
     let (mut rows, mut profile) = (StreamRows::with_culprits(), Profile::default());

@@ -1,4 +1,4 @@
-//! Visits the operations of one stream in order, and determines what the stream did at each time.
+//! Visits the operations of one stream in order, and determines the state of the stream at each time.
 
 use super::collect::{StreamKey, StreamOp, StreamWait};
 use super::state::{Interval, State, StateCause};
@@ -7,15 +7,15 @@ use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
 use gpuflame_model::profile::Cause;
 use gpuflame_model::record::Work;
 
-/// State of the visit to the operations of one stream.
+/// Data for the visit to the operations of one stream.
 pub(super) struct StreamWalk<'a> {
-    /// Keys of all streams, by index.
+    /// Keys of all streams, indexed by stream.
     pub(super) keys: &'a [StreamKey],
-    /// Waits of the stream, in order of time.
+    /// Waits of the stream for CUDA events, in order of time.
     pub(super) waits: &'a [StreamWait],
-    /// Times in which any stream of the device was busy.
+    /// Time ranges in which any stream of the device was busy.
     pub(super) busy: &'a [(u64, u64)],
-    /// Busy times of the streams that this stream has to wait for by the rule of default streams.
+    /// Busy time ranges of the streams for which this stream has to wait by the rule of default streams.
     pub(super) blocking: &'a [(u64, u64)],
     pub(super) is_collective: &'a dyn Fn(Work) -> bool,
     /// Time ranges between recording windows.
@@ -24,24 +24,24 @@ pub(super) struct StreamWalk<'a> {
     /// Part of the window for which intervals are passed on.
     pub(super) shown: (u64, u64),
     pub(super) delays: DelaySums,
-    /// Interval that may still grow.
+    /// Last interval, which may still become longer.
     pub(super) open: Option<Interval>,
     pub(super) each: &'a mut dyn FnMut(&Interval),
 }
 
-/// Known events that the next operation of a stream waits for.
+/// CUDA events for which the next operation of a stream waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct EventWaits {
-    /// Event with the latest known time.
+    /// Wait for the CUDA event with the latest known time.
     known: Option<StreamWait>,
-    /// Event whose time is unknown.
+    /// Wait for a CUDA event whose time is unknown.
     untimed: Option<StreamWait>,
-    /// Launch call of the first operation that waits for the events.
+    /// Start of the launch call of the first operation that waits for these CUDA events.
     call: u64,
 }
 
 impl StreamWalk<'_> {
-    /// Visits operations, which must be sorted by start.
+    /// Visits the operations, which must be sorted by start.
     pub(super) fn run(&mut self, ops: impl Iterator<Item = StreamOp>) {
         let (mut at, mut taken, mut waits) = (self.whole.0, 0, EventWaits::default());
         for (number, op) in ops.enumerate() {
@@ -49,7 +49,8 @@ impl StreamWalk<'_> {
             if op.call != 0 && (number == 0 || op.call != waits.call) {
                 waits = self.take_waits(&mut taken, op.call);
             }
-            // Before the first operation, the stream may have been waiting since before the window began.
+            // The first operation may have been launched before the window began, so the stream may have been waiting
+            // since then.
             let from = if number == 0 && op.call != 0 { at.min(op.call) } else { at };
             self.add_delay(op, from);
             if op.start > from {
@@ -65,7 +66,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Returns the waits that were called after the previous operation, and at or before time `call`.
+    /// Returns the waits that were called after the previous operation was launched, and no later than the time `call`.
     fn take_waits(&self, taken: &mut usize, call: u64) -> EventWaits {
         let mut waits = EventWaits { call, ..EventWaits::default() };
         while let Some(wait) = self.waits.get(*taken).filter(|wait| wait.time <= call) {
@@ -100,7 +101,7 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Determines what the stream did from `from` until `op` began.
+    /// Determines the states of the stream from the time `from` until `op` began.
     fn gap(&mut self, from: u64, op: &StreamOp, waits: EventWaits) {
         let work = Some(op.work);
         let idle = |times, cause| Interval { work, ..Interval::new(times, State::Idle, cause) };
@@ -117,8 +118,8 @@ impl StreamWalk<'_> {
         self.launched_gap(called, called + nanos(Cause::LaunchLatency), op, waits);
     }
 
-    /// Determines why `op`, which was launched already, did not begin at `from`. Until `delivered`, the launch itself
-    /// is the cause.
+    /// Determines why `op`, which was already launched, did not begin at the time `from`. Until the time `delivered`,
+    /// the launch itself is the cause.
     fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
         let (mut at, mut delivered) = (from, delivered);
         let part =
@@ -155,7 +156,7 @@ impl StreamWalk<'_> {
         self.emit(part);
     }
 
-    /// Returns the cause of a delay that neither the launch nor a known event explains.
+    /// Returns the cause of a delay that neither the launch nor a known CUDA event explains.
     fn cause_of_rest(&self, from: u64, to: u64) -> StateCause {
         let last_before = |times: &[(u64, u64)]| {
             times.partition_point(|time| time.1 <= to).checked_sub(1).map(|at| times[at])
@@ -172,8 +173,8 @@ impl StreamWalk<'_> {
         }
     }
 
-    /// Passes on the part of an interval that is shown. If no operation ran in the interval, its times between
-    /// recording windows become intervals of the state [`State::NotRecorded`].
+    /// Passes the shown part of an interval to `each`. If no operation ran in the interval, its times between recording
+    /// windows become intervals with the state [`State::NotRecorded`].
     fn emit(&mut self, interval: Interval) {
         let (mut from, to) = (interval.start.max(self.shown.0), interval.end.min(self.shown.1));
         if from >= to {

@@ -1,4 +1,4 @@
-//! Builds a model from the recorded operations of a pipeline.
+//! Builds the model of a job from the recorded operations of a pipeline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,17 +6,17 @@ use super::dependencies::Dependencies;
 use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 
-/// Limit for negative transfer times, in ns. A transfer time at or below this limit means that the recorded times are
-/// wrong, so it is replaced by 0. Negative times above the limit are kept.
+/// Limit for negative transfer times, in ns. If a transfer time is at or below this limit, the recorded times are
+/// wrong, so the transfer time is replaced by 0. Negative transfer times above the limit are kept.
 const MAX_NEGATIVE_NS: f64 = -10e6;
-/// Maximum number of stages, and of replicas. Larger numbers mean that the file is damaged.
+/// Maximum number of stages, and maximum number of replicas. Larger numbers mean that the file is damaged.
 const MAX_SIZE: u32 = 65_536;
 
-/// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence, and therefore
-/// also share weights; 1 if it is unknown.
+/// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence and therefore
+/// also share weights, or 1 if this number is unknown.
 ///
 /// # Errors
-/// Fails if operations are missing, or do not match each other.
+/// Fails if operations are missing, or if operations of one message or step do not match.
 pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobModel, ModelError> {
     let first_step = ops.iter().map(|op| op.step).min().ok_or_else(|| ModelError::new("no operations"))?;
     let sample: Vec<PipelineOp> =
@@ -29,7 +29,7 @@ pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobM
     let shares_weights = u64::from(replicas) * u64::from(sequence_parallel) > 1;
     let keys: Vec<OpKey> = sample.iter().map(|op| (op.kind, op.sequence, op.stage)).collect();
     let steps: BTreeSet<i64> = ops.iter().map(|op| op.step).collect();
-    // Without this check, damaged numbers could require much more memory than the operations themselves.
+    // This check prevents a damaged file from causing a model that needs much more memory than the recorded operations.
     let expected = keys.len().checked_mul(steps.len()).and_then(|all| all.checked_mul(replicas as usize));
     if expected != Some(ops.len()) || (stages as usize) > keys.len() {
         return Err(ModelError::new("steps or data-parallel ranks have different operations"));
@@ -86,8 +86,8 @@ fn worker_ranks(ops: &[PipelineOp], model: &JobModel) -> Result<Vec<u32>, ModelE
         .ok_or_else(|| ModelError::new("a worker has no operations"))
 }
 
-/// Sets the durations of the operations and the measured step times. The duration of a communication is measured from
-/// the last start in its group.
+/// Sets the durations of the operations and the measured step times. The duration of a communication operation is
+/// measured from the last start in its group.
 fn set_times(
     model: &mut JobModel,
     ops: &[PipelineOp],

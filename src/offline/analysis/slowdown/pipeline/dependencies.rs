@@ -1,5 +1,5 @@
-//! Finds the order of a pipeline's operations. The order is the same in every step and replica, so it is derived from
-//! replica 0 in the first step.
+//! Finds the dependencies between the operations of a pipeline. The dependencies are the same in every step and
+//! replica, so they are derived from replica 0 in the first step.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -8,7 +8,7 @@ use super::ops::{OpKey, PipelineKind as Kind, PipelineOp};
 use super::workers::Worker;
 use crate::analysis::slowdown::model::{JobModel, ModelError};
 
-/// Dependencies between the operations of one replica.
+/// Data for finding the dependencies between the operations of one replica.
 pub(super) struct Dependencies<'a> {
     workers: Vec<Worker>,
     index: &'a HashMap<OpKey, usize>,
@@ -39,7 +39,7 @@ impl<'a> Dependencies<'a> {
     /// Adds all dependencies and groups to the model.
     ///
     /// # Errors
-    /// Fails if messages do not match the computations.
+    /// Fails if the messages do not match the computations.
     pub(super) fn add_to(&self, model: &mut JobModel) -> Result<(), ModelError> {
         add_messages(model, &self.workers, self.index, self.global_chunks)?;
         for worker in &self.workers {
@@ -62,8 +62,8 @@ impl<'a> Dependencies<'a> {
         self.index.get(&(kind, sequence, stage)).copied()
     }
 
-    /// Makes operations on one worker run one after another: computations, messages of the same kind, and exchanges of
-    /// weights and gradients.
+    /// Makes operations of the same kind on one worker run one after another. This applies to computations, to messages
+    /// of each kind, and to exchanges of weights and gradients.
     fn add_streams(&self, model: &mut JobModel, worker: &Worker) {
         chain(model, worker.computes.iter().map(|op| self.at(op)));
         for kind in [Kind::ForwardSend, Kind::ForwardRecv, Kind::BackwardSend, Kind::BackwardRecv] {
@@ -75,7 +75,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Makes the first backward message of a stage follow the second last forward pass before the first backward pass.
+    /// Makes the first backward messages of a stage depend on a computation of this stage. It is the second last
+    /// computation before the first backward pass.
     fn add_first_backward(&self, model: &mut JobModel, worker: &Worker) {
         let first = worker.computes.iter().position(|op| op.kind == Kind::BackwardCompute);
         let Some(before) = first.and_then(|at| at.checked_sub(2)) else { return };
@@ -87,8 +88,9 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Makes the first forward pass of a model part follow the last exchange of its weights. If gradients are exchanged
-    /// while the backward pass runs, the first exchange of a part follows the last backward pass of this part.
+    /// Makes the first forward pass of a model part depend on the last exchange of the part's weights. If gradients are
+    /// exchanged while the backward pass runs, the first exchange of a part depends on the last backward pass of this
+    /// part.
     fn add_weights(&self, model: &mut JobModel, worker: &Worker) {
         let mut seen = BTreeSet::new();
         for gather in worker.of_kind(Kind::ParamsAllGather).iter().rev() {
@@ -110,7 +112,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Orders the operations after the last computation: gradients, clipping and the optimizer, one after another.
+    /// Orders the operations after the last computation of a step: gradients, clipping and the optimizer run one after
+    /// another.
     fn add_end_of_step(&self, model: &mut JobModel, worker: &Worker) {
         let stage = worker.stage;
         let find = |kind| self.find(kind, 0, stage);
@@ -139,8 +142,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Adds the collectives: exchanges of weights and gradients between all replicas, the all-reduce of the embedding's
-    /// gradients between the first and the last stage, and the clipping, at which all workers meet.
+    /// Adds the collectives. All replicas exchange weights and gradients. The first and the last stage exchange the
+    /// embedding's gradients in an all-reduce. All workers meet at the clipping of the gradients.
     fn add_collectives(&self, model: &mut JobModel) {
         let shared = [Kind::ParamsAllGather, Kind::GradsReduceScatter, Kind::SeparateGradsAllReduce];
         for op in self.workers.iter().flat_map(|worker| &worker.others) {
@@ -170,7 +173,7 @@ fn chain(model: &mut JobModel, ops: impl Iterator<Item = usize>) {
     }
 }
 
-/// Returns the operation that ends last. If several end at the same time, returns the first of them.
+/// Returns the operation that ends last. If several operations end at this time, returns the first of these operations.
 fn last_to_end<'a>(ops: impl Iterator<Item = &'a PipelineOp>) -> Option<&'a PipelineOp> {
     ops.fold(None, |last: Option<&PipelineOp>, op| match last {
         Some(last) if op.start + op.duration <= last.start + last.duration => Some(last),

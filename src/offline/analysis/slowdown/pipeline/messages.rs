@@ -1,7 +1,8 @@
-//! Matches messages between stages: each send and receive to its computation, and each send to its receive.
+//! Matches the messages between stages of a pipeline. Each send and each receive is matched to its computation, and
+//! each send is matched to its receive.
 //!
 //! Training frameworks also record sends and receives that move no data: at the begin and end of a step, and in the
-//! first and last part of a model. Such messages have no peer.
+//! first and last part of the model. Such messages have no matching operation on another stage.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -21,13 +22,14 @@ const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::BackwardRecv, Kind::BackwardCompute, false, 1),
 ];
 
-/// Sends and receives that form one message, keyed by kind of computation, sequence number and sender's stage.
+/// Operations (send and receive) that form one message, keyed by the kind of computation, the sequence number and the
+/// sender's stage.
 type Pairs = BTreeMap<(Kind, usize, i64), Vec<usize>>;
 
-/// Adds the dependencies of the messages, and a group for each message.
+/// Adds the dependencies of the messages to the model, and a group for each message.
 ///
 /// # Errors
-/// Fails if sends, receives and computations do not match each other.
+/// Fails if the sends, the receives and the computations do not match each other.
 pub(super) fn add_messages(
     model: &mut JobModel,
     workers: &[Worker],
@@ -112,8 +114,8 @@ fn add_worker_messages(
     Ok(())
 }
 
-/// Returns a predicate that selects messages that belong to a computation: receives that begin before the last
-/// computation starts, or sends that end after the first computation ends.
+/// Returns a predicate that selects the messages that belong to a computation. Receives are selected if they begin
+/// before the last computation starts. Sends are selected if they end after the first computation ends.
 fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp) -> bool + use<> {
     let last_start = computes.iter().map(|op| op.start).fold(f64::NEG_INFINITY, f64::max);
     let first_end = computes.iter().map(|op| op.start + op.duration).fold(f64::INFINITY, f64::min);
@@ -123,8 +125,8 @@ fn used_messages(computes: &[&PipelineOp], is_sent: bool) -> impl Fn(&PipelineOp
     }
 }
 
-/// Adds the dependency between a message and its computation. A send follows its computation. A receive precedes its
-/// computation and follows the previous computation.
+/// Adds the dependency between a message and its computation. A send operation follows its computation. A receive
+/// operation precedes its computation and follows the previous computation.
 fn add_compute_dependency(
     model: &mut JobModel,
     message: usize,

@@ -1,4 +1,4 @@
-//! Jobs with a pipeline, built from the operations of workers that a training framework records.
+//! Builds models of jobs with a pipeline, from the workers' operations that a training framework records.
 
 mod build;
 mod dependencies;

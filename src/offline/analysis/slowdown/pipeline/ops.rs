@@ -2,7 +2,7 @@
 
 use crate::analysis::slowdown::model::Average;
 
-/// Kind of a pipeline operation. The kinds are in the alphabetical order of their names.
+/// Kind of a pipeline operation. The kinds are in alphabetical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PipelineKind {
     /// Backward pass of a microbatch.
@@ -11,7 +11,7 @@ pub enum PipelineKind {
     BackwardRecv,
     /// Send of a gradient to the previous stage.
     BackwardSend,
-    /// All-reduce of the embedding's gradients, between the first and the last stage.
+    /// All-reduce of the embedding's gradients between the first and the last stage.
     EmbeddingGradsAllReduce,
     /// Forward pass of a microbatch.
     ForwardCompute,
@@ -36,7 +36,7 @@ pub enum PipelineKind {
 }
 
 impl PipelineKind {
-    /// All kinds.
+    /// All kinds of pipeline operations.
     pub const ALL: [Self; 14] = [
         Self::BackwardCompute,
         Self::BackwardRecv,
@@ -54,7 +54,7 @@ impl PipelineKind {
         Self::SeparateGradsAllReduce,
     ];
 
-    /// Returns the name that the files use.
+    /// Returns the name that this kind has in recorded files.
     pub fn word(self) -> &'static str {
         match self {
             Self::BackwardCompute => "backward-compute",
@@ -74,12 +74,12 @@ impl PipelineKind {
         }
     }
 
-    /// Returns the kind with this name.
+    /// Returns the kind that has this name in recorded files.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// Returns the name under which savings are reported. Sends and receives share a name.
+    /// Returns the name under which savings for this kind are reported. Sends and receives share a name.
     pub(super) fn reported_as(self) -> &'static str {
         match self {
             Self::ForwardSend | Self::ForwardRecv => "forward messages",
@@ -117,17 +117,17 @@ pub struct PipelineOp {
     pub step: i64,
     /// Kind of the operation.
     pub kind: PipelineKind,
-    /// Sequence number of the operation: its position by start among the operations of the same kind on this worker in
-    /// this step.
+    /// Sequence number of the operation. The operations of one kind on a worker in a step are numbered in the order of
+    /// their starts.
     pub sequence: u32,
-    /// Index of the model part within the stage, if a stage has several parts (virtual stages); -1 if the operation
-    /// belongs to no part.
+    /// Index of the model part within the stage, if a stage has several parts (virtual stages). The value is -1 if the
+    /// operation belongs to no part.
     pub chunk: i32,
-    /// Index of the model part over all stages; -1 if the operation belongs to no part.
+    /// Index of the model part over all stages, or -1 if the operation belongs to no part.
     pub global_chunk: i32,
-    /// Start, in seconds.
+    /// Start of the operation, in seconds.
     pub start: f64,
-    /// Duration, in seconds.
+    /// Duration of the operation, in seconds.
     pub duration: f64,
 }
 

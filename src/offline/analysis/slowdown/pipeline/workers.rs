@@ -1,4 +1,4 @@
-//! Groups operations by stage, in the order of their starts.
+//! Groups the operations of a pipeline by stage, and sorts them by start.
 
 use super::ops::{PipelineKind as Kind, PipelineOp};
 
