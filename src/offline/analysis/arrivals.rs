@@ -6,17 +6,17 @@
 //! microseconds. If the ranks use one clock, the kernels of a collective therefore end at the same time on every rank.
 //! The n-th kernel with a given name on one rank is paired with the n-th kernel with this name on every other rank. If
 //! the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one collective,
-//! or the clocks of the ranks differ. In both cases, the last rank is reported as unknown.
+//! or the clocks of the ranks differ. If paired kernels do not match, the last rank is reported as unknown.
 //!
-//! Ranks whose kernels end together are taken as the participants of a collective. Therefore the process groups need
-//! not be known.
+//! Ranks whose kernels end together are taken as the participants of a collective. Process groups are found in this
+//! way, so they need not be known before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum time in ns between the ends of a collective's kernels on two ranks.
 const MAX_END_SPREAD_NS: i64 = 50_000;
-/// Minimum delay in ns with which the last rank counts as late. Smaller delays are ignored, because many traces round
-/// times to whole microseconds.
+/// Minimum delay in ns with which the last rank counts as late. Smaller delays of the last rank are ignored, because
+/// many traces round times to whole microseconds.
 const MIN_LATENESS_NS: i64 = 1_000;
 /// Minimum percentage of the kernels with one name that must end together with a kernel of another rank.
 const MIN_MATCHED_PERCENT: usize = 90;
@@ -42,14 +42,14 @@ pub fn shift_collectives(kernels: &mut CollectiveKernels, shift: i64) {
     }
 }
 
-/// Number of collectives to which a rank came last, and the waiting time that this caused.
+/// Number of collectives to which a rank came last, and the waiting time of the other ranks that this delay caused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lateness {
     /// Number of collectives to which the rank came last.
     pub count: u64,
     /// Total time in ns by which this rank came after the second last rank.
     pub behind_next: u64,
-    /// Total time that the other ranks waited for this rank, in ns.
+    /// Total time in ns that the other ranks waited for this rank.
     pub others_waited: u64,
 }
 
@@ -58,7 +58,7 @@ pub struct Lateness {
 pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
-    /// Lateness of each rank that came last to at least one collective. A rank counts as last only if its delay after
+    /// Lateness of the ranks that came last to at least one collective. A rank counts as last only if its delay after
     /// the second last rank exceeds both the minimum lateness and the time between the first and the last end of the
     /// collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
@@ -69,14 +69,14 @@ pub struct Arrivals {
 pub enum NotComparable {
     /// Two ranks ran different numbers of kernels, each given as (rank, number of kernels).
     Counts((u32, u64), (u32, u64)),
-    /// The kernels of two ranks end this many ns apart, as the median over the kernels. The fields are (rank, rank,
-    /// ns).
+    /// The kernels of two ranks end this many ns apart, as the median over the kernels. The fields are the two ranks
+    /// and the time in ns.
     Ends(u32, u32, u64),
     /// The rank ran these kernels on several GPUs.
     SeveralGpus(u32),
 }
 
-/// Which ranks came last to the collectives with one kernel name.
+/// Result for the collectives with one kernel name: the ranks that came last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CollectiveArrivals {
     /// Arrivals for each set of participating ranks, the most frequent set first.
@@ -206,8 +206,8 @@ mod tests {
     #[test]
     fn the_rank_that_starts_last_is_counted_with_its_delay_and_the_wait_of_other_ranks() {
         // In the first collective, rank 2 comes 30 us after rank 0 and 50 us after rank 1. In the second collective,
-        // rank 0 is last. In the third collective, no rank is clearly last, because the ends of the kernels differ by 3
-        // us.
+        // rank 0 comes last. In the third collective, no rank is clearly last, because the ends of the kernels differ
+        // by 3 us.
         let arrivals = compare(&[
             &[(20, 60), (190, 200), (300, 321)],
             &[(0, 60), (100, 201), (301, 320)],
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn ranks_whose_kernels_end_together_are_one_process_group() {
-        // Ranks 0 and 1 are one process group, and ranks 2 and 3 are another one.
+        // Ranks 0 and 1 form one process group, and ranks 2 and 3 form another process group.
         let arrivals = compare(&[
             &[(0, 100), (1000, 1100)],
             &[(90, 100), (1090, 1100)],

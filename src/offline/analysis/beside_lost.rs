@@ -1,11 +1,10 @@
 //! Finds idle time of GPUs that launches without a recorded activity may explain. A stream runs its operations in
-//! order. An operation may begin late although all recorded operations before it had ended. In this case, unrecorded
-//! work may have run in the pause before the operation. A few launches without an activity can account for most of the
-//! idle time.
+//! order. An operation may begin late although all recorded operations before it had ended. Unrecorded work may have
+//! run in the pause before such an operation. A few launches without an activity can account for most of the idle time.
 //!
-//! Some tools do not record the kernels of graphs. In their traces, the host seems to launch late while a graph runs.
-//! So a graph launch without an activity may have run until the start of the next work that its thread launched, even
-//! if this next work was launched late.
+//! Some tools do not record the kernels of graphs. In traces of such tools, the host seems to launch late while a graph
+//! runs. So a graph that was launched without an activity may have run until the start of the next work that its thread
+//! launched, even if this next work was launched late.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -13,15 +12,15 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Denominator N: idle time that such launches may explain must take at least 1/N of the steady part of the run. The
-/// findings about lost time use the same limit.
+/// Denominator N: idle time that launches without an activity may explain is stored only if it is at least 1/N of the
+/// steady part of the run. The findings about lost time use the same minimum share of the steady part.
 const MIN_PART: u64 = 50;
 
-/// A stretch of time: device, start and end in ns.
+/// A stretch of time on a device, as (device, start, end) with times in ns.
 type Stretch = (DeviceId, u64, u64);
 
-/// Stores in `profile` the idle time that launches without an activity may explain. It is stored only if it is more
-/// than half of the total idle time.
+/// Stores in `profile` the idle time that launches without an activity may explain. The explained idle time is stored
+/// only if it is more than half of the total idle time.
 pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
     let is_trace = profile.coverage().is_trace;
     let is_graph = |launched: &Launched| is_trace && profile.launches_graph(launched.context);
@@ -64,8 +63,8 @@ pub fn note_idle_beside_lost(profile: &mut Profile, work: &WorkSpans) {
 struct LaunchedWork {
     thread: ThreadId,
     device: DeviceId,
-    /// Launch time, start and latest end for each operation, in launch order. The latest end is taken over this
-    /// operation and all earlier operations.
+    /// Launch time, start and latest end for each operation, in launch order. The latest end of an operation's entry
+    /// includes the ends of all earlier operations.
     works: Vec<(u64, u64, u64)>,
 }
 
@@ -94,8 +93,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, this is the
-/// time that the next launched operation waited although all operations launched before it had ended.
+/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, this wait is
+/// the time that the next launched operation did not begin although all operations launched before it had ended.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);

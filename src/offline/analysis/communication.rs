@@ -3,7 +3,8 @@
 //! exposed time.
 //!
 //! Communication kernels are recognised by their names or by marks in the trace, because nothing else identifies them.
-//! A communication kernel also waits for its peer GPUs. Its duration includes both the waiting and the moving of data.
+//! A communication kernel also waits for its peer GPUs. The duration of a communication kernel includes both the
+//! waiting and the moving of data.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +33,8 @@ impl CommunicationFilter {
         self.collectives.contains(name) || is_communication_kernel(name)
     }
 
-    /// Whether an operation `work` with this name communicates. A copy between GPUs counts as communication unless
-    /// `patterns` are set.
+    /// Whether an operation `work` with this name communicates. A copy between GPUs counts as communication, unless the
+    /// filter has `patterns`.
     pub fn is_communication(&self, work: Work, name: &str) -> bool {
         match work {
             Work::Kernel(_) => self.is_communication_kernel(name),
@@ -63,18 +64,19 @@ const AMD_COPY_KERNELS: [&str; 2] = ["__amd_rocclr_copy", "__amd_rocclr_fill"];
 pub enum WorkClass {
     /// An operation that moves data between GPUs.
     Communication,
-    /// A kernel of neither other class, or a graph.
+    /// Any kernel that belongs to no other class, or a graph.
     Computation,
     /// A copy or a fill. AMD's runtime may use kernels for copies and fills.
     Memory,
 }
 
-/// Communication and computation times of a GPU, in ns. Time in which several operations overlap counts once.
+/// Communication and computation times of a GPU, in ns. Time in which several operations of one class overlap counts
+/// only once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Communication {
     /// Time in which at least one communication operation ran.
     pub all: u64,
-    /// Time in which communication ran but no computation.
+    /// Time in which communication ran but no computation ran.
     pub exposed: u64,
     /// Time in which at least one computation ran.
     pub computation: u64,
@@ -185,7 +187,7 @@ impl SpanUnion {
     }
 
     /// Returns the total time in ns in which the union overlaps `from..to`. The search begins at index `first` and
-    /// advances this index. Therefore successive calls must pass spans in ascending order.
+    /// advances this index. Therefore successive calls of `overlap` must pass spans in ascending order.
     fn overlap(&self, from: u64, to: u64, first: &mut usize) -> u64 {
         while self.0.get(*first).is_some_and(|(_, end)| *end <= from) {
             *first += 1;

@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::profile::{CopyPath, Profile, Weight};
 use gpuflame_model::record::{Activity, CopyDetail, CorrelationId, Detail, Work};
 
-/// Sums of the copies with usable times, grouped by path (device, direction and kinds of memory). The sums are
-/// collected from joined rows.
+/// Sums of the copies with usable times, grouped by path (device, direction and kinds of memory). The sums of copies
+/// are collected while rows are joined.
 #[derive(Debug, Default)]
 pub struct CopySums(BTreeMap<CopyPath, Weight>);
 
@@ -23,7 +23,7 @@ impl CopySums {
         (!all.0.is_empty() || !has_copies()).then_some(all)
     }
 
-    /// Iterates over the paths, ordered by device, direction and kinds of memory.
+    /// Iterates over the paths of copies and their sums, ordered by device, direction and kinds of memory.
     pub fn iter(&self) -> impl Iterator<Item = (&CopyPath, &Weight)> {
         self.0.iter()
     }

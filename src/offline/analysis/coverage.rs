@@ -15,14 +15,14 @@ use gpuflame_model::record::{
 /// A wait for a GPU counts as late if it returns more than this many ns after the end of the recorded work. In the
 /// traces examined so far, waits return 5 to 100 us after the end of the work.
 const MIN_LATE_NS: u64 = 200_000;
-/// Minimum number of late waits for the conclusion that some GPU work was not recorded. Fewer late waits prove nothing,
-/// because a single wait can be late for many reasons.
+/// Minimum number of late waits for the conclusion that some GPU work was not recorded. A single wait can be late for
+/// many reasons, so a few late waits prove nothing.
 const MIN_LATE_WAITS: u64 = 3;
-/// Denominator N: late waits must take at least 1/N of the time from the first to the last GPU work. This limit
-/// prevents a wrong conclusion when a waiting thread is sometimes preempted.
+/// Denominator N: late waits are reported only if they take more than 1/N of the time from the first to the last GPU
+/// work. This minimum for late waits prevents a wrong conclusion if a waiting thread is sometimes preempted.
 const MIN_LATE_PART: u64 = 2;
 /// Denominator that replaces [`MIN_LATE_PART`] if launches of one graph led to different numbers of activities. The
-/// limit can be lower in this case, because the different numbers also suggest missing rows.
+/// minimum for late waits is then lower, because different numbers of activities also suggest missing rows.
 const MIN_LATE_PART_OF_GRAPHS: u64 = 10;
 
 /// A [`Sink`] that collects launch times and the times in which the GPU was busy.
@@ -62,7 +62,7 @@ impl WorkPlace {
 }
 
 /// Minimum and maximum number of activities per launch, for each launch context (stack and API call). The activities of
-/// one launch must follow each other in the data to be counted together.
+/// one launch are counted together only if they follow each other in the data.
 #[derive(Debug, Default)]
 struct GraphSizes {
     last: Option<(Launched, u32)>,
@@ -86,7 +86,7 @@ impl GraphSizes {
         *known = (known.0.min(count), known.1.max(count));
     }
 
-    /// Whether graph launches of any one stack led to different numbers of activities.
+    /// Whether graph launches from one launch context led to different numbers of activities, for any launch context.
     fn differ(mut self, profile: &Profile) -> bool {
         if let Some((last, count)) = self.last.take() {
             Self::note(&mut self.of_stacks, last.context, count);
@@ -143,7 +143,7 @@ impl Sink for StepCoverage {
 
 impl StepCoverage {
     /// Notes that the program submitted host functions to streams. Call this function if data other than the rows shows
-    /// such calls.
+    /// calls that submit host functions.
     pub fn note_host_functions(&mut self) {
         self.has_host_functions = true;
     }
@@ -163,7 +163,7 @@ impl StepCoverage {
             // Waits are used only for traces, because stored sums contain no single waits. An analysis of stored sums
             // must give the same answers as an analysis of rows.
             WorkPlace::One(..) if is_trace => self.waits.of_devices(profile),
-            // If there are several CUDA contexts, it is unknown for which of them a thread waited.
+            // If there are several CUDA contexts, it is unknown for which context a thread waited.
             _ => DeviceWaits::default(),
         };
         let (all, waited_without_work) =
@@ -173,7 +173,7 @@ impl StepCoverage {
         let all = if is_trace { all } else { profile.coverage().all };
         let has_graphs_of_two_sizes = is_trace && std::mem::take(&mut self.graph_sizes).differ(profile);
         // A wait also lasts until the host functions in the streams have finished. Host functions are not GPU work, so
-        // such waits prove nothing.
+        // waits for host functions do not show that rows are missing.
         let late_waits = self.late_waits(&waits, has_graphs_of_two_sizes);
         let late_waits = late_waits.filter(|_| !self.submits_host_functions(profile));
         let Self { activities, untimed, .. } = self;
@@ -206,7 +206,7 @@ impl StepCoverage {
             }
         }
         // A single step may be a mark before or after the GPU work. If there are no steps, a window replaces them, and
-        // the window may contain no GPU work. Neither case is reported as an empty step.
+        // the window may contain no GPU work. Neither such a step nor such a window is reported as an empty step.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
@@ -235,7 +235,7 @@ impl StepCoverage {
     }
 
     /// Returns the sums of the late waits, which are waits for the GPU that returned long after all recorded work had
-    /// ended. If late waits are too few or too short in total to show that work was not recorded, returns `None`.
+    /// ended. Returns `None` if late waits are too few or too short in total to show that GPU work was not recorded.
     fn late_waits(&self, waits: &DeviceWaits, has_graphs_of_two_sizes: bool) -> Option<LateWaits> {
         let waits = waits.by_start();
         let mut late = LateWaits { count: 0, waits: waits.len() as u64, nanos: 0 };
@@ -284,8 +284,9 @@ impl StepCoverage {
                 next += 1;
             }
             let Some(facts) = facts.get(&launch.context) else { return };
-            // The last work that a thread launched while the GPU still ran earlier work may have been queued when
-            // recording ended. If the thread waited for this work, the work was no longer queued when recording ended.
+            // If the GPU still ran earlier work when recording ended, the last work that a thread launched may still
+            // have been queued. If the thread waited for its last launched work, this work was no longer queued when
+            // recording ended.
             let is_over = || facts.thread.is_some_and(|one| waits.end_after(one, launch.time).is_some());
             let mut is_queued = !launch.is_covered
                 && launch.time < last_end
@@ -361,8 +362,8 @@ mod tests {
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
         let mut sums = StepCoverage::default();
         sums.matched(launch(10), false);
-        // The GPU is busy until 500. The work of a launch before 500 may still be queued. The work of a launch after
-        // 500 was not recorded.
+        // The GPU is busy until the time 500. The work of a launch before 500 may still be queued. The work of a launch
+        // after 500 was not recorded.
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));

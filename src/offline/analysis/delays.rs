@@ -14,7 +14,7 @@ pub struct LaunchDelays(IdMap<Work, WorkDelays>);
 pub struct WorkDelays(profile::LaunchDelays);
 
 impl LaunchDelays {
-    /// Reads the delays from the sums that a process wrote on exit.
+    /// Reads the launch delays from the sums that a process wrote on exit.
     pub fn from_sums(profile: &Profile) -> Self {
         let mut all = Self::default();
         for of_work in profile.delays() {
@@ -31,7 +31,7 @@ impl LaunchDelays {
 }
 
 impl WorkDelays {
-    /// Returns the number of measured delays, which is at least one.
+    /// Returns the number of measured launch delays, which is at least 1.
     pub fn count(&self) -> u64 {
         self.0.histogram.count()
     }
@@ -46,8 +46,8 @@ impl WorkDelays {
         self.0.max
     }
 
-    /// Returns the number of activities that began before the call that launched them. Any such activity shows that the
-    /// clock of the host or of the GPU is wrong.
+    /// Returns the number of activities that began before the call that launched them. An activity that begins before
+    /// its launch call shows that the clock of the host or of the GPU is wrong.
     pub fn started_before_call(&self) -> u64 {
         self.0.started_before_call
     }

@@ -1,13 +1,13 @@
 //! Finds the API calls with which a thread waited for all work of its GPU, such as `cudaDeviceSynchronize`.
 //!
-//! The host measures the times of such calls itself, so these times can show that rows about the GPU are missing. When
-//! such a call returns, all GPU work that its thread launched earlier has ended.
+//! The host measures the times of its waits itself, so these times can show that rows about the GPU are missing. When a
+//! wait for all work of a GPU returns, all GPU work that the thread launched earlier has ended.
 
 use gpuflame_export::compose::call;
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, Row, ThreadId, Wait};
 
-/// Maximum number of waits to store. This many waits take 24 MB of memory.
+/// Maximum number of waits to store. The maximum number of waits takes 24 MB of memory.
 const MAX_WAITS: usize = 1 << 20;
 /// Substrings of the names of API calls that wait for all work of a GPU, in CUDA and in HIP.
 const DEVICE_WAITS: [&str; 3] = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
@@ -22,7 +22,7 @@ fn is_device_wait(call: &str) -> bool {
 pub(super) struct WaitCalls(Vec<(u64, u64, ContextId)>);
 
 impl WaitCalls {
-    /// Stores the row if it describes a call that waited. All other rows are ignored.
+    /// Stores the row if it describes a call that waited. Rows about anything else are ignored.
     pub(super) fn add(&mut self, row: &Row<'_>) {
         if let Row::Wait(Wait { time, duration, context, .. }) = *row
             && self.0.len() < MAX_WAITS
@@ -31,7 +31,8 @@ impl WaitCalls {
         }
     }
 
-    /// Returns the calls that waited for all work of a GPU. Calls that waited for less are omitted.
+    /// Returns the calls that waited for all work of a GPU. Calls that waited for only a part of the work of a GPU are
+    /// omitted.
     pub(super) fn of_devices(&self, profile: &Profile) -> DeviceWaits {
         let wait = |&(start, end, context): &(u64, u64, ContextId)| {
             let thread = profile.context(context)?.thread;

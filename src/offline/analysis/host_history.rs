@@ -24,8 +24,8 @@ impl Sink for HostHistoryRows {
     fn host(&mut self, row: &Row<'_>) {
         match *row {
             Row::HostState(_) => self.states.row(row),
-            // Calls are not stored if there are rows about states. Those rows come first, and the states include the
-            // calls.
+            // Calls are not stored if the data contains rows about states. Rows about states come before rows about
+            // calls, and the states include the calls.
             Row::HostCallSpan(HostCallSpan { ended, duration, context }) if self.states.is_empty() => {
                 self.calls.push((ended.0.saturating_sub(duration.into()), ended.0, context));
             }

@@ -7,10 +7,10 @@
 //! ```
 //!
 //! The times in the graphs of all ranks are converted to one clock, and the graphs are joined into one graph. A
-//! collective moves data only after the last rank has entered it. The joined graph has a moment for this last arrival.
-//! The moment comes after the begin and before the end of the collective on every rank. If a rank enters before the
-//! last rank by no more than the clock error, this rank counts as last for its own kernel. In this case, the path stays
-//! on this rank.
+//! collective moves data only after the last rank has entered it. The joined graph has a moment for the arrival of the
+//! last rank. The moment of the arrival comes after the begin and before the end of the collective on every rank. If a
+//! rank enters before the last rank by no more than the clock error, this rank counts as last for its own kernel. The
+//! path then stays on this rank and does not change to the last rank.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -36,14 +36,14 @@ pub struct JobRank<'a> {
     pub profile: &'a Profile,
     /// Collectives in which the rank takes part.
     pub collectives: &'a [RankCollective],
-    /// Time in ns to add to the rank's times. The addition converts them to the job's clock.
+    /// Shift in ns that must be added to the rank's times. This shift converts the rank's times to the job's clock.
     pub shift: i64,
 }
 
 /// A collective operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankCollective {
-    /// Index of the collective in the job, from 0. The index is the same on all ranks that meet in this collective.
+    /// Index of the collective in the job, from 0. The index of a collective is the same on all ranks that meet in it.
     pub collective: usize,
     /// Index of the rank's instruction that runs the collective.
     pub instruction: u32,
@@ -102,7 +102,7 @@ impl JobPath {
         Some(Self { path, starts, last_ranks })
     }
 
-    /// Returns the critical path. Its instruction and call indexes count over all ranks. The function
+    /// Returns the critical path. The instruction and call indexes in the path count over all ranks. The function
     /// [`in_rank`](Self::in_rank) finds the rank for an index.
     pub fn path(&self) -> &CriticalPath {
         &self.path
@@ -133,13 +133,13 @@ impl JobPath {
         (rank, PathPart { what, ..*part })
     }
 
-    /// Converts the index of an instruction in the job. Returns the index of the instruction's rank, and the index of
-    /// the instruction in that rank.
+    /// Converts the index of an instruction in the job to the index of its rank and the index of the instruction in
+    /// that rank.
     pub fn instruction(&self, number: u32) -> (usize, u32) {
         self.starts.instruction(number)
     }
 
-    /// Returns the index of the rank that made the call with this index in the job.
+    /// Returns the index of the rank that made a call, which is given by its index in the job.
     pub fn call(&self, at: u32) -> usize {
         self.starts.call(at).0
     }
@@ -188,7 +188,7 @@ impl InstructionFacts for JobFacts<'_> {
 /// Begin and end of a collective's kernel on one rank, and the position of the edge between them.
 #[derive(Clone, Copy)]
 struct Member {
-    /// Index of the rank.
+    /// Index of the rank that takes part in the collective.
     rank: usize,
     begin: MomentId,
     end: MomentId,
@@ -215,7 +215,7 @@ impl Joined {
         let first_call = u32::try_from(self.graph.calls.len()).ok()?;
         let first = self.instructions;
         self.instructions = first.checked_add(u32::try_from(rank.list.len()).ok()?)?;
-        // Each collective adds one more moment.
+        // Each collective adds one more moment to the graph.
         u32::try_from(self.graph.moments.len() + graph.moments.len() + rank.collectives.len()).ok()?;
         self.starts.0.push((first, first_call));
         let time = |time: u64| time.saturating_add_signed(rank.shift);
@@ -283,8 +283,8 @@ impl Joined {
         let instruction = self.graph.moments[begin as usize].instruction;
         let is_sure = time - second > self.clock_error;
         self.last_ranks.insert(instruction, LastRank { collective, rank, is_sure });
-        // Edges lead to this moment from moments with the same or an earlier time, and lead from it only to later
-        // moments. So the sort key `u32::MAX` in the field `rank` puts the moment in the correct place.
+        // Edges lead to the arrival from moments with the same or an earlier time, and lead from the arrival only to
+        // later moments. So the sort key `u32::MAX` in the field `rank` sorts the moment of the arrival correctly.
         let rank = u32::MAX;
         let arrived = self.graph.moments.len() as MomentId;
         self.graph.moments.push(Moment { time, kind: MomentKind::Arrived, instruction, call: NO_CALL, rank });

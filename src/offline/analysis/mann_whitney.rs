@@ -1,6 +1,6 @@
 //! Compares two sets of durations with the rank sum test of Mann, Whitney and Wilcoxon, which uses only the order of
-//! the durations. So a single extreme duration hardly changes the result, for example a first step that waits for
-//! another rank to start.
+//! the durations. So a single extreme duration, for example a first step that waits for another rank to start, hardly
+//! changes the result of the test.
 
 /// Two-sided quantile of the standard normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
@@ -42,8 +42,9 @@ pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     // Variance of the number of pairs in which the duration from `one` is longer than the duration from `other`,
     // corrected for equal durations.
     let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
-    // Number of pairs in which the duration from `one` is longer. Half of all pairs are expected. The positions from
-    // `mean_positions` are at the middle of each duration, so n / 2 is subtracted.
+    // Number of pairs in which the duration from `one` is longer. If the sets do not differ, half of all pairs are
+    // expected. The positions from `mean_positions` are at the middle of each duration, so n / 2 is subtracted from the
+    // position.
     let position = mean_positions(&[one, other])[0] * total;
     let pairs = n * (position - n / 2.0);
     variance > 0.0 && (pairs - n * m / 2.0).abs() / variance.sqrt() > Z_ONE_IN_100
@@ -55,8 +56,8 @@ mod tests {
 
     #[test]
     fn positions_count_from_the_shortest_duration_and_equal_ones_share_theirs() {
-        // The sorted durations are 1 | 2 2 | 9. The middle positions of these durations are 0.5, 2, 2 and 3.5 on a
-        // scale from 0 to 4.
+        // The sorted durations are 1 | 2 2 | 9. The middle positions of the four sorted durations are 0.5, 2, 2 and 3.5
+        // on a scale from 0 to 4.
         assert_eq!(mean_positions(&[&[2, 1], &[9, 2], &[]]), [2.5 / 8.0, 5.5 / 8.0, 0.5]);
     }
 
@@ -72,9 +73,10 @@ mod tests {
 
     #[test]
     fn equal_durations_lower_the_variance() {
-        // In one set, 4 of 10 durations are 0, and in the other set all 10 durations are 0. So 14 durations are equal
-        // to 0 and 6 durations are equal to 1. The result is U = 10 * 10 * 0.6 + 0.5 * 10 * 4 = 80, and the expected U
-        // is 50. The variance is 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5, so z = 2.854.
+        // In one set, 4 of 10 durations are 0, and in the other set all 10 durations are 0. So in both sets together,
+        // 14 durations are equal to 0 and 6 durations are equal to 1. The result is U = 10 * 10 * 0.6 + 0.5 * 10 * 4 =
+        // 80, and the expected U is 50. The variance is 100 / 12 * (21 - (14^3 - 14 + 6^3 - 6) / 380) = 110.5, so z =
+        // 2.854.
         let (mixed, zeros) = ([0, 0, 0, 0, 1, 1, 1, 1, 1, 1], [0; 10]);
         assert!(differ_at_one_percent(&mixed, &zeros));
         // If 5 of 10 durations are 0, U = 75, the variance is 100 / 12 * (21 - (15^3 - 15 + 5^3 - 5) / 380) = 98.7, and

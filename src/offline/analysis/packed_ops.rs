@@ -1,4 +1,4 @@
-//! Stores GPU operations in about 10 bytes each, because a run may have millions of them.
+//! Stores GPU operations in about 10 bytes each, because a run may have millions of operations.
 //!
 //! Nearly all operations are added in order of time and were launched in the same order. So only the differences from
 //! the previous operation are stored.
@@ -29,7 +29,7 @@ impl PackedOp {
     }
 }
 
-/// Bits in the first byte of an encoded operation. The bits state which fields follow.
+/// Bits in the first byte of an encoded operation. The bits in the first byte state which fields follow.
 const HAS_LAUNCH: u8 = 1;
 const HAS_CONTEXT: u8 = 2;
 const HAS_CALL_NANOS: u8 = 4;
@@ -53,7 +53,8 @@ pub(super) struct PackedOps {
     len: usize,
 }
 
-/// Fields of earlier operations. The next operation is encoded as the differences from these fields.
+/// Fields of the operations that were encoded before. An operation is encoded as the differences from the fields of
+/// earlier operations.
 #[derive(Clone, Copy, Debug)]
 struct Before {
     end: u64,

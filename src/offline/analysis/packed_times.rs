@@ -1,4 +1,5 @@
-//! Stores the times of launches and of GPU work in a few bytes each, because a run may have millions of both.
+//! Stores the times of launches and of GPU work in a few bytes each, because a run may have millions of launches and
+//! operations.
 //!
 //! Nearly all times are added in ascending order, so the differences between successive times are stored.
 

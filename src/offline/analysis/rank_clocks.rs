@@ -2,11 +2,11 @@
 //! the alignment.
 //!
 //! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
-//! rank is not before the start on the other rank. Such bounds hold regardless of the network. Together they give an
-//! interval for the difference between the two clocks. From this interval, this module chooses the clock difference at
-//! which the ends of collectives coincide, because data reaches all ranks within microseconds. The reported error is
-//! the distance from the chosen difference to the farther end of the interval. The true difference is never farther
-//! from the chosen difference than this error.
+//! rank is not before the start on the other rank. Such bounds for the clock difference hold regardless of the network.
+//! Together, the bounds give an interval for the difference between the two clocks. From the interval of possible
+//! differences, this module chooses the clock difference at which the ends of collectives coincide, because data
+//! reaches all ranks within microseconds. The reported error is the distance from the chosen difference to the farther
+//! end of the interval. The true clock difference is never farther from the chosen difference than the reported error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether
@@ -18,8 +18,8 @@ pub const MAX_END_SPREAD_NS: i64 = 50_000;
 const MIN_TOGETHER_PERCENT: usize = 90;
 
 /// For each rank, returns the time in ns that must be added to the rank's times to convert them to a common clock.
-/// `bases` contains for each rank the time to which the times in the rank's file are relative. If any base is unknown,
-/// all shifts are 0.
+/// `bases` contains for each rank the time to which the times in the rank's file are relative. If the base of any rank
+/// is unknown, the result is 0 for all ranks.
 pub fn base_shifts(bases: &[Option<i64>]) -> Vec<i64> {
     let Some(known) = bases.iter().copied().collect::<Option<Vec<i64>>>() else {
         return vec![0; bases.len()];
@@ -52,7 +52,7 @@ pub enum ClocksRefused {
     /// After the alignment, the ends of collectives are still this many ns apart.
     Ends(u64),
     /// For every possible difference between the two clocks, a rank would leave a collective before another rank enters
-    /// it. The fields are the indexes of the two ranks.
+    /// it. The two fields are the indexes of the ranks.
     Contradiction(usize, usize),
     /// The rank, given by its index, shares no collective with the first rank, not even indirectly through other ranks.
     Apart(usize),
@@ -66,12 +66,12 @@ pub struct GroupCollectives {
 }
 
 /// Aligns the clocks of `count` ranks that meet in groups. The clock of each rank is compared with the clock of a rank
-/// that is already aligned, so the errors of both ranks add up. To keep the errors small, large groups are used first.
-/// In each group, the aligned rank with the smallest error is used.
+/// that is already aligned, so the errors of both ranks add up. To keep the errors of the clocks small, large groups
+/// are used first. In each group, other ranks are compared with the aligned rank that has the smallest error.
 ///
 /// # Errors
-/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if a rank is not connected with the first rank
-/// by groups.
+/// Fails if [`align_ranks`] fails for the ranks in a group. Also fails if no chain of groups connects a rank with the
+/// first rank.
 pub fn align_groups(count: usize, groups: &[GroupCollectives]) -> Result<RankClocks, ClocksRefused> {
     let mut known: Vec<Option<(i64, u64)>> = vec![None; count];
     if let Some(first) = known.first_mut() {
@@ -208,8 +208,8 @@ mod tests {
         // collective leads to a contradiction.
         let early = [(40_000, 50_000), (-230_000, -200_000)];
         assert_eq!(refused(&[ZERO.to_vec(), early.to_vec()]), ClocksRefused::Contradiction(0, 1));
-        // The kernels are long. The ends of the first collective are 70 us apart, and the ends of the second collective
-        // coincide.
+        // In a test with long kernels, the ends of the first collective are 70 us apart, and the ends of the second
+        // collective coincide.
         let (one, two) = ([(0, 500_000), (600_000, 900_000)], [(0, 570_000), (600_000, 900_000)]);
         assert_eq!(refused(&[one.to_vec(), two.to_vec()]), ClocksRefused::Ends(70_000));
     }
@@ -225,8 +225,8 @@ mod tests {
             group((0, ZERO.to_vec()), (1, ahead(&ONE, 1_000_000))),
         ];
         let clocks = align_groups(3, &groups).unwrap();
-        // The error between ranks 0 and 1 is 10 us, as in the test of two ranks. The difference between the clocks of
-        // ranks 1 and 2 is at least 95 - 100 us and at most 100 - 90 us.
+        // The error between the clocks of ranks 0 and 1 is 10 us, as in the test with two ranks. The difference between
+        // the clocks of ranks 1 and 2 is at least 95 - 100 us and at most 100 - 90 us.
         assert_eq!(clocks.ahead, [0, 1_000_000, 3_000_000]);
         assert_eq!((clocks.error, clocks.collectives), (10_000 + 10_000, 4));
         assert_eq!(align_groups(3, &groups[1..]), Err(ClocksRefused::Apart(2)));

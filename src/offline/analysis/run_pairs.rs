@@ -7,34 +7,36 @@
 //! For n pairs of runs, the test has 2 n - 3 degrees of freedom.
 //!
 //! The probability that any row is wrongly called `slower` or `faster` is at most 1 %. The constant [`SLOWER`] and the
-//! constants after it divide this probability among the verdicts. A rotation test corrects the probability for the
-//! number of rows (Langsrud, Rotation tests, Statistics and Computing 15, 2005). After level and drift were removed,
-//! the test rotates the values of all rows together, which keeps the correlation between rows. Therefore rows that
-//! always change together count as one row, and independent rows count separately. The method assumes that the
-//! logarithms of the values have normal noise. For values that can be 0, it assumes that the values themselves have
-//! normal noise.
+//! constants after it divide the total probability of 1 % among the verdicts. A rotation test corrects the probability
+//! for the number of rows (Langsrud, Rotation tests, Statistics and Computing 15, 2005). After level and drift were
+//! removed, the test rotates the values of all rows together, which keeps the correlation between rows. Therefore rows
+//! that always change together count as one row, and independent rows count separately. The method assumes that the
+//! logarithms of the values have normal noise. For rows whose values can be 0, the method assumes that the values
+//! themselves have normal noise.
 
 use std::f64::consts::{FRAC_2_PI, TAU};
 
 /// Probability that any main row is wrongly called slower although the runs are equal. The rules for noisy rows and
-/// small changes reduce this probability further. It is 0.93 % at a noise of 1.5 % per run (the worst case), 0.5 % at a
-/// noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of the total of 1 %, because CI gates look for
-/// slowdowns. As a result, 7 pairs of runs with 1 % noise find a slowdown of 3 % in 99 % of the comparisons, and a
-/// speed-up of 3 % in about 80 % of the comparisons.
+/// small changes reduce the probability of a wrong verdict further. The remaining probability is 0.93 % at a noise of
+/// 1.5 % per run (the worst case), 0.5 % at a noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of
+/// the total of 1 %, because CI gates look for slowdowns. As a result, 7 pairs of runs with 1 % noise find a slowdown
+/// of 3 % in 99 % of the comparisons, and a speed-up of 3 % in about 80 % of the comparisons.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
-/// Probability that any other row is wrongly called slower if no main row changed. Such a row is wrongly called faster
-/// with the same probability. If a main row changed, the other rows are tested with the probabilities for main rows.
+/// Probability that any other row is wrongly called slower if no main row changed. The probability that such a row is
+/// wrongly called faster is the same. If a main row changed, the other rows are tested with the probabilities for main
+/// rows.
 const OTHER_ROWS: f64 = 0.000_15;
 /// Maximum probability that a noisy row is wrongly called slower, and maximum probability that it is wrongly called
-/// faster. The limit is stricter because the noise shows that the runs are not well suited for the comparison.
+/// faster. The limit for noisy rows is stricter, because noise shows that the runs are not well suited for the
+/// comparison.
 const NOISY: f64 = 0.003;
 /// Share of the margin that defines noisy rows. A row is noisy if half the width of its interval exceeds this share of
 /// the margin.
 const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
-/// Probability that the true change is above the upper end of the interval. The same probability applies below the
-/// lower end.
+/// Probability that the true change is above the upper end of the interval. The probability that the true change is
+/// below the lower end of the interval is the same.
 const BEYOND_INTERVAL: f64 = 0.005;
 /// Tail probability for the t quantile that is added to the half width of the interval when the needed number of pairs
 /// is estimated.
@@ -47,7 +49,8 @@ const ROTATIONS: usize = 10_000;
 pub const MIN_RUNS: usize = 3;
 /// Maximum number of pairs of runs that is recommended.
 const MAX_PAIRS: usize = 10_000;
-/// Standard deviation below which values count as equal. It is about the rounding error of sums of `f64`.
+/// Standard deviation below which values count as equal. The limit for equal values is about the rounding error of sums
+/// of `f64`.
 const MIN_DEVIATION: f64 = 1e-12;
 
 /// Verdict about the runs before and after a change, for the totals or for one row.
@@ -83,8 +86,8 @@ pub struct PairRow {
     pub before: Vec<f64>,
     /// Values after the change, at least 0.
     pub after: Vec<f64>,
-    /// Total by which the values are divided. If `None`, the logarithms of the values are compared. A row that contains
-    /// a value of 0 needs a total.
+    /// Total by which the values are divided. If there is no total (`None`), the logarithms of the values are compared.
+    /// A row that contains a value of 0 needs a total.
     pub share_of: Option<f64>,
     /// Whether the row is a main row, which decides the verdict about all runs. The row of totals is a main row.
     pub is_main: bool,
@@ -93,15 +96,15 @@ pub struct PairRow {
 /// Change of a row from the runs before the change to the runs after it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PairChange {
-    /// Change as a share of the value before. For example, 0.03 means 3 % more.
+    /// Change as a share of the value before. For example, a change of 0.03 means 3 % more.
     pub change: f64,
     /// Interval that contains the true change with a probability of 99 %, without correction for the number of rows.
     pub interval: [f64; 2],
     /// Result of the comparison.
     pub verdict: PairVerdict,
-    /// Number of pairs of runs that would suffice for a verdict. They find a change as large as the margin. If there is
-    /// no change, they rule such a change out with a probability of about 90 %. `None` if the verdict is not
-    /// inconclusive, or if more than 10,000 pairs are needed.
+    /// Number of pairs of runs that would suffice for a verdict. The needed number of pairs can find a change as large
+    /// as the margin. If there is no change, they rule out such a change with a probability of about 90 %. The number
+    /// is `None` if the verdict is not inconclusive, or if more than 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 
@@ -119,7 +122,8 @@ pub struct RunOrder {
 }
 
 impl RunOrder {
-    /// Creates the order of runs that alternate: before, after, before, after. Drift over time is removed.
+    /// Creates the order of runs that alternate: before, after, before, after. Drift over the time of the runs is
+    /// removed.
     pub fn in_turns(before: usize, after: usize) -> Self {
         let times = (0..before).map(|run| 2 * run).chain((0..after).map(|run| 2 * run + 1));
         Self::new(before, after, &[times.map(|time| time as f64).collect()])
@@ -236,7 +240,7 @@ impl RunOrder {
 }
 
 /// Returns the number of alternating pairs of runs at which the interval is narrower than the margin, with a reserve
-/// for chance. The result is greater than `pairs`.
+/// for chance. The number is always greater than `pairs`.
 fn pairs_needed(deviation: f64, margin: f64, pairs: usize) -> Option<usize> {
     let is_enough = |pairs: usize| {
         let freedom = 2 * pairs - 3;
@@ -311,7 +315,7 @@ impl RunOrder {
         let mut largest = Vec::with_capacity(2 * self.rotations.len());
         for rotation in &self.rotations {
             // The value of t increases with the signed share that the rotation has of the sum of squares. So t is
-            // computed only for the smallest and the largest share.
+            // computed only for the smallest and the largest share over all rows.
             let (mut least, mut most) = (0.0_f64, 0.0_f64);
             for (along, squares) in &rows {
                 let turned = dot(along, rotation);
@@ -331,8 +335,8 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 /// Returns the value that Student's t exceeds with the given probability, which must be at most 0.5.
 fn t_quantile(probability: f64, freedom: usize) -> f64 {
-    // The formulas add half as many terms as there are degrees of freedom. The number of degrees is limited to 1,000,
-    // because t hardly changes beyond this limit.
+    // The formulas add half as many terms as there are degrees of freedom. The number of degrees of freedom is limited
+    // to 1,000, because t hardly changes beyond this limit.
     let freedom = freedom.clamp(1, 1000);
     let (mut low, mut high) = (0.0, 1.0);
     while t_tail(high, freedom) > probability && high < 1e12 {
@@ -366,7 +370,8 @@ fn t_tail(t: f64, freedom: usize) -> f64 {
     ((1.0 - within) / 2.0).max(0.0)
 }
 
-/// Pseudo-random numbers (SplitMix64). The numbers are the same in every run, so that a comparison can be repeated.
+/// Pseudo-random numbers (SplitMix64). The random numbers are the same in every run, so that a comparison can be
+/// repeated.
 struct Random(u64);
 
 impl Random {
@@ -449,7 +454,7 @@ mod tests {
     #[test]
     fn runs_in_no_order_are_compared_by_students_t_test() {
         // The expected values are from scipy.stats.ttest_ind(log(after), log(before)).confidence_interval(0.99). The
-        // change is the difference between the means.
+        // change is the difference between the mean logarithms.
         let found = RunOrder::unordered(5, 5).compare(&[main_row(&BEFORE, &AFTER)], 0.05)[0];
         near(found.interval[0], 0.03302694317487062f64.exp_m1());
         near(found.interval[1], 0.10333456779238806f64.exp_m1());
@@ -458,8 +463,8 @@ mod tests {
 
     #[test]
     fn the_number_of_pairs_is_that_at_which_the_interval_fits_the_margin() {
-        // The expected values are from SciPy. They are the smallest n with (t.isf(.005, 2n-3) + t.isf(.05, 2n-3)) *
-        // noise * sqrt(2/n) <= log(1 + margin).
+        // The expected values are from SciPy. Each expected value is the smallest n with (t.isf(.005, 2n-3) +
+        // t.isf(.05, 2n-3)) * noise * sqrt(2/n) <= log(1 + margin).
         for (deviation, margin, expected) in [(0.05, 0.05_f64, 39), (0.02, 0.05, 8), (0.05, 0.02, 229)] {
             assert_eq!(pairs_needed(deviation, margin.ln_1p(), 7), Some(expected));
         }

@@ -1,12 +1,12 @@
 //! Finds the straggler of a job. The straggler is the rank for which the other ranks wait.
 //!
-//! The rank that enters a collective last does not wait, and all other ranks wait for it. This rank's GPU may have had
-//! more work, or its CPU may have launched late. Waiting counts as communication time, so the straggler is the rank
-//! with the least communication time. If not all ranks communicate, the straggler is the rank with the most work. A
-//! rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten steps
-//! on each side. Step durations are compared by their positions in sorted order, not by their sum. In a sum, the first
-//! step would dominate, because a rank may wait longer for the straggler to start than in all other steps together.
-//! Clocks of different ranks are never compared.
+//! The rank that enters a collective last does not wait, and all other ranks wait for it. The GPU of the last rank may
+//! have had more work, or its CPU may have launched late. Waiting counts as communication time, so the straggler is the
+//! rank with the least communication time. If not all ranks communicate, the straggler is the rank with the most work.
+//! A rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten steps
+//! on each side. Step durations are compared by their positions in sorted order, not by their sum. A sum would be
+//! dominated by the first step, because in it a rank may wait longer for the straggler to start than in all other steps
+//! together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};
@@ -79,8 +79,8 @@ impl RankTime {
 /// Result of comparing a rank with all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RankComparison {
-    /// Difference between this rank and the median rank in percent, measured by communication time or by work time.
-    /// `None` if the median is 0.
+    /// Difference between this rank and the median rank in percent, measured by communication time or by work time. The
+    /// difference is `None` if the median is 0.
     pub to_median_percent: Option<f64>,
     /// Whether the rank is the straggler, and why.
     pub verdict: StragglerVerdict,
@@ -91,11 +91,11 @@ pub struct RankComparison {
 pub enum StragglerVerdict {
     /// The rank is not the straggler.
     NotStraggler,
-    /// The rank is the straggler by communication time. It has the shortest communication time, because the other ranks
-    /// wait for it.
+    /// The rank is the straggler by communication time. The straggler has the shortest communication time, because the
+    /// other ranks wait for it.
     OthersWait,
-    /// The rank is the straggler by work time. It has the most work, and communication times are not compared because
-    /// some ranks do not communicate.
+    /// The rank is the straggler by work time. The straggler by work time has the most work. Communication times are
+    /// not compared, because some ranks do not communicate.
     MostWork,
     /// The rank is the straggler by communication or work time, but the difference may be chance, or there are too few
     /// steps.
@@ -113,7 +113,7 @@ impl StragglerVerdict {
     }
 }
 
-/// Compares the ranks of a job. The results are in the order of `ranks`.
+/// Compares the ranks of a job. The results have the same order as `ranks`.
 pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
     let all_communicate = ranks.iter().all(|rank| rank.communication > 0);
     let compared = |rank: &RankTime| if all_communicate { rank.communication } else { rank.work };
@@ -154,8 +154,8 @@ pub fn compare_ranks(ranks: &[&RankTime]) -> Vec<RankComparison> {
         .collect()
 }
 
-/// Minimum difference between the median step durations, in percent. A smaller difference is ignored even if it is
-/// statistically significant.
+/// Minimum difference between the median step durations, in percent. A smaller difference between steps is ignored even
+/// if it is statistically significant.
 const MIN_DIFFERENCE_PERCENT: u64 = 5;
 
 fn is_large_difference(one: u64, other: u64) -> bool {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::NameId;
 
-    /// Returns the durations of ten steps. Each duration is a tenth of `nanos`, alternately plus and minus `spread`.
+    /// Returns the durations of ten steps. Each step takes a tenth of `nanos`, alternately plus and minus `spread`.
     fn steps(nanos: u64, spread: u64) -> Vec<u64> {
         (0..10).map(|step| if step % 2 == 0 { nanos / 10 + spread } else { nanos / 10 - spread }).collect()
     }

@@ -1,6 +1,6 @@
-//! Checks the order of work on each stream. The results are the overlaps, which of them CUDA allows, and the impossible
-//! durations. A duration is impossible if later work on the same stream begins within it, or if a wait for the work
-//! returns within it.
+//! Checks the order of work on each stream. The results are overlaps that CUDA does not allow, overlaps of programmatic
+//! launches, and impossible durations. A duration is impossible if later work on the same stream begins within it, or
+//! if a wait for the work returns within it.
 //!
 //! Work on a stream runs in order, with two exceptions. Nodes of a graph may run concurrently. A kernel that was
 //! launched with programmatic dependent launch (`cudaLaunchKernelEx`, Hopper and later) may begin before the previous
@@ -28,11 +28,11 @@ const MIN_WAIT_EXCESS_NS: u64 = 100_000;
 const MIN_CLOCK_ERROR_NS: u64 = 1_000_000;
 /// Denominator N: waits are used as evidence only if at most 1/N of the activities end after a wait for them returned.
 const MAX_OUTLASTING_PART: u64 = 10;
-/// Maximum duration of an activity in ns: one day. A longer duration is impossible even if no other fact contradicts
-/// it.
+/// Maximum duration of an activity in ns: one day. A duration of more than one day is impossible even if no other fact
+/// contradicts it.
 const MAX_DURATION_NS: u64 = 86_400_000_000_000;
-/// Substring of the names of all API calls that can use programmatic dependent launch: `cudaLaunchKernelExC`,
-/// `cuLaunchKernelEx`.
+/// Substring of the names of all API calls that can use programmatic dependent launch, which are `cudaLaunchKernelExC`
+/// and `cuLaunchKernelEx`.
 const PROGRAMMATIC_LAUNCH: &str = "LaunchKernelEx";
 
 /// Number of overlapping activities, and the total time by which they begin too early.
@@ -44,11 +44,11 @@ pub struct Overlaps {
     pub nanos: u64,
 }
 
-/// An activity with an impossible duration. It ends after later work on its stream began or after a wait for it
-/// returned, or it lasts more than a day.
+/// An activity with an impossible duration. The activity ends after later work on its stream began or after a wait for
+/// it returned, or it lasts more than a day.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ImpossibleDuration {
-    /// Kind of GPU work that the activity is.
+    /// Kind of GPU work: the kernel's name, or the kind of copy or fill.
     pub work: Work,
     /// Id of the GPU that ran the activity.
     pub device: DeviceId,
@@ -82,8 +82,8 @@ pub struct StreamOrder {
     pub doubtful: Overlaps,
     /// Overlaps of kernels that were probably launched with programmatic dependent launch.
     pub programmatic: Overlaps,
-    /// Activities that ended after a wait for them had returned. The total time is measured from these returns to the
-    /// ends of the activities.
+    /// Activities that ended after a wait for them had returned. The total time is measured from the returns of the
+    /// waits to the ends of the activities.
     pub after_wait: Overlaps,
     /// Impossible durations, sorted by excess over the possible duration, the largest excess first.
     pub impossible: Vec<ImpossibleDuration>,
@@ -111,7 +111,7 @@ impl StreamOrder {
 }
 
 /// Compares the times of all activities on each stream. Activities without a stream in the trace are not compared with
-/// each other. The function reorders `work`.
+/// each other. The function changes the order of the activities in `work`.
 pub fn check_stream_order(
     profile: &Profile,
     work: &mut WorkSpans,
@@ -171,14 +171,15 @@ pub fn check_stream_order(
 }
 
 /// Maximum error in ns of the difference between two times that were rounded to a quarter of a microsecond and written
-/// with one decimal. The rounding to a quarter changes each time by at most 125 ns. The decimal then changes 0.25 and
-/// 0.75 us to 0.2 and 0.8 us, which is 50 ns more.
+/// with one decimal. The rounding to a quarter changes each time by at most 125 ns. Writing only one decimal changes
+/// 0.25 and 0.75 us to 0.2 and 0.8 us, which is an error of 50 ns.
 const QUARTERS_NS: u64 = 350;
-/// Minimum number of activities for the conclusion that times were rounded.
+/// Minimum number of activities for the conclusion that times were rounded to a quarter of a microsecond.
 const MIN_ROUNDED: usize = 8;
 
-/// Whether all times were stored as floating-point numbers of microseconds since 1970 at some point. Such numbers are
-/// multiples of 0.25 us. This happens if a program such as Python's `json` module rewrote the file.
+/// Whether all times were stored as floating-point numbers of microseconds since 1970 at some point. Floating-point
+/// numbers of microseconds since 1970 are multiples of 0.25 us. Times are stored in this way if a program such as
+/// Python's `json` module rewrote the file.
 fn has_quarter_micros(spans: &[WorkSpan], linked: &LinkReport) -> bool {
     let is_quarter = |span: &WorkSpan| {
         let fraction = i64::try_from(span.start).unwrap_or(0).saturating_sub(linked.offset).rem_euclid(1000);
@@ -209,7 +210,7 @@ fn mark_graph_nodes(spans: &mut [WorkSpan]) {
 #[derive(Debug, Default)]
 struct WaitedWork {
     /// For each activity, the time at which a wait for it returned, or [`u64::MAX`] if no such wait is known. The list
-    /// is empty if the waits are not usable as evidence.
+    /// of times is empty if the waits are not usable as evidence.
     ends: Vec<u64>,
     after_wait: Overlaps,
 }
@@ -227,8 +228,8 @@ impl WaitedWork {
         let wait_end = |span: &WorkSpan| {
             let (thread, time) = thread(span.launched()?)?;
             let end = waits.end_after(thread, time)?;
-            // A wait is used only if the thread launches again before the activity's end. This excludes a thread that
-            // waits for several GPUs in turn and launches nothing between these waits.
+            // A wait is used only if the thread launches again before the activity's end. This condition excludes the
+            // waits of threads that wait for several GPUs in turn and launch nothing between the waits.
             let next = launches.get(launches.partition_point(|launch| *launch < (thread, end)));
             next.is_some_and(|(of, time)| *of == thread && *time < span.end).then_some(end)
         };
@@ -243,7 +244,7 @@ impl WaitedWork {
 }
 
 /// Counts the activities that ended long after a wait for them returned. The result is 0 unless all work begins long
-/// after its launch, because only in this case the clocks of the host and of the GPU differ.
+/// after its launch. If some work begins right after its launch, the clocks of the host and of the GPU do not differ.
 fn count_after_wait<'a>(spans: impl Iterator<Item = (&'a WorkSpan, u64)>) -> Overlaps {
     let (mut sum, mut min_delay) = (Overlaps::default(), u64::MAX);
     for (span, end) in spans {
@@ -335,9 +336,9 @@ impl OneStream<'_> {
         }
     }
 
-    /// Finds the activities with impossible durations. Such an activity ended after a later activity on the stream
-    /// began, or after a wait for it returned. Passes the position of each such activity and its latest possible end to
-    /// `clamp`.
+    /// Finds the activities with impossible durations. An activity has an impossible duration if it ended after a later
+    /// activity on the stream began, or after a wait for it returned. Calls `clamp` with the position and the latest
+    /// possible end of each activity found.
     fn find_impossible(&self, found: &mut Vec<ImpossibleDuration>, clamp: &mut dyn FnMut(usize, u64)) {
         let suspects = self.suspects();
         let excess = |suspect: &Suspect| self.spans[suspect.at].end - suspect.end;
@@ -393,7 +394,7 @@ impl OneStream<'_> {
 }
 
 /// Whether the activity began before the time `end` but lasts mostly after `end`. A wait for the activity returned at
-/// `end`.
+/// the time `end`.
 fn is_stretched(span: &WorkSpan, end: u64) -> bool {
     let excess = span.end.saturating_sub(end);
     excess > MIN_WAIT_EXCESS_NS && span.start < end && excess > span.nanos() / 2

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-/// Minimum number of edges for which a second thread is started. The same limit applies to other items that take a few
-/// ns each. Starting a thread takes about 50 us.
+/// Minimum number of edges for which a second thread is started. The minimum number also applies to other items that
+/// take a few ns each. Starting a thread takes about 50 us.
 const MIN_LARGE: usize = 1 << 16;
 
 /// Whether this number of edges justifies a second thread.

@@ -1,7 +1,8 @@
 //! Tests whether the average durations of two runs differ by more than chance. The test is Welch's t-test, two-sided,
-//! at a significance level of 0.001. It assumes that durations are independent of each other.
+//! at a significance level of 0.001. The test assumes that durations are independent of each other.
 
-/// Number, total and spread of a set of durations. These values suffice to compare averages.
+/// Number, total and spread of a set of durations. Number, total and spread suffice to compare the averages of two
+/// sets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Durations {
     /// Number of durations.
@@ -24,7 +25,8 @@ impl Durations {
     /// Creates the statistics from the number of durations, their sum and the sum of their squares.
     pub fn from_sums(count: u64, nanos: u64, squares: u128) -> Self {
         let (all, number) = (u128::from(nanos).pow(2), u128::from(count.max(1)));
-        // Integers are subtracted before the conversion to `f64`, because they may be large and nearly equal.
+        // The numbers are subtracted as integers, before the conversion to `f64`, because they may be large and nearly
+        // equal.
         let whole = squares.saturating_sub(all / number) as f64;
         let squares = (whole - (all % number) as f64 / number as f64).max(0.0);
         Self { count, nanos, squares }
@@ -110,15 +112,16 @@ pub fn compare_durations(before: Durations, after: Durations) -> DurationChange 
 fn differs_beyond(before: Durations, after: Durations, z: f64) -> bool {
     let distance = (after.mean() - before.mean()).abs();
     let spread = (before.variance_of_mean() + after.variance_of_mean()).sqrt();
-    // If the durations do not vary before and after the change, every difference is significant.
+    // If the durations before the change are all equal, and those after it too, every difference is significant.
     match spread > 0.0 {
         true => distance / spread > critical_t(degrees_of_freedom(before, after), z),
         false => distance > 0.0,
     }
 }
 
-/// Returns the quantile of Student's t that corresponds to the normal quantile `z`. Uses the Cornish-Fisher expansion.
-/// The result is 5 % too low for 4 degrees of freedom. For 8 or more degrees of freedom, the error is at most 0.5 %.
+/// Returns the quantile of Student's t that corresponds to the normal quantile `z`. The quantile is computed by the
+/// Cornish-Fisher expansion. The quantile is 5 % too low for 4 degrees of freedom. For 8 or more degrees of freedom,
+/// the error is at most 0.5 %.
 fn critical_t(freedom: f64, z: f64) -> f64 {
     let first = (z.powi(3) + z) / (4.0 * freedom);
     let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / (96.0 * freedom.powi(2));

@@ -11,8 +11,8 @@ use gpuflame_model::record::{
 };
 use gpuflame_traces::import::LinkReport;
 
-/// Maximum number of stored launches without an activity. If there are more such launches, idle time can usually not be
-/// explained.
+/// Maximum number of stored launches without an activity. If there are more launches without an activity, idle time can
+/// usually not be explained.
 const MAX_PENDING: usize = 1 << 16;
 
 /// A [`Sink`] that stores the times and streams of activities.
@@ -28,13 +28,14 @@ pub struct WorkSpans {
     limit: usize,
     /// Number of activities that are not stored because the limit was reached.
     skipped: u64,
-    /// Recorded starts and ends of the activities without usable times. `None` if such activities are not stored.
+    /// Recorded starts and ends of the activities without usable times. The list is `None` if activities without usable
+    /// times are not stored.
     untimed: Option<Vec<(u64, u64)>>,
     /// For each launch whose attributes were recorded, whether the launch is programmatic.
     attributes: IdMap<CorrelationId, bool>,
     /// API calls that waited for GPU work.
     pub(super) waits: WaitCalls,
-    /// Launches without an activity. At most [`MAX_PENDING`] such launches are stored.
+    /// Launches without an activity. At most [`MAX_PENDING`] launches without an activity are stored.
     pub(super) pending: Vec<Launched>,
 }
 
@@ -120,8 +121,8 @@ impl WorkSpans {
         self.packed.take_all(|op| spans.push(op.into()));
     }
 
-    /// Whether the times are in whole microseconds. This can be true only for text formats. Other formats, such as
-    /// recordings, contain nanoseconds. Returns `None` if there are no times.
+    /// Whether the times are in whole microseconds. Only times in text formats can be in whole microseconds. Other
+    /// formats, such as recordings, contain nanoseconds. Returns `None` if there are no times.
     pub fn whole_micros(&mut self, linked: Option<&LinkReport>) -> Option<bool> {
         self.unpack();
         let is_text = |linked: &LinkReport| linked.counts.whole_times + linked.counts.fractional_times > 0;
@@ -209,8 +210,8 @@ impl WorkSpan {
         (self.stream_and_flags & IS_LAUNCHED != 0).then_some(self.launch)
     }
 
-    /// Returns the correlation id and time of the activity's launch, if the launch is known. The id and the time
-    /// together identify the launch.
+    /// Returns the correlation id and time of the activity's launch, if the launch is known. The correlation id and the
+    /// time together identify the launch.
     pub(super) fn launch_key(&self) -> Option<(u32, Nanos)> {
         self.launched().map(|launched| (self.correlation.0, launched.time))
     }
@@ -255,7 +256,8 @@ pub struct PlausibleSpans {
 }
 
 impl PlausibleSpans {
-    /// Creates the list from `all`. Activities with implausible durations are cut off or removed.
+    /// Creates the list of plausible activities from `all`. Activities with implausible durations are cut off or
+    /// removed.
     pub fn new(mut all: WorkSpans) -> Self {
         all.unpack();
         let WorkSpans { mut spans, mut streams, skipped, .. } = all;
@@ -322,8 +324,8 @@ impl PlausibleSpans {
 /// Maximum error in ns of times that are rounded to whole microseconds.
 pub(super) const MICROSECOND_NS: u64 = 1000;
 
-/// Whether all times differ from each other by whole microseconds. Differences do not depend on the offset of the
-/// clock. Returns `None` if there are no activities.
+/// Whether all times differ from each other by whole microseconds. Differences between times do not depend on the
+/// offset of the clock. Returns `None` if there are no activities.
 fn has_whole_micros(spans: &[WorkSpan]) -> Option<bool> {
     let first = spans.first()?.start;
     Some(spans.iter().all(|span| {

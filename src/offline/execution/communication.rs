@@ -1,5 +1,5 @@
-//! Recognizes the collective or message that a communication kernel executes. It is recognized by the kernel's name and
-//! by the operators that launched the kernel.
+//! Recognizes the collective or message that a communication kernel executes. The kernel's name and the operators that
+//! launched the kernel show which collective or message it is.
 
 use gpuflame_explain::communication::is_communication_kernel;
 use gpuflame_traces::execution::Values;
@@ -37,13 +37,13 @@ pub fn communication(linked: &LinkedTrace<'_>, gpu: &GpuNode) -> Option<(Communi
     if !is_communication_kernel(name) {
         return None;
     }
-    // Operators that enclose the launch, innermost first. For example: `nccl:all_to_all` in `record_param_comms` in
+    // Operators that enclose the launch, innermost first, for example `nccl:all_to_all` in `record_param_comms` in
     // `c10d::alltoall_base_`.
     let callers = callers(linked, gpu.parent);
     let names: Vec<String> =
         callers.iter().map(|at| squeezed(&linked.trace.nodes[*at].name.decode())).collect();
     let kernel = squeezed(name);
-    // All-to-all, send and receive run the same kernel, so only the names of operators distinguish them. For other
+    // All-to-all, send and receive run the same kernel, so only the names of operators distinguish them. For all other
     // collectives, the kernel's name is the best evidence.
     let is_point_to_point = kernel.contains("sendrecv");
     let all = names.iter().map(String::as_str);

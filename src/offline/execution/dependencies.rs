@@ -17,8 +17,8 @@ use super::order::Order;
 use super::pairing::Pairs;
 use gpuflame_traces::execution::{ExecutionTrace, HostCall, Kineto, Work};
 
-/// Minimum pause of a thread in ns. After such a pause, the thread's next operator is assumed to depend on another
-/// thread. Chakra's linker uses the same limit.
+/// Minimum pause of a thread in ns. After a pause of this duration, the thread's next operator is assumed to depend on
+/// another thread. Chakra's linker uses the same limit for pauses.
 const MIN_PAUSE_NS: i64 = 1_000_000;
 /// Tolerance in ns for times that are truncated to whole microseconds.
 const ROUNDING_NS: i64 = 1000;
@@ -32,7 +32,7 @@ const MAX_OVERLAPS: usize = 256;
 pub struct Dependencies {
     /// For each operator, the previous operator of the same thread.
     pub thread: Vec<Option<u32>>,
-    /// For each first operator after a pause of its thread, the last operator of another thread.
+    /// For each operator that is the first one after a pause of its thread, the last operator of another thread.
     pub inter_thread: Vec<Option<u32>>,
     /// For each operator, the GPU work for which the thread waited before it ran the operator.
     pub host_waits: Vec<Vec<u32>>,
@@ -153,9 +153,9 @@ impl Graph<'_> {
         starts[..end].iter().rev().find(is_other).and_then(|op| self.node(*op as usize))
     }
 
-    /// Makes each GPU operation depend on the last operation on its stream that had ended when it began. The previous
-    /// operation may still have run at this time, because nodes of a graph can overlap on one stream. An operation on
-    /// an unknown stream gets no such dependency.
+    /// Makes each GPU operation depend on the last operation on its stream that had ended when the GPU operation began.
+    /// The previous operation on the stream may still have run at this time, because nodes of a graph can overlap on
+    /// one stream. An operation on an unknown stream gets no dependency on a previous operation.
     fn add_streams(&self, found: &mut Dependencies) {
         let mut streams: BTreeMap<(u32, u32), Vec<u32>> = BTreeMap::new();
         for at in 0..self.gpu.len() {
@@ -204,7 +204,7 @@ impl Graph<'_> {
 
     /// Adds waits of streams if there are no wait records. The streams of a wait are derived from the launches before
     /// and after the wait. The thread's next launch is assumed to have waited for the last earlier launch on another
-    /// stream. A wait is omitted if the times contradict it.
+    /// stream. A wait of a stream is omitted if the times contradict it.
     fn add_stream_waits_by_calls(&self, launches: &Launches, found: &mut Dependencies) {
         for call in self.own_calls() {
             if !matches!(

@@ -1,13 +1,13 @@
-//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run. The result is a graph of operators and
-//! GPU work with times and dependencies.
+//! Joins PyTorch's execution trace (ET) with Kineto's timeline of the same run. The result of the join is a graph of
+//! operators and GPU work with times and dependencies.
 //!
 //! ```text
 //! ET node --rf_id--> operator of Kineto --encloses--> call --correlation--> GPU work
 //! ```
 //!
-//! Each node of the graph has an index. The nodes of the execution trace come first, in their own order, followed by
-//! the GPU operations in order of time. In a dependency, the node that comes first is also earlier in `order`, so the
-//! graph has no cycles.
+//! Each node of the graph has an index. The indexes of the execution trace's nodes come first, in the order of the
+//! trace, followed by the GPU operations in order of time. If a node depends on another node, the other node comes
+//! earlier in `order`. Therefore the graph of dependencies has no cycles.
 
 mod communication;
 mod dependencies;
@@ -42,7 +42,7 @@ pub struct LinkedTrace<'a> {
     pub gpu: Vec<GpuNode>,
     /// Dependencies between the nodes of the graph.
     pub dependencies: Dependencies,
-    /// Indexes of all nodes of the graph. Every node comes after the nodes on which it depends.
+    /// Indexes of all nodes of the graph. In `order`, every node comes after the nodes on which it depends.
     pub order: Vec<u32>,
     /// Numbers of linked and unlinked operators and GPU operations.
     pub coverage: Coverage,
@@ -75,7 +75,7 @@ pub struct GpuNode {
 /// Method by which nodes were paired with operators.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PairedBy {
-    /// Pairs were found by equal ids: `rf_id` of the node and `Record function id` of the operator.
+    /// Pairs were found by equal ids, which are the `rf_id` of the node and the `Record function id` of the operator.
     #[default]
     RecordFunction,
     /// Pairs were found by the order of the operators' names on each thread, because the timeline has no `Record
@@ -88,8 +88,8 @@ pub enum PairedBy {
 pub struct Coverage {
     /// Method by which operators were paired.
     pub paired_by: PairedBy,
-    /// Number of positions in the timeline at which the execution trace fits. The number is greater than 1 only for
-    /// [`PairedBy::NameOrder`].
+    /// Number of positions in the timeline at which the execution trace fits. The number of positions is greater than 1
+    /// only for [`PairedBy::NameOrder`].
     pub fitting_places: u64,
     /// Number of nodes that are not paired because the operator with the same id has another name.
     pub other_names: u64,

@@ -18,7 +18,8 @@ pub(super) struct Nesting {
     pub(super) call_ops: Vec<Option<usize>>,
     /// Time in ns that each operator spent outside of the operators that it called.
     pub(super) exclusive: Vec<u64>,
-    /// Operators of each thread, sorted by start. An enclosing operator comes before the operators inside it.
+    /// Operators of each thread, sorted by start. An operator that encloses other operators comes before these
+    /// operators.
     pub(super) threads: Vec<Vec<usize>>,
 }
 
@@ -107,7 +108,8 @@ fn times(kineto: &Kineto, slice: Slice) -> (i64, i64) {
 }
 
 /// Returns the slices of each thread, sorted by start. If several slices start at the same time, the longest slice
-/// comes first, because it encloses the other slices. Operators come before calls.
+/// comes first, because it encloses the other slices. If an operator and a call start at the same time, the operator
+/// comes first.
 fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
     let mut threads = vec![Vec::new(); kineto.threads.len()];
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(Slice::Op(at)));

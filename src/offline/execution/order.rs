@@ -1,5 +1,5 @@
 //! Defines a total order of the nodes. Nodes are sorted by time, but callers come before the nodes that they called. A
-//! dependency is kept only if it agrees with this order, so dependencies cannot form a cycle.
+//! dependency is kept only if it agrees with the total order, so dependencies cannot form a cycle.
 
 use super::{GpuNode, HostTimes};
 use gpuflame_traces::execution::{ExecutionTrace, Kineto};
@@ -18,8 +18,8 @@ impl Order {
         gpu: &[GpuNode],
     ) -> Self {
         let callers_first = callers_first(trace, host);
-        // A node without times gets the time of its caller. A node comes after its caller even if the node's recorded
-        // time is earlier.
+        // A node without recorded times gets the time of its caller. A node comes after its caller even if the node's
+        // recorded time is earlier.
         let mut keys = vec![(i64::MIN, 0); trace.nodes.len()];
         for (at, &node) in callers_first.iter().enumerate() {
             let caller = trace.nodes[node].parent.map_or(i64::MIN, |parent| keys[parent].0);
@@ -33,14 +33,14 @@ impl Order {
         Self { keys }
     }
 
-    /// Returns the indexes of all nodes, sorted by this order.
+    /// Returns the indexes of all nodes, sorted by the total order.
     pub(super) fn sorted(&self) -> Vec<u32> {
         let mut nodes: Vec<u32> = (0..self.keys.len() as u32).collect();
         nodes.sort_by_key(|node| self.keys[*node as usize]);
         nodes
     }
 
-    /// Whether node `first` comes before node `second` in this order.
+    /// Whether node `first` comes before node `second` in the total order.
     pub(super) fn is_before(&self, first: u32, second: u32) -> bool {
         self.keys[first as usize] < self.keys[second as usize]
     }

@@ -1,6 +1,6 @@
 //! Pairs the nodes of an execution trace with operators of the timeline. Pairs are found by the id that PyTorch gives
-//! to each execution of an operator. Old versions of PyTorch did not write these ids to timelines. In this case, pairs
-//! are found by the order of names on each thread.
+//! to each execution of an operator. Old versions of PyTorch did not write the ids of executions to timelines. Pairs in
+//! such timelines are found by the order of names on each thread.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -19,13 +19,13 @@ pub(super) struct Pairs {
     pub(super) fitting_places: u64,
     /// Number of nodes that are not paired because the operator with the same id has another name.
     pub(super) other_names: u64,
-    /// For each thread of the timeline, whether it belongs to the process of the execution trace. This is needed
-    /// because ids are unique only within a process.
+    /// For each thread of the timeline, whether it belongs to the process of the execution trace. Only threads in the
+    /// process of the execution trace are paired, because ids are unique only within a process.
     pub(super) own_threads: Vec<bool>,
 }
 
 /// Maximum percentage of operators that have the same id but another name in the two files. Two files of the same run
-/// normally have no such operators, but the limit tolerates names that a profiler changes.
+/// normally have no operators with different names, but the limit tolerates names that a profiler changes.
 const MAX_OTHER_NAMES_PERCENT: u64 = 10;
 
 impl Pairs {
@@ -100,7 +100,7 @@ impl Pairs {
         let numbers: HashMap<&str, u32> = kineto.names().zip(0..).collect();
         let mut threads = threads_of_ops(kineto, &pairs.own_threads);
         // The thread of the execution trace that began first determines the position in the timeline. All other threads
-        // must fit after this position.
+        // must fit after the position of the first thread.
         let mut begin = i64::MIN;
         for nodes in threads_of_nodes(trace) {
             let names: Option<Vec<u32>> =
@@ -182,8 +182,8 @@ fn threads_of_ops(kineto: &Kineto, own_threads: &[bool]) -> Vec<Vec<usize>> {
     kineto.ops.iter().enumerate().for_each(|(at, op)| threads[op.thread as usize].push(at));
     threads.retain(|ops| ops.first().is_some_and(|op| own_threads[kineto.ops[*op].thread as usize]));
     for ops in &mut threads {
-        // External ids are assigned in the order in which operators begin. Times are used only if External ids are
-        // missing, because times in whole microseconds are too coarse to order operators.
+        // External ids are assigned in the order in which operators begin. Start times are used only if External ids
+        // are missing, because times in whole microseconds are too coarse to order operators.
         match ops.iter().all(|at| kineto.ops[*at].external.is_some()) {
             true => ops.sort_by_key(|at| kineto.ops[*at].external),
             false => ops.sort_by_key(|at| (kineto.ops[*at].start, std::cmp::Reverse(kineto.ops[*at].end))),

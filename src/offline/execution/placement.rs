@@ -20,11 +20,14 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlinked {
     /// The work was launched by an operator that is not in the execution trace, or it was launched before the first or
-    /// after the last operator in the execution trace. Such work is not in the output.
+    /// after the last operator in the execution trace. Work that was launched outside of the execution trace is not in
+    /// the output.
     Outside,
-    /// The call that launched the work is not inside an operator. Such work is placed below the root of its thread.
+    /// The call that launched the work is not inside an operator. Work without an operator is placed below the root of
+    /// its thread.
     InNoOperator,
-    /// The timeline has no call with the work's correlation id. Such work is placed below the root of the process.
+    /// The timeline has no call with the work's correlation id. Work without a call is placed below the root of the
+    /// process.
     NoCall,
 }
 
@@ -93,8 +96,8 @@ struct Finder<'a> {
     /// Pairs of a correlation id and its call, sorted. If the file contains several processes, an id may occur several
     /// times.
     calls: Vec<(u64, usize)>,
-    /// Operators in the process of the execution trace, keyed by External id. The map is empty if the External ids of
-    /// GPU work do not refer to operators.
+    /// Operators in the process of the execution trace, keyed by External id. The map of operators is empty if the
+    /// External ids of GPU work do not refer to operators.
     ops: HashMap<u64, usize>,
     /// For each thread in the timeline, its root node.
     thread_roots: Vec<Option<usize>>,

@@ -15,8 +15,8 @@ use gpuflame_model::record::{ContextId, CorrelationId, Detail, IdMap, MemoryKind
 /// Moments at which an instruction begins and ends on the GPU.
 #[derive(Clone, Copy, Debug)]
 struct OnGpu {
-    /// Moment at which the instruction begins. For an event record or an event wait, this is the moment at which the
-    /// stream reaches the instruction.
+    /// Moment at which the instruction begins. An event record or an event wait begins when the stream reaches the
+    /// instruction.
     begin: MomentId,
     /// Moment at which the instruction is done.
     end: MomentId,
@@ -33,8 +33,8 @@ pub(super) struct Builder<'a> {
     graph: Graph,
     lags: Lags,
     calls: KnownCalls,
-    /// Index of the host call for each correlation id, or [`NO_CALL`] if no call has the id. Used for waits whose rows
-    /// do not identify the call.
+    /// Index of the host call for each correlation id, or [`NO_CALL`] if no call has the id. The correlation ids are
+    /// used for waits whose rows do not identify the call.
     calls_by_id: IdMap<CorrelationId, u32>,
     /// For each instruction, its moments on the GPU.
     on_gpu: Vec<OnGpu>,
@@ -59,10 +59,11 @@ pub(super) struct Builder<'a> {
 }
 
 /// Index of each host call, keyed by thread and start. Calls that wait for other threads may take no time, so several
-/// such calls can have the same start. Therefore the instruction is also part of their key.
+/// such calls can have the same start. Therefore the key of a call that waits for other threads also contains the
+/// instruction.
 #[derive(Default)]
 struct KnownCalls {
-    /// Calls of each thread as (start, index), sorted by time. Nearly all calls are added in this order.
+    /// Calls of each thread as (start, index), sorted by time. Nearly all calls are added in order of time.
     in_order: IdMap<ThreadId, Vec<(u64, u32)>>,
     others: IdMap<CallKey, u32>,
 }
@@ -70,7 +71,7 @@ struct KnownCalls {
 type CallKey = (ThreadId, u64, Option<u32>);
 
 impl KnownCalls {
-    /// Returns the index of a call. A new call gets the index `next`.
+    /// Returns the index of a call. A call that is not stored yet gets the index `next`.
     fn number(&mut self, key: CallKey, next: u32) -> u32 {
         if let (thread, time, None) = key {
             let known = self.in_order.entry(thread).or_default();
@@ -130,7 +131,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds all instructions to the graph. Data that only the builder needs is freed.
+    /// Adds all instructions to the graph. Data that only the graph builder needs is freed.
     pub(super) fn build(mut self) -> Built {
         let count = self.list.len() as u32;
         self.on_gpu.reserve(self.list.len());
@@ -221,8 +222,8 @@ impl<'a> Builder<'a> {
             (InstructionKind::Launch | InstructionKind::Synchronize, _) => NOT_ON_GPU,
             (InstructionKind::Record | InstructionKind::Wait, _) | (InstructionKind::Graph, None) => {
                 let reached = self.add_reached(instruction, u64::MAX);
-                // By the rule of default streams, other streams may wait for this stream. An event wait on this stream
-                // delays those streams too.
+                // By the rule of default streams, other streams may wait for the stream of an event wait. An event wait
+                // on one stream therefore also delays the streams that wait for this stream.
                 if let Some(reached) = reached.filter(|_| kind == InstructionKind::Wait) {
                     self.streams.note_last_work(instruction, reached);
                 }
@@ -267,8 +268,8 @@ impl<'a> Builder<'a> {
 
     /// Adds the moment at which a stream reaches an event record or an event wait. The moment is the earliest time at
     /// which all work before the instruction is done. For a graph launch with nodes, the moment is at `latest`, the
-    /// time at which the graph's first node begins. For all others, `latest` is `u64::MAX`. Returns `None` if nothing
-    /// is recorded before the instruction.
+    /// time at which the graph's first node begins. For all other instructions, `latest` is `u64::MAX`. Returns `None`
+    /// if nothing is recorded before the instruction.
     fn add_reached(&mut self, instruction: &Instruction<'_>, latest: u64) -> Option<MomentId> {
         let mut causes: Vec<(MomentId, EdgeKind, u64)> = Vec::new();
         if let Some(call) = self.call(instruction.number) {
@@ -482,8 +483,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds edges between graph nodes that overlap on one stream. Two nodes may overlap because they are in different
-    /// branches of the graph, or because one node let the other begin (programmatic launch). The rows do not show which
-    /// reason applies. So the time between the begins and the time between the ends become the lags of the edges.
+    /// branches of the graph, or because one node let the other begin (programmatic launch). The rows do not show why
+    /// two nodes overlap. So the edges between overlapping nodes have the recorded times between the begins and between
+    /// the ends as lags.
     fn add_overlap_edges(&mut self, of_launch: &[Node]) {
         let stream_of =
             |began: MomentId| key_of(&self.list.get(self.graph.moments[began as usize].instruction));
@@ -515,7 +517,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds edges to the end of the host call that waits for this instruction. If the instruction is itself a wait, the
-    /// edges lead from the awaited work to the end of its call.
+    /// edges lead from the awaited work to the end of the waiting call.
     fn add_host_waits(&mut self, instruction: &Instruction<'_>) {
         match instruction.kind {
             InstructionKind::Synchronize => self.add_synchronize(instruction),
@@ -585,7 +587,8 @@ impl<'a> Builder<'a> {
     }
 
     /// Adds the implied waits of a call that waits for a stream. By the rule of default streams, the stream's next work
-    /// would have to wait for work of other streams, so the call waits for that work too.
+    /// would have to wait for work on other streams. So a wait for the stream is also a wait for the work on those
+    /// streams.
     fn add_implied_waits(&mut self, instruction: &Instruction<'_>, at: u32) {
         let is_known = key_of(instruction)
             .is_some_and(|(_, context, stream)| self.list.is_blocking(context, stream).is_some());

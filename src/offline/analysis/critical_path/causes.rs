@@ -20,8 +20,8 @@ pub enum Unexplained {
     NoLaunch,
     /// The kernel runs for the first time, and may have had to be loaded.
     FirstUse,
-    /// A default stream waited for an event, but the rows do not show on which GPU. The stream may have had to wait
-    /// too.
+    /// A default stream waited for an event, but the rows do not show on which GPU. If the GPU is the same, this stream
+    /// also had to wait for the event.
     UnknownGpu,
     /// The edges of the graph are not recorded.
     GraphEdges,
@@ -59,7 +59,8 @@ pub(in super::super) trait InstructionFacts {
 /// Facts about a run that are used to find the cause of unexplained time.
 pub(in super::super) struct Causes<'a> {
     list: &'a InstructionList,
-    /// Facts about the instructions. They are computed at first use, because most paths are explained completely.
+    /// Facts about the instructions of the run. The facts are computed at first use, because most paths are explained
+    /// completely.
     facts: OnceCell<Facts>,
 }
 
@@ -124,8 +125,8 @@ impl<'a> Causes<'a> {
     }
 
     /// Whether an event wait on a default stream whose GPU is unknown was submitted after the previous instruction of
-    /// the stream. If this default stream is on the same GPU as the instruction, the instruction has to wait for the
-    /// event too. Always false for graph nodes, which wait only for their graph.
+    /// the stream. If the default stream is on the same GPU as the instruction, the instruction also has to wait for
+    /// the event. Always false for graph nodes, which wait only for their graph.
     fn may_wait_for_unknown_gpu(&self, instruction: &Instruction<'_>, kind: EdgeKind) -> bool {
         let is_node = matches!(kind, EdgeKind::GraphNode | EdgeKind::GraphEdge | EdgeKind::GraphLaunch);
         let is_exempt = instruction

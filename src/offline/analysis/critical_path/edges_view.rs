@@ -1,11 +1,11 @@
-//! Views of a graph's edges and moments that can replace their lags and times.
+//! Views of a dependency graph. A view can replace the lags of the graph's edges and the times of its moments.
 //!
 //! A replay changes only lags and times. A run has millions of edges, so a replay stores only lags and times and does
 //! not copy the edges.
 
 use super::graph::{Edge, Graph, MomentId};
 
-/// Maximum number of edges that a linear search tries. Usually a search skips only a few edges.
+/// Maximum number of edges that a linear search tries. Usually a search for an edge skips only a few edges.
 const MAX_STEPS: usize = 64;
 
 /// View of a graph's edges, with the original lags or with replaced lags.
@@ -17,7 +17,7 @@ pub(in super::super) struct EdgesView<'a> {
 }
 
 impl<'a> EdgesView<'a> {
-    /// Creates a view that replaces the lag of every edge: `lags` has one lag per edge.
+    /// Creates a view that replaces the lag of every edge by a lag from `lags`, which has one lag per edge.
     pub(in super::super) fn with_lags(edges: &'a [Edge], lags: &'a [u64]) -> Self {
         Self { edges, lags: Some(lags) }
     }
@@ -64,7 +64,7 @@ pub(in super::super) struct TimedGraph<'a> {
 }
 
 impl<'a> TimedGraph<'a> {
-    /// Creates a view that replaces the time of every moment: `times` has one time per moment.
+    /// Creates a view that replaces the time of every moment by a time from `times`, which has one time per moment.
     pub(in super::super) fn with_times(graph: &'a Graph, times: &'a [u64]) -> Self {
         Self { graph, times: Some(times) }
     }

@@ -1,5 +1,5 @@
-//! The dependency graph of a run. Its nodes are moments on the host and on the GPUs. An edge between two moments gives
-//! the minimum time between them.
+//! The dependency graph of a run. The nodes of the graph are moments on the host and on the GPUs. An edge between two
+//! moments gives the minimum time between them.
 
 use std::collections::BTreeSet;
 
@@ -7,15 +7,15 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns from the end of one operation to the begin of the next that the GPU's own scheduling explains. On
-/// an H100, this time is 0.5 to 2 us. The same maximum applies to the time from the end of a launch call to the begin
-/// of its work, which is 3 to 12 us on an H100.
+/// Maximum time in ns from the end of one operation to the begin of the next operation that the GPU's own scheduling
+/// explains. On an H100, the time between two operations is 0.5 to 2 us. The maximum also applies to the time from the
+/// end of a launch call to the begin of its work, which is 3 to 12 us on an H100.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
 pub(in super::super) type MomentId = u32;
 
-/// Kind of a moment: what begins, ends or is reached.
+/// Kind of a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MomentKind {
     /// A call on the host begins.
@@ -39,15 +39,16 @@ pub enum MomentKind {
 pub struct Moment {
     /// Time in ns since 1970.
     pub time: u64,
-    /// What happens at this moment.
+    /// Kind of the moment: what happens at this time.
     pub kind: MomentKind,
-    /// Index of the instruction that begins or ends. For the moment of a call, this is the first instruction that the
-    /// call issued.
+    /// Index of the instruction that begins or ends. The moment of a call has the index of the first instruction that
+    /// the call issued.
     pub instruction: u32,
     /// Position of the call in [`CriticalPath::calls`](super::CriticalPath::calls). For moments on a GPU, the value is
     /// `u32::MAX`.
     pub call: u32,
-    /// Sort key among moments of equal time. The key is the index of the last instruction on which the moment depends.
+    /// Sort key among moments of equal time. The sort key is the index of the last instruction on which the moment
+    /// depends.
     pub(in super::super) rank: u32,
 }
 
@@ -70,43 +71,44 @@ pub enum EdgeKind {
     Call,
     /// A thread runs between two calls.
     Host,
-    /// Another thread has to finish a call first. This dependency is inferred from the times of the calls.
+    /// Another thread has to finish a call first. A hand-off is inferred from the times of the calls.
     HandOff,
     /// A call waits for a call of another thread, for example at a barrier.
     ThreadWait,
     /// A call submits work to the GPU.
     Launch,
-    /// The previous operation of the stream ends first.
+    /// The previous operation on the stream has to end first.
     Stream,
     /// The previous kernel has begun, and allows a programmatically launched kernel to begin.
     Programmatic,
-    /// A record of the CUDA event comes first.
+    /// The record of the CUDA event has to come first.
     Event,
     /// Work of the default stream has to end before work of another stream, or the reverse. The dependency follows from
     /// the kinds of the streams if they are recorded, and otherwise from the times.
     DefaultStream,
-    /// The graph is launched first.
+    /// The launch of the graph has to come first.
     GraphLaunch,
-    /// An earlier node of the graph ends first, according to the graph's edges.
+    /// According to the graph's edges, an earlier node of the graph has to end first.
     GraphEdge,
-    /// An earlier node of the graph ends first. This dependency is inferred from the times.
+    /// An earlier node of the graph has to end first. This dependency is inferred from the times.
     GraphNode,
-    /// The previous launch of the same graph ends first.
+    /// The previous launch of the same graph has to end first.
     SameGraph,
     /// Work of the same stream ended just before this work began, although that work was launched later. This
     /// dependency is inferred from the times.
     InferredOrder,
-    /// Work of another stream ended just before this work began. This dependency is inferred from the times if the
-    /// waits of streams are not recorded.
+    /// Work of another stream ended just before this work began. An inferred event dependency is used if the waits of
+    /// streams are not recorded.
     InferredEvent,
     /// A call waits for GPU work.
     Wait,
-    /// A call waits, but the row does not show for which work. The last work that ended during the call is assumed.
+    /// A call waits, but the row does not show for which work. The call is assumed to wait for the last work that ended
+    /// during the call.
     InferredWait,
-    /// The last rank enters the collective first.
+    /// The last rank has to enter the collective first.
     Collective,
     /// Another rank enters the collective later, but by no more than the error of the clocks. Therefore this rank may
-    /// be the last rank.
+    /// be the rank that entered last.
     CollectiveTie,
 }
 
@@ -259,7 +261,8 @@ impl Graph {
     }
 
     /// Sorts the moments so that every edge leads to a later position. Moments of equal time are sorted so that an
-    /// instruction comes after the instructions on which it depends. The edges are not sorted.
+    /// instruction comes after the instructions on which it depends. The function `sort_moments` does not sort the
+    /// edges.
     pub(in super::super) fn sort_moments(&mut self) {
         let mut order: Vec<MomentId> = (0..self.moments.len() as MomentId).collect();
         // The moments of each thread and of each stream are already in order, which makes the stable sort fast.
@@ -298,8 +301,8 @@ impl Graph {
 fn move_edges(edges: &mut Vec<Edge>, position: &[MomentId]) {
     edges.retain_mut(|edge| {
         (edge.from, edge.to) = (position[edge.from as usize], position[edge.to as usize]);
-        // An edge that leads backwards between moments of equal time could close a cycle. Such an edge has no effect on
-        // times, so it is dropped.
+        // An edge that leads backwards between moments of equal time could close a cycle. An edge between moments of
+        // equal time has no effect on times, so it can be dropped.
         edge.from < edge.to
     });
 }

@@ -7,8 +7,8 @@ use super::graph::{Edge, EdgeKind, Graph, MomentId, MomentKind, merge_edges, sor
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Denominator N for inferred hand-offs. Another thread counts as the reason of a pause between two calls only if its
-/// calls cover at least 1/N of the pause.
+/// Denominator N for hand-offs (waits for another thread) that are inferred from times. Another thread counts as the
+/// reason of a pause between two calls only if its calls cover at least 1/N of the pause.
 const HAND_OFF_PART: u64 = 2;
 
 /// State of a host thread while its moments are read in order.
@@ -82,8 +82,8 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
 }
 
 /// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. The
-/// first call of a thread is assumed to have waited. A later call is assumed to have waited if the other thread was in
-/// calls for at least 1/[`HAND_OFF_PART`] of the pause before the call.
+/// first call of a thread is assumed to have waited for another thread. A later call is assumed to have waited if the
+/// other thread was in calls for at least 1/[`HAND_OFF_PART`] of the pause before the call.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],
@@ -137,11 +137,12 @@ pub(in super::super) fn is_cuda_call(name: &str) -> bool {
     !name.starts_with("pthread_")
 }
 
-/// Shortest durations of calls that did not wait, in ns. A call that waits needs at least this much time on the host as
-/// well.
+/// Shortest durations of calls that did not wait, in ns. A call that waits also spends at least the shortest duration
+/// on the host.
 struct ShortestCalls {
     by_context: IdMap<ContextId, u64>,
-    /// Shortest duration over all functions. Used for a function if all its calls waited.
+    /// Shortest duration of a call over all functions, in ns. The overall shortest duration is used for a function
+    /// whose calls all waited.
     of_all: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Divides the parts of a critical path that are host time between two calls. Each new part is the time that the thread
-//! spent in one stack.
+//! Divides the parts of a critical path that are host time between two calls. Each new part of the path is the time
+//! that the thread spent in one stack.
 //!
 //! ```text
 //! calls    |launch|                                      |launch|
@@ -19,7 +19,7 @@ pub(in super::super) struct HostStack {
 }
 
 /// Function that supplies the known stacks of a thread within a given time span before a call, in order of time. The
-/// call is given by its position.
+/// call is given by its position in the list of calls.
 pub(in super::super) type EachStack<'a> = dyn FnMut(u32, (u64, u64), &mut dyn FnMut(HostStack)) + 'a;
 
 /// Returns the parts of a path after dividing each part between two calls into one part per stack.
@@ -81,8 +81,9 @@ impl<'a> StackClasses<'a> {
     }
 }
 
-/// Returns the innermost useful name in the stack of a thread between two calls. The name is the name of a function, an
-/// operator, an API call or an NVTX range. Names of steps and labels for the time between two slices are skipped.
+/// Returns the innermost useful name in the stack of a thread between two calls. A useful name is the name of a
+/// function, an operator, an API call or an NVTX range. Names of steps and labels for the time between two slices are
+/// skipped.
 pub fn host_stack_name(profile: &Profile, context: ContextId) -> Option<&str> {
     let frames = profile.stack(profile.context(context)?.stack);
     let names = frames.map(|frame| {

@@ -1,4 +1,5 @@
-//! Infers dependencies from times alone. This is done only if the recorded dependencies leave a long delay unexplained.
+//! Infers dependencies from times alone. A dependency is inferred only if the recorded dependencies leave a long delay
+//! unexplained.
 
 use super::graph::{EdgeKind, Graph, MAX_LATENCY_NS, MomentId};
 use super::streams::{NO_STREAM, Streams};
@@ -15,10 +16,10 @@ pub(super) struct End {
     pub(super) stream: u32,
 }
 
-/// Adds an edge to each GPU operation that begins late although all its recorded causes had ended. The cause is assumed
-/// to be work of the same stream that ended just before the begin. If no waits of streams are recorded, the cause can
-/// also be work of another stream of the GPU. `ends` must be sorted. `stream_of` gives the stream for each begin of GPU
-/// work.
+/// Adds an edge to each GPU operation that begins late although all its recorded causes had ended. The cause of a late
+/// begin is assumed to be work on the same stream that ended just before this begin. If no waits of streams are
+/// recorded, the cause of a late begin can also be work on another stream of the GPU. `ends` must be sorted.
+/// `stream_of` gives the stream for each begin of GPU work.
 pub(super) fn add_inferred_edges(
     graph: &mut Graph,
     (ends, stream_of): (&[End], &[(MomentId, u32)]),

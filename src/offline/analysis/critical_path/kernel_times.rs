@@ -18,16 +18,16 @@ pub(in super::super) struct KernelTimes {
     /// Duration of a launch that does not wait for the previous kernel, in ns.
     pub(in super::super) duration: Option<u64>,
     pub(in super::super) trigger: Option<Trigger>,
-    /// Time in ns that the kernel runs after the end of the previous kernel. This time is known only from launches that
-    /// waited for the previous kernel's end.
+    /// Tail of the kernel: the time in ns that the kernel runs after the end of the previous kernel. The tail is known
+    /// only from launches that waited for the previous kernel's end.
     pub(in super::super) tail: Option<u64>,
     /// Minimum time in ns from the end of the previous kernel to the kernel's own end, over the launches that
     /// overlapped the previous kernel. The kernel's tail is at most this long.
     pub(in super::super) max_tail: Option<u64>,
 }
 
-/// Name of a kernel, and the grid and block sizes of its launch. The sizes are part of the key because the times depend
-/// on them.
+/// Name of a kernel, and the grid and block sizes of its launch. The grid and block sizes are part of the key because
+/// the kernel's times depend on them.
 pub(super) type KernelKey = (NameId, [u32; 3], [u32; 3]);
 
 /// Measured times of kernels, and the launches that these times do not explain.

@@ -1,5 +1,5 @@
-//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins after a longer time must
-//! have waited for another reason.
+//! Finds the shortest times from a launch call to the begin of its GPU work. Work that begins later than the shortest
+//! time must have waited for another reason.
 
 use super::super::instructions::InstructionKind;
 use super::graph::MAX_LATENCY_NS;

@@ -7,10 +7,10 @@
 //! path    |  call  |   host   |  launch  |    gemm    |  relu  | wait |
 //! ```
 //!
-//! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. It
-//! has an edge for each reason why one moment cannot come before another. The path is found by starting at the last
-//! moment and following the edge that decided the time of each moment back to the start. So the durations of the path's
-//! parts add up exactly to the duration of the run.
+//! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. The
+//! graph has an edge for each reason why one moment cannot come before another. The path is found by starting at the
+//! last moment and following the edge that decided the time of each moment back to the start. So the durations of the
+//! path's parts add up exactly to the duration of the run.
 
 mod build;
 mod causes;
@@ -57,21 +57,21 @@ pub(super) use lags::Submitted;
 
 /// Denominator N: a run has no critical path if the times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause. Small violations are expected, because GPU clocks are
-/// aligned with the host's clock only to within a few microseconds.
+/// Maximum time in ns by which an effect may precede its cause. Effects that precede their causes by a few microseconds
+/// are expected, because GPU clocks are aligned with the host's clock only to this precision.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.
 #[derive(Debug)]
 pub struct CriticalPath {
     graph: Graph,
-    /// Number of edges at the head of the list, which are sorted by their later moment. The remaining edges were added
-    /// for graph nodes whose edges are not recorded.
+    /// Number of edges at the head of the list, which are sorted by their later moment. The edges after the sorted
+    /// edges were added for graph nodes whose edges are not recorded.
     sorted_edges: usize,
     /// For each moment, the position of the edge that decided its time.
     deciding: Vec<u32>,
-    /// For each moment, the latest time that would not delay the end of the run. This time is correct only if the calls
-    /// of all threads keep their order.
+    /// For each moment, the latest time that would not delay the end of the run. The latest time is correct only if the
+    /// calls of all threads keep their order.
     latest: Vec<u64>,
     /// For each moment, the latest time that would neither delay the end of the run nor change the order of calls
     /// across threads. The list is empty if the order of calls does not limit any call.
@@ -96,15 +96,15 @@ impl CriticalPath {
     /// Finds the critical path. Returns `None` if there are no moments.
     ///
     /// # Errors
-    /// Returns the worst contradiction between two rows if too many effects precede their causes, and the worst one by
-    /// more time than a clock error can explain.
+    /// Fails if too many effects precede their causes, and the worst effect by more time than a clock error can
+    /// explain. The error is the worst contradiction between two rows.
     pub fn new(list: &InstructionList, profile: &Profile) -> Result<Option<Self>, Contradiction> {
         let path = Self::for_replay(list, profile)?;
         Ok(path.map(|path| path.with_slack(&Causes::new(list))))
     }
 
-    /// Finds the critical path as [`new`](Self::new) does, but without its parts and without slack, which replays do
-    /// not need.
+    /// Finds the critical path as [`new`](Self::new) does, but computes neither its parts nor slack, because replays do
+    /// not need them.
     ///
     /// # Errors
     /// Fails for the same reasons as [`new`](Self::new).
@@ -206,7 +206,7 @@ impl CriticalPath {
         (time(self.graph.moments.first()), time(self.graph.moments.last()))
     }
 
-    /// Returns the parts of the path, in order of time. The parts have no gaps and do not overlap.
+    /// Returns the parts of the path, in order of time. The parts of the path have no gaps and do not overlap.
     pub fn parts(&self) -> &[PathPart] {
         &self.parts
     }
@@ -236,8 +236,8 @@ impl CriticalPath {
         &self.graph.moments
     }
 
-    /// Returns the edges of the graph, grouped by their later moment. The edges that were inferred for graph nodes come
-    /// last.
+    /// Returns the edges of the graph, grouped by their later moment. The edges that were inferred for graph nodes are
+    /// at the end of the list.
     pub fn edges(&self) -> &[Edge] {
         &self.graph.edges
     }
@@ -248,7 +248,7 @@ impl CriticalPath {
         self.deciding[to as usize] == edge as u32
     }
 
-    /// Returns the edge that decided the time of a moment; `None` if no edge did.
+    /// Returns the edge that decided the time of a moment, or `None` if no edge decided it.
     pub fn deciding_edge(&self, moment: usize) -> Option<&Edge> {
         self.graph.edges.get(self.deciding[moment] as usize)
     }

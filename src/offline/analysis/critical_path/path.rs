@@ -14,7 +14,7 @@ pub enum PathClass {
     Kernel,
     /// A copy or a fill runs.
     Memory,
-    /// A graph whose nodes are not recorded runs.
+    /// The GPU runs a graph whose nodes are not recorded.
     Graph,
     /// A stream or a node of a graph runs a function on the host.
     HostFunction,
@@ -80,7 +80,7 @@ pub enum What {
     Call(u32),
     /// The time between two calls of a thread.
     Between(u32, u32),
-    /// Time between two calls in which the thread was in a recorded stack.
+    /// A time between two calls in which the thread was in a recorded stack.
     Stack {
         /// Position of the call before this time.
         after: u32,

@@ -16,7 +16,7 @@ use super::graph::{EdgeKind, Graph, MomentId};
 use super::kernel_times::{KernelKey, KernelTimes, LearnedKernels, Trigger, key_of};
 use gpuflame_model::record::{GraphId, GraphNodeId, IdMap};
 
-/// Maximum difference in ns between the launch delays of kernels that find their stream idle. The value 1 us was
+/// Maximum difference in ns between the launch delays of kernels that find their stream idle. The maximum of 1 us was
 /// measured on an H100.
 const MAX_LAUNCH_SCATTER_NS: u64 = 1_000;
 /// Denominator N: the measured times of a kernel may differ by at most 1/N of their median.
@@ -33,7 +33,7 @@ pub(super) struct Overlap {
     pub(super) place: OverlapPlace,
     /// Latest time of all other causes for the second kernel's begin, or `None` if it is unknown.
     pub(super) other: Option<u64>,
-    /// Kind of the edge between the kernels if the launch is not programmatic.
+    /// Kind of the edge between the two kernels if the launch is not programmatic.
     pub(super) kind: EdgeKind,
 }
 

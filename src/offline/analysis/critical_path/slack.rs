@@ -49,10 +49,10 @@ fn decide_part(
     }
 }
 
-/// Sort key for the edges that lead to a moment. The edge with the largest key decides when the moment comes: the edge
-/// that allows the moment last. If several edges allow the moment at the same time, the edge from the latest moment
+/// Sort key for the edges that lead to a moment. The edge with the largest key is the edge that allows the moment last,
+/// so it decides the moment's time. If several edges allow the moment at the same time, the edge from the latest moment
 /// decides, with two exceptions. If a kernel was not slowed down by the previous kernel, the kernel's own begin decides
-/// when it ends. If this rank may have entered a collective last, the rank's own begin decides too.
+/// when it ends. If this rank may have entered a collective last, the rank's own begin decides when its kernel ends.
 pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     let time = graph.time(edge.from);
     let from = match edge.kind {
@@ -63,9 +63,9 @@ pub(super) fn earliest(graph: TimedGraph<'_>, edge: &Edge) -> impl Ord + use<> {
     (time.saturating_add(edge.lag), from, edge.kind != EdgeKind::Host)
 }
 
-/// For each moment, returns the latest time that would not delay the end of the run. Also adds edges for graph nodes
-/// whose edges are not recorded. Such a node may depend on any node of the same graph launch that ended before the node
-/// began.
+/// For each moment, returns the latest time that would not delay the end of the run. Also adds edges to graph nodes
+/// whose edges are not recorded. A node without recorded edges may depend on any node of the same graph launch that
+/// ended before the node began.
 pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
     let end = graph.moments.last().map_or(0, |moment| moment.time);
     let mut latest = vec![end; graph.moments.len()];
@@ -99,7 +99,8 @@ pub(super) fn latest_times(graph: &mut Graph) -> Vec<u64> {
 }
 
 /// For each moment, returns the latest time that keeps the order of calls across threads: no call begins after its
-/// limit. `latest` contains the latest times without such limits. The result is empty if no call has a limit.
+/// limit. `latest` contains the latest times without the limits for the order of calls. The result is empty if no call
+/// has a limit in the order of calls.
 pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
     if graph.order_limits.is_empty() {
         return Vec::new();
@@ -119,8 +120,8 @@ pub(super) fn latest_times_in_order(graph: &Graph, latest: &[u64]) -> Vec<u64> {
 }
 
 /// For each edge of the critical path, returns the maximum time by which the run would end earlier if the edge took no
-/// time. This saving is at most the smallest slack of all edges that bypass the edge. `path` contains the positions of
-/// the path's edges in order of time.
+/// time. The saving is at most the smallest slack of all edges that bypass the edge of the path. `path` contains the
+/// positions of the path's edges in order of time.
 pub(super) fn savings(graph: &Graph, latest: &[u64], path: &[u32]) -> Vec<u64> {
     let mut is_on_path = vec![false; graph.edges.len()];
     path.iter().for_each(|at| is_on_path[*at as usize] = true);

@@ -33,13 +33,13 @@ struct Stream {
     key: StreamKey,
     /// Index of the stream's CUDA context in [`Streams::contexts`].
     context: u32,
-    /// Latest end of the stream's work so far. This field is used only to find the streams that are exempt from the
-    /// rule of default streams.
+    /// Latest end of the stream's work so far. The field `end` is used only to find the streams that are exempt from
+    /// the rule of default streams.
     end: u64,
     /// Whether the stream is exempt from the rule of default streams. An exempt stream and the default stream of its
     /// CUDA context do not wait for each other.
     is_exempt: bool,
-    /// Moment at which the stream's last work so far ends. This field is used only while edges are added.
+    /// Moment at which the stream's last work so far ends. The field `last_work` is used only while edges are added.
     last_work: MomentId,
 }
 
@@ -84,8 +84,8 @@ impl Streams {
     }
 
     /// Adds the stream of the next instruction. Also finds streams to which the rule of default streams does not apply.
-    /// Work of such a stream overlapped work of the default stream of its CUDA context, although one was submitted
-    /// after the other.
+    /// Such a stream is found if its work overlapped work on the default stream of its CUDA context although one
+    /// operation was submitted after the other operation.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);

@@ -7,10 +7,10 @@
 //!
 //! A wait for a CUDA event waits for the last record of the event that was submitted before the wait. In the picture
 //! above, thread 1 records the event after `gemm`. If `gemm` ended after the call `wait for event`, this call would
-//! wait for an older record. The dependency graph cannot show how much later the run would end in this case. So the
-//! slack of a call ends at the next call of another thread that uses the same object. Slack is limited in this way only
-//! if the run records how threads wait for each other. In other runs, an unrecorded wait between the threads may keep
-//! the order of their calls.
+//! wait for an older record. The dependency graph cannot show how much later the run would end if a wait is for an
+//! older record. So the slack of a call ends at the next call of another thread that uses the same object. The order of
+//! calls limits slack only if the run records how threads wait for each other. If waits between threads are not
+//! recorded, such a wait may keep the order of their calls.
 
 use std::collections::HashMap;
 
@@ -55,8 +55,8 @@ impl Use {
     }
 }
 
-/// Finds the calls whose order relative to calls of other threads matters. For each such call, returns the moment of
-/// its begin and the latest time at which it could begin without changing the order.
+/// Finds the calls whose order relative to calls of other threads matters. For each call whose order matters, returns
+/// the moment of its begin and the latest time at which it could begin without changing the order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,

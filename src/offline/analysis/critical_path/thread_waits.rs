@@ -1,8 +1,9 @@
 //! Adds edges to host calls that wait for other threads at barriers, locks and thread joins.
 //!
-//! Tools record these calls, but do not record which barrier or lock a call uses. Therefore the times decide which
-//! calls belong together. Threads that are in barrier calls at the same time are assumed to meet at one barrier. A call
-//! that waits for a lock is assumed to get the lock from the thread that released a lock last.
+//! Tools record barrier and lock calls, but do not record which barrier or lock a call uses. Therefore the times of the
+//! calls decide which calls belong to one barrier or lock. Threads that are in barrier calls at the same time are
+//! assumed to meet at one barrier. A call that waits for a lock is assumed to get the lock from the thread that
+//! released a lock last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +15,7 @@ use gpuflame_model::record::{IdMap, ThreadId};
 pub(super) type ThreadCalls = Vec<(ThreadWait, u32)>;
 
 /// Adds edges to the moments at which calls that wait for other threads return. Stores in `waits` the time until which
-/// each of these calls waited.
+/// each waiting call waited.
 pub(super) fn add_thread_edges(graph: &mut Graph, calls: &ThreadCalls, waits: &mut IdMap<u32, u64>) {
     if calls.is_empty() {
         return;
@@ -66,8 +67,8 @@ fn count_unclear(graph: &Graph, found: &[(MomentId, u32)], kinds: [&[(HostCall, 
     kinds.into_iter().flatten().filter(is_unclear).count() as u64
 }
 
-/// Returns groups of barrier calls that meet at one barrier. In a group, each call begins before any other call
-/// returns.
+/// Returns groups of barrier calls that meet at one barrier. In a group, each barrier call begins before any other
+/// barrier call returns.
 fn meetings(barriers: &[(HostCall, u32)]) -> Vec<&[(HostCall, u32)]> {
     let (mut first_end, mut threads) = (0, BTreeSet::new());
     let (mut groups, mut from) = (Vec::new(), 0);

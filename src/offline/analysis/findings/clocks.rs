@@ -1,4 +1,4 @@
-//! Finding about clocks that differ between ranks.
+//! Creates the finding about clocks that differ between ranks.
 
 use super::super::arrivals::CollectiveKernels;
 use super::Cost;
@@ -34,7 +34,7 @@ pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Co
 }
 
 /// Returns by how many ns collectives end later on the clock of `second` than on the clock of `first`. Returns `None`
-/// if the two ranks have no collectives in common, or if the difference varies too much.
+/// if the two ranks have no collectives in common, or if the difference between their clocks varies too much.
 pub(super) fn clock_offset(first: &CollectiveKernels, second: &CollectiveKernels) -> Option<i64> {
     let mut differences: Vec<i64> = Vec::new();
     for (name, kernels) in second {

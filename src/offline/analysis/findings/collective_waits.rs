@@ -1,10 +1,10 @@
 //! Finds the part of the communication time in which ranks only wait for the last rank to enter a collective.
 //!
-//! No rank leaves a collective before the last rank has entered it. After the last rank has entered, all ranks leave
-//! the collective together. So the rank that entered last has the shortest kernel, and the duration of this kernel is
-//! the transfer time. On all other ranks, the rest of the kernel's duration is waiting time. This method compares
-//! durations, so the clocks of the ranks may differ. The end times of kernels are used only to find out which kernels
-//! belong to one collective.
+//! No rank leaves a collective before the last rank has entered it. After the last rank has entered a collective, all
+//! ranks leave the collective together. So the rank that entered last has the shortest kernel, and the duration of this
+//! kernel is the transfer time. On every other rank, the part of the kernel's duration that exceeds the transfer time
+//! is waiting time. Waiting times are computed by comparing durations, so the clocks of the ranks may differ. The end
+//! times of kernels are used only to find out which kernels belong to one collective.
 
 use std::collections::BTreeSet;
 

@@ -23,7 +23,7 @@ enum Reason {
     Allocation,
     SynchronousCopy,
     PageableCopy,
-    /// A copy that overlaps no kernel. The copy itself has no problem such as pageable memory.
+    /// A copy that overlaps no kernel. The copy itself has no other problem, for example no pageable memory.
     Copy,
     Fragments,
     Read,
@@ -32,7 +32,7 @@ enum Reason {
     Loader,
     TinyKernels,
     Launches,
-    /// Any other activity of the host.
+    /// Any activity of the host that is not named by another reason.
     Other,
 }
 
@@ -40,7 +40,8 @@ enum Reason {
 #[derive(Debug, Default)]
 struct Group {
     nanos: u64,
-    /// Number of copies or kernels, if these are counted. If 0, the number of gaps is estimated from `squares`.
+    /// Number of copies or kernels, if these are counted. If `counted` is 0, the number of gaps is estimated from
+    /// `squares`.
     counted: u64,
     squares: f64,
     /// Part of `nanos`, in ns, for which the number of gaps is not known.
@@ -201,8 +202,8 @@ fn may_load(lost: &Lost<'_>, function: &str) -> bool {
     function.is_empty() || launched.kernels.count == 0 || launched.to_device.count > 0
 }
 
-/// Returns the reason for the time lost in a call that waits for the GPU. For a trace, this is the lost time that the
-/// call caused.
+/// Returns the reason for the time lost in a call that waits for the GPU. For a trace, this time is the lost time that
+/// the call caused.
 fn wait_reason(lost: &Lost<'_>, waited: &Place) -> Option<Reason> {
     let launched = lost.work.of(&waited.function);
     match () {
@@ -225,10 +226,10 @@ pub(super) fn is_wait_alone(lost: &Lost<'_>, waited: &Place) -> bool {
     waited.of_call.waits_for_gpu && wait_reason(lost, waited) == Some(Reason::Wait)
 }
 
-/// Returns the reason for the time in a recording between a wait and the next call. This time may have begun long after
-/// the wait. So only a read is accepted as the reason, because a program needs a value that it reads immediately. The
-/// time must also be short, or it must recur. If a program works for seconds after a single read, it would work for as
-/// long without the read.
+/// Returns the reason for the time in a recording between a wait and the next call. The time between a wait and the
+/// next call may have begun long after the wait. For the time after a wait, only a read is accepted as the reason,
+/// because a program needs a value that it reads immediately. The time after the wait must also be short, or it must
+/// recur. If a program works for seconds after a single read, it would work for as long without the read.
 fn reason_after_wait(lost: &Lost<'_>, waited: &Place, piece: &Piece) -> Option<Reason> {
     let is_short = piece.nanos / piece.gaps.max(1) < MIN_PAUSE_NS;
     ((is_short || !is_rare(lost, piece.gaps)) && reads_value(lost, waited)).then_some(Reason::Read)
@@ -304,8 +305,9 @@ fn add_gpu_time(lost: &Lost<'_>, groups: &mut BTreeMap<(Reason, String), Group>)
     }
 }
 
-/// Removes the groups for launches from `groups`, and returns them as one group. They are joined because a launch-bound
-/// program has no single culprit. Functions that cost little time between launches are part of the joined group.
+/// Removes the groups for launches from `groups`, and returns them as one group. Launches are joined into one group
+/// because a launch-bound program has no single culprit. Functions that cost little time between launches are part of
+/// the joined group.
 fn join_launches(groups: &mut BTreeMap<(Reason, String), Group>, wall: u64) -> Option<Group> {
     let mut all = Group::default();
     groups.retain(|(reason, function), group| {
@@ -451,7 +453,7 @@ fn launch_cost(lost: &Lost<'_>, group: &Group) -> Option<Cost> {
     let at = Cost::at(&place);
     let mean = group.nanos / group.count();
     if group.is_counted() && group.count() < MIN_LAUNCH_GAPS && mean >= MIN_PAUSE_NS {
-        // The first launch of a kernel loads code. A few such launches do not make a run launch-bound.
+        // The first launch of a kernel loads code. A few first launches do not make a run launch-bound.
         let why = format!(
             "{} in or before a launch or copy: code may be loaded on first use",
             counted_pauses(group.count(), mean)

@@ -30,8 +30,8 @@ impl Sum {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Launched {
     pub(super) kernels: Sum,
-    /// Tiny kernels, whose average duration does not exceed a limit. The average duration is computed for each stack
-    /// and kernel name.
+    /// Sum of the tiny kernels, whose average duration does not exceed a limit. Whether kernels are tiny is decided by
+    /// the average duration for each stack and kernel name.
     pub(super) tiny: Sum,
     pub(super) to_device: Sum,
     pub(super) to_host: Sum,
@@ -45,15 +45,15 @@ pub(super) struct Launched {
 #[derive(Debug, Default)]
 pub(super) struct LaunchedWork {
     pub(super) functions: BTreeMap<String, Launched>,
-    /// Number of iterations of the program. If there are no steps, the number is estimated from the numbers of
-    /// launches.
+    /// Number of iterations of the program. If the run has no steps, the number of iterations is estimated from the
+    /// numbers of launches.
     pub(super) iterations: u64,
 }
 
 impl LaunchedWork {
     /// Sums up the GPU work in the steady part of a run. `spans` contains the single activities of the steady part. A
-    /// recording of sums has no single activities. In this case, the sums of the whole run are scaled to the steady
-    /// part.
+    /// recording of sums has no single activities. If there are no single activities, the sums of the whole run are
+    /// scaled to the steady part.
     pub(super) fn new(
         profile: &Profile,
         places: &Places<'_>,
@@ -89,8 +89,8 @@ impl LaunchedWork {
         let mut sums: Vec<_> = sums.into_iter().collect();
         sums.sort_unstable_by_key(|(key, _)| *key);
         let mut functions: BTreeMap<String, Launched> = BTreeMap::new();
-        // Places with equal names count as one place, because the same place can have several launch contexts, and sums
-        // and single activities divide it differently.
+        // Places with equal names count as one place. The same place can have several launch contexts, which differ
+        // between sums and single activities.
         let mut counts: BTreeMap<(Box<[NameNumber]>, Work), u64> = BTreeMap::new();
         for ((site, work), sum) in sums {
             let Sum { count, nanos } = sum;

@@ -3,8 +3,8 @@
 //!
 //! For a trace, this module finds the pieces from single activities and from the states of the host's threads. Copies
 //! do not count as kernels in this module, because a GPU that only copies the next batch while its kernels are late
-//! does not compute. A recording already contains its pieces as samples of idle time. In these samples, copies count as
-//! busy time.
+//! does not compute. A recording already contains its pieces as samples of idle time. In the samples of idle time,
+//! copies count as busy time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -23,7 +23,7 @@ use gpuflame_model::profile::views::{IDLE, idle_word};
 use gpuflame_model::profile::{Cause, Profile, Sample, SampleSite, SteadyPart, add_to};
 use gpuflame_model::record::{ContextId, DeviceId, FrameKind, IdMap, LabelId, ThreadId, Work};
 
-/// Maximum time in ns from the return of a launch call to the start of its work on an idle GPU.
+/// Maximum time in ns from the return of a launch call to the start of the launched work, if the GPU is idle.
 const MAX_DELIVERY_NS: u64 = 10_000;
 
 /// A gap in time between two kernels of a GPU.
@@ -259,22 +259,22 @@ impl GapDivider<'_> {
     /// Divides the time before a launch in which the GPU ran no kernel, and the time of copies that were launched late.
     /// Everything that the host did since its last launch delayed this launch, even if the GPU still had work at that
     /// time. So a reason for the delay costs the time that it took since the last launch, but at most the time that the
-    /// GPU lost. If the reason had not existed, the GPU would have lost this much less time. While PyTorch's backward
-    /// thread launches work, the thread that started the backward pass waits for the backward thread. In this case, the
-    /// time is counted from the last launch of the backward thread.
+    /// GPU lost. The cost of a reason is the time that the GPU would not have lost if the reason had not existed. While
+    /// PyTorch's backward thread launches work, the thread that started the backward pass waits for the backward
+    /// thread. In a backward pass, the time is counted from the last launch of the backward thread.
     ///
-    /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After the
-    /// read, the queue is empty and this lead is lost until work is queued again. The loss affects all threads, because
-    /// their launches would have been less late with this lead.
+    /// Before a thread reads a value from the GPU, the host may have queued work and so be ahead of the GPU. After a
+    /// read, the queue is empty, and the host has lost its lead over the GPU until work is queued again. The loss of
+    /// the lead affects all threads, because their launches would have been less late with the lead.
     ///
-    /// If the host was reading a value when the kernels ended, the host did no work in advance. If it had not read the
-    /// value, it could have worked in advance for as long as the read took. So the read costs this time, and also the
-    /// time from the end of the kernels until the read returned. If the host was waiting for copies, the copies are the
-    /// reason.
+    /// If the host was reading a value when the kernels ended, the host did no work in advance. If the host had not
+    /// read the value, it could have worked in advance for as long as the read took. So a read costs the duration of
+    /// the read, and also the time from the end of the kernels until the read returned. If the host was waiting for
+    /// copies when the kernels ended, the copies are the reason for the lost time.
     ///
     /// A plain wait costs less: only the time until the wait returns, and the time of a short launch. The host's work
-    /// after the wait may need the result of the wait. So the time after the wait is a cost of the function that the
-    /// host executed after the wait.
+    /// after a wait may need the result of the wait. So the time after a wait is a cost of the function that the host
+    /// executed in this time.
     fn add_host_time(
         &mut self,
         launch: ContextId,
@@ -315,7 +315,7 @@ impl GapDivider<'_> {
                 waited = Some((context, end - begin, end - from));
                 if is_wait_alone(self.run.lost, &place) {
                     // All activities before this wait happened while the GPU was busy, and the host still had time to
-                    // wait. So they cost nothing.
+                    // wait. So activities before the wait cost nothing.
                     alone_until = Some(end);
                     states.clear();
                     known.clear();
@@ -385,7 +385,7 @@ impl GapDivider<'_> {
                 return;
             }
         }
-        // Total time of the states of each class. This total limits the cost of all states of the class.
+        // Total time of the states of each class. The total time of a class limits the cost of all states of the class.
         let mut classes: Vec<(Class, u64)> = Vec::new();
         let states: Vec<(ContextId, u64, Class)> = states
             .into_iter()
@@ -412,9 +412,10 @@ impl GapDivider<'_> {
         }
     }
 
-    /// Divides the time after a launch in which the launched kernel waited. The kernel waited for the copies that ran
-    /// during this time, and for other work in the rest of the time. Returns the time of copies that began immediately
-    /// after they were launched, because such copies were launched too late to overlap with kernels.
+    /// Divides the time after a launch in which the launched kernel waited. The launched kernel waited for the copies
+    /// that ran in its waiting time, and for other work in the rest of its waiting time. Returns the time of copies
+    /// that began immediately after they were launched, because such copies were launched too late to overlap with
+    /// kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;

@@ -13,7 +13,7 @@ pub(super) struct Marks {
     round: u32,
 }
 
-/// Keys below this limit are looked up in a list instead of a hash table. The list takes at most 8 MB.
+/// Keys below this limit are looked up in a list instead of a hash table. The list of values takes at most 8 MB.
 pub(super) const MAX_LISTED: u32 = 1 << 20;
 
 impl Marks {

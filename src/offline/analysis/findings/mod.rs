@@ -65,17 +65,17 @@ pub struct Finding {
     pub id: &'static str,
     /// Severity of the finding.
     pub severity: Severity,
-    /// Number of occurrences and the total number that includes them, if the check counts occurrences.
+    /// Number of occurrences, and the total number that includes the occurrences, if the check counts them.
     pub figures: Option<Figures>,
     /// Time that the GPUs lost, in ns, if the check measures it. The times of different findings may overlap, so their
     /// sum is not meaningful.
     pub cost: Option<u64>,
     /// Short description of the check.
     pub what: &'static str,
-    /// Place in the code, or GPU, that is responsible. Empty if there is none.
+    /// Place in the code, or GPU, that is responsible. The text is empty if no place or GPU is responsible.
     pub culprit: String,
-    /// Innermost function of the culprit, with the name that the function has in stacks. Empty if it is unknown, or if
-    /// the culprit is not a single function.
+    /// Innermost function of the culprit, with the name that the function has in stacks. The name is empty if the
+    /// function is unknown, or if the culprit is not a single function.
     pub function: String,
     /// Rank that the finding is about, or `None` if the finding is about a single run or about several ranks.
     pub rank: Option<u32>,
@@ -83,10 +83,11 @@ pub struct Finding {
     pub why: Cow<'static, str>,
 }
 
-/// Severity of a finding. The variants are ordered from worst to best.
+/// Severity of a finding. The severities are ordered from worst to best.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// The finding makes sums, links or orders wrong for more than a thousandth of the operations or of the busy time.
+    /// The finding means that sums, links or orders are wrong for more than a thousandth of the operations or of the
+    /// busy time.
     Bad,
     /// The finding costs time.
     Cost,
@@ -114,7 +115,7 @@ impl Severity {
     }
 }
 
-/// Number of occurrences, and the total number that includes them (as in "3 of 40").
+/// Number of occurrences, and the total number that includes the occurrences (as in "3 of 40").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Figures {
     /// Number of occurrences.
@@ -130,7 +131,8 @@ struct Cost {
     nanos: u64,
     count: u64,
     why: String,
-    /// Description of the place in the code. The next two fields contain the user's function and the executed line.
+    /// Description of the place in the code. The fields after `words` contain the user's function and the executed
+    /// line.
     words: String,
     function: String,
     line: String,
@@ -198,7 +200,7 @@ struct Lost<'a> {
     wall: u64,
     /// Whether the data contains single activities, not only sums.
     has_rows: bool,
-    /// Whether lost time means all time without kernels. If false, lost time means idle time, in which no copy runs
-    /// either.
+    /// Whether lost time means all time without kernels. If this flag is false, lost time means idle time, in which
+    /// neither a kernel nor a copy runs.
     is_kernel_time: bool,
 }

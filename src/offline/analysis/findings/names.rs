@@ -1,5 +1,5 @@
-//! Derives what the host did from the names of frames and calls. Each name is examined once, because a run has millions
-//! of host stacks but only a few thousand names.
+//! Derives the activities of the host from the names of frames and calls. Each name is examined once, because a run has
+//! millions of host stacks but only a few thousand names.
 
 /// Activities of the host, derived from the name of a stack frame.
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,7 +12,8 @@ pub(super) struct FrameTraits {
     pub(super) profiles: bool,
     /// Whether a library that loads data was working or waiting.
     pub(super) loads_data: bool,
-    /// Whether the host waited for another thread. This property counts only for the innermost frames of a stack.
+    /// Whether the host waited for another thread. Waiting for a thread counts only for the innermost frames of a
+    /// stack.
     pub(super) waits_for_thread: bool,
 }
 
@@ -51,8 +52,8 @@ pub(super) struct CallTraits {
     pub(super) fills: bool,
     /// Whether the call launches a kernel or a graph.
     pub(super) is_launch_call: bool,
-    /// Whether the call is a copy or fill function of the CUDA runtime or driver. Operators are excluded, because an
-    /// operator may have any name.
+    /// Whether the call is a copy or fill function of the CUDA runtime or driver. Operators do not count as copy or
+    /// fill functions, because an operator may have any name.
     pub(super) moves_memory: bool,
     /// Whether the call copies or fills memory, or is an operator that does so.
     pub(super) copies: bool,
@@ -82,8 +83,8 @@ impl CallTraits {
     }
 }
 
-/// Whether the name of a function suggests that the function loads data. Such a name begins with a verb such as `load`
-/// and contains a noun such as `batch`.
+/// Whether the name of a function suggests that the function loads data. The name of a loading function begins with a
+/// verb such as `load` and contains a noun such as `batch`.
 pub(super) fn is_called_loader(function: &str) -> bool {
     const VERBS: [&str; 8] = ["load", "next", "get", "fetch", "read", "prepare", "decode", "preprocess"];
     const THINGS: [&str; 8] = ["batch", "data", "sample", "image", "token", "example", "record", "input"];

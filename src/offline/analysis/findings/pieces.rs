@@ -1,4 +1,4 @@
-//! Pieces of lost time. A piece is the total time for which one cause and one place in the code are responsible.
+//! Stores pieces of lost time. A piece is the total time for which one cause and one place in the code are responsible.
 
 use super::marks::MAX_LISTED;
 use gpuflame_model::profile::{Cause, SampleSite, add_to};
@@ -17,7 +17,7 @@ pub(super) struct Piece {
     pub(super) nanos: u64,
     /// Number of gaps in which this piece takes at least half of the time.
     pub(super) gaps: u64,
-    /// Sum of the squares of the piece's durations in single gaps. [`usual_count`] uses this sum.
+    /// Sum of the squares of the piece's durations in single gaps. [`usual_count`] uses this sum of squares.
     pub(super) squares: f64,
     /// Part of `nanos`, in ns, for which the number of gaps is unknown.
     pub(super) uncounted: u64,
@@ -55,10 +55,10 @@ impl Key {
 #[derive(Debug, Default)]
 pub(super) struct Pieces {
     /// Index plus 1 of each piece that a late launch caused, for each launch context and [`Key::is_launching`]. The
-    /// value 0 means that the piece does not exist. The values are in a list because some pieces of a trace may be
-    /// looked up a million times.
+    /// value 0 means that there is no such piece. The values are in a list because some pieces of a trace may be looked
+    /// up a million times.
     late: Vec<[u32; 2]>,
-    /// Index of each other piece.
+    /// Index of each piece that is not in `late`.
     index: IdMap<KeyParts, usize>,
     pub(super) pieces: Vec<Piece>,
 }

@@ -13,7 +13,8 @@ use gpuflame_export::{GraphStacks, NameFolding, StackEnd, host_place};
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrameId, ShownFrameKind};
 use gpuflame_model::record::{ContextId, IdMap};
 
-/// Stacks with ids below this limit are stored in a list instead of a hash table. The list takes at most 8 MB.
+/// Stacks with ids below this limit are stored in a list instead of a hash table. The list of stacks takes at most 8
+/// MB.
 const MAX_LISTED: u32 = 1 << 20;
 
 /// Activity of the host in a place. Places with the same class and the same function count as one reason for lost time.
@@ -32,7 +33,8 @@ pub(super) enum Class {
 }
 
 impl Class {
-    /// Whether this class was derived from names in the stack. False for classes that apply if no name fits.
+    /// Whether this class was derived from names in the stack. The result is false for the classes that apply if no
+    /// name fits.
     pub(super) fn is_named(&self) -> bool {
         !matches!(self, Self::Copy(_) | Self::Launching | Self::Other(_))
     }
@@ -47,7 +49,7 @@ pub(super) struct Place {
     /// Indexes of the names of all frames, root first. If the place is a time between two calls, these are the frames
     /// of both calls.
     pub(super) frames: Box<[NameNumber]>,
-    /// API call at the inner end of the stack. Empty if the place is a time between two calls.
+    /// API call at the inner end of the stack. The name is empty if the place is a time between two calls.
     pub(super) call: String,
     /// Innermost function of user code in the stack, or empty if it is unknown.
     pub(super) function: Rc<str>,
@@ -57,7 +59,7 @@ pub(super) struct Place {
     pub(super) within: String,
     /// Innermost NVTX or `record_function` range within `function`, or empty if there is none.
     pub(super) range: String,
-    /// Executed line of user code, for example `train.py:88`. Empty if it is unknown.
+    /// Executed line of user code, for example `train.py:88`. The text is empty if the line is unknown.
     pub(super) line: String,
     /// Description of the place, for example `between cudaMemcpy and cudaLaunchKernel in step`.
     pub(super) words: String,
@@ -187,7 +189,7 @@ impl<'a> Places<'a> {
 #[derive(Default)]
 struct FrameNames {
     numbers: HashMap<Rc<str>, NameNumber>,
-    /// Index of the name of each frame in the profile. With this index, the name of a frame need not be hashed for each
+    /// Index of the name of each frame in the profile. With this map, the name of a frame need not be hashed for each
     /// stack that contains the frame.
     of_frames: IdMap<ShownFrameId, NameNumber>,
     all: Vec<(Rc<str>, FrameTraits)>,
@@ -228,8 +230,8 @@ impl FrameNames {
         FrameTraits { waits_for_thread: join(&frames[innermost..]).waits_for_thread, ..join(frames) }
     }
 
-    /// Returns the name of the frame that called the last frame named `function`. Returns an empty name if the caller
-    /// is not a function.
+    /// Returns the name of the frame that called the last frame named `function`. Returns an empty name if the calling
+    /// frame is not a function.
     fn caller(&self, frames: &[NameNumber], function: &str) -> String {
         let at = frames.iter().rposition(|frame| self.name(*frame) == function);
         let at = at.filter(|at| *at > 0 && !function.is_empty());
@@ -252,8 +254,8 @@ impl FrameNames {
 }
 
 impl Place {
-    /// Returns the innermost function of any code within the user's function. If there is none, returns the innermost
-    /// range of the user, or an empty name.
+    /// Returns the innermost function of any code within the user's function. If no function is known, returns the
+    /// innermost range of the user, or an empty name.
     pub(super) fn inner(&self) -> &str {
         if self.within.is_empty() { &self.range } else { &self.within }
     }

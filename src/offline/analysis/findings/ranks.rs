@@ -30,7 +30,7 @@ pub struct RankRun {
     pub work: BTreeMap<(String, String), u64>,
     /// Idle time in ns in which the host was late, for each place in the host's code.
     pub late_at: BTreeMap<String, u64>,
-    /// Start, end and GPU for each execution of a communication kernel.
+    /// Start, end and GPU of the executions of communication kernels, grouped by kernel name.
     pub collectives: CollectiveKernels,
     /// Periods of the steady part in which the GPU communicated but did not compute. If the rank has several GPUs, the
     /// periods are those of the GPU with the most such time.
@@ -151,9 +151,9 @@ pub fn job_findings(mut ranks: Vec<RankRun>, are_ranks_missing: bool) -> Vec<Fin
     findings_of(found, wall, missing)
 }
 
-/// Returns the findings about single ranks that matter to the job. These are findings that most ranks have, and
-/// findings about the straggler. Other findings do not delay the job, because ranks other than the straggler have time
-/// to spare. A rank that waits for another rank has a longer communication time. So the rank with the least
+/// Returns the findings about single ranks that matter to the job. Findings that most ranks have matter to the job, and
+/// so do findings about the straggler. Other findings do not delay the job, because ranks other than the straggler have
+/// time to spare. A rank that waits for another rank has a longer communication time. So the rank with the least
 /// communication determines the job's communication time.
 fn common_costs(
     ranks: &[RankRun],
@@ -229,8 +229,9 @@ const OF_HOST: [&str; 11] = [
     "starved_thread",
 ];
 
-/// Returns the finding about the rank that delays the other ranks. If one function accounts for most of its additional
-/// GPU time, the work is divided unevenly. If nearly all kernels take longer or the host is late, the rank is slow.
+/// Returns the finding about the rank that delays the other ranks. If one function accounts for most of the late rank's
+/// additional GPU time, the work is divided unevenly. If nearly all kernels take longer or the host is late, the rank
+/// is slow.
 fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Cost {
     let own = &ranks[at];
     let others: Vec<&RankRun> =
@@ -291,9 +292,9 @@ fn straggler_cost(ranks: &[RankRun], at: usize, verdict: StragglerVerdict) -> Co
     }
 }
 
-/// Returns the place in the host's code at which the late rank's GPU is idle longer than the GPUs of other ranks at the
-/// same place, by the largest difference. If no place is known, returns the place of the rank's largest finding about
-/// the host that no other rank has. The result is empty if no such finding exists.
+/// Compares the idle time of the late rank's GPU with other ranks at each place in the host's code. Returns the place
+/// with the largest difference. If no place is known, returns the place of the rank's largest finding about the host
+/// that no other rank has. The result is empty if neither a place nor such a finding exists.
 fn late_place(own: &RankRun, others: &[&RankRun]) -> String {
     let of_others = |place: &String| {
         median(&others.iter().map(|rank| rank.late_at.get(place).copied().unwrap_or(0)).collect::<Vec<_>>())

@@ -2,7 +2,7 @@
 //!
 //! A thread that reads a value waits until the GPU has done all earlier work. So no work is queued after the read, and
 //! the GPU waits for each launch by any thread until the host is ahead again. If the thread had not read the value, the
-//! host would be ahead by the time that the read waited.
+//! host would be ahead of the GPU by the time that the read waited.
 
 use super::super::work_spans::WorkSpan;
 use super::thresholds::{MAX_READ_NS, MIN_QUEUED_NS};
@@ -12,9 +12,9 @@ use gpuflame_model::record::{ContextId, CopyKind, Work};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Read {
     context: ContextId,
-    /// Time at which the call returned.
+    /// Time at which the call of the read returned.
     end: u64,
-    /// Duration of the wait in ns.
+    /// Time that the read waited for the GPU, in ns.
     waited: u64,
 }
 

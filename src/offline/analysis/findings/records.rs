@@ -1,5 +1,5 @@
-//! Findings about the recorded rows. They state which figures of a run are doubtful, how many rows are affected, and
-//! why this matters.
+//! Findings about the recorded rows. The findings state which figures of a run are doubtful, how many rows are
+//! affected, and why this matters.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -29,7 +29,8 @@ pub struct Evidence<'a> {
     pub stacks: Stacks,
     /// Whether the recording has only sums, so that `stream_order` is empty.
     pub has_only_sums: bool,
-    /// Number of activities with times that mean "not set". The function [`count_unset_times`] computes this number.
+    /// Number of activities with times that mean "not set". The function [`count_unset_times`] computes the number of
+    /// such activities.
     pub unset_times: Option<u64>,
     /// Order of the activities on their streams.
     pub stream_order: &'a StreamOrder,
@@ -358,7 +359,7 @@ pub fn record_findings(evidence: &Evidence<'_>) -> Vec<Finding> {
             "stream_overlap" | "impossible_duration" | "programmatic_overlap" => {
                 evidence.has_only_sums && all > 1
             }
-            // In files written by earlier versions, the sums do not contain these counts.
+            // The sums in files of earlier versions do not contain the counts for these checks.
             "shared_launch"
             | "launch_pending"
             | "launch_pending_at_end"
@@ -448,8 +449,8 @@ const MIN_GAP_AFTER_ZERO_NS: u64 = 60_000_000_000;
 
 /// Returns the number of activities with times that mean "not set". In traces of other tools, a time of 0 on the
 /// trace's own clock means "not set" if this 0 is long before all other times. Returns `None` if 0 on the trace's clock
-/// is also 0 on the clock of the rows. In that case, such activities are counted while rows are joined. Call this
-/// function before `work` is compared.
+/// is also 0 on the clock of the rows. If both clocks have the same zero, activities with unset times are counted while
+/// rows are joined. Call this function before `work` is compared.
 pub fn count_unset_times(work: &WorkSpans, linked: Option<&LinkReport>) -> Option<u64> {
     let zero = linked.and_then(|linked| u64::try_from(linked.offset).ok()).filter(|zero| *zero > 0)?;
     let begin = work.times().map(|(start, _)| start).filter(|start| *start > zero).min()?;
@@ -464,15 +465,15 @@ fn has_waits(profile: &Profile, linked: Option<&LinkReport>) -> bool {
         || linked.is_some_and(|linked| linked.sync_records > 0 || linked.wait_calls == 0)
 }
 
-/// Whether at least `pending` activities have no stack or are unusable. Such activities may be the missing work of the
-/// last launches.
+/// Whether at least `pending` activities have no stack or are unusable. Unusable activities may be the missing work of
+/// the last launches.
 fn has_unused_work(evidence: &Evidence<'_>, pending: u64) -> bool {
     let unusable = evidence.linked.map_or(0, |linked| linked.counts.untimed);
     evidence.tally.activities.no_stack.saturating_add(unusable) >= pending
 }
 
-/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. Both numbers are
-/// needed, because a single stack may have launched most of the work.
+/// Number of truncated or guessed stacks, and number of the activities launched from these stacks. The number of stacks
+/// alone is not sufficient, because a single stack may have launched most of the work.
 struct IncompleteStacks {
     stacks: u64,
     /// Number of distinct stacks, including complete stacks.

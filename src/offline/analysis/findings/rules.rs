@@ -1,4 +1,4 @@
-//! List of the findings about lost time, and the data that each finding needs.
+//! Lists the findings about lost time, and checks whether a run has the data that each finding needs.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -82,7 +82,7 @@ pub struct RunCosts {
     pub(super) missing: BTreeMap<&'static str, Cow<'static, str>>,
     /// Duration of the steady part, in ns.
     pub(super) wall: u64,
-    /// Time of communication that does not overlap with computation, in ns; `None` if it is unknown.
+    /// Time in ns of communication that does not overlap with computation, or `None` if it is unknown.
     pub(super) exposed: Option<u64>,
 }
 
@@ -103,8 +103,8 @@ pub fn cost_findings(run: &RunEvidence<'_>) -> Vec<Finding> {
     findings_of(found, wall, |id| missing.get(id).cloned())
 }
 
-/// Returns the findings for `costs`, and one finding for each check without a cost. `missing` returns the reason why a
-/// check has no data.
+/// Returns the findings for `costs`, and one finding for each check without a cost. The function `missing` returns the
+/// reason why a check has no data.
 pub(super) fn findings_of(
     mut costs: Vec<Cost>,
     wall: u64,
@@ -414,8 +414,8 @@ fn managed_memory(profile: &Profile, places: &Places<'_>) -> Option<Cost> {
         nanos = nanos.saturating_add(sums.nanos);
         count += sums.count;
     }
-    // Managed memory that fits into GPU memory migrates only once. If it does not fit, pages migrate back to the host
-    // to make room.
+    // Managed memory that fits into GPU memory migrates only once. If managed memory does not fit, pages migrate back
+    // to the host to make room.
     if from == 0 || from < to / 4 {
         return None;
     }

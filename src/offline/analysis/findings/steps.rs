@@ -60,8 +60,8 @@ pub(super) fn warm_up(profile: &Profile) -> Option<WarmUp> {
 }
 
 /// Whether the first step is slow for a recurring reason. The reason recurs if, for some N, every N-th later step
-/// exceeds the usual duration by about as much as the first step. The program then does additional work in these steps,
-/// for example an optimizer step or a checkpoint.
+/// exceeds the usual duration by about as much as the first step. In every N-th step, the program then does additional
+/// work, for example an optimizer step or a checkpoint.
 fn recurs(durations: &[u64], usual: u64) -> bool {
     let excess = durations[0].saturating_sub(usual);
     let is_as_long = |nanos: &u64| nanos.saturating_sub(usual) >= excess / 10 * 9;
@@ -98,8 +98,8 @@ fn step_work(profile: &Profile, spans: &[WorkSpan]) -> Vec<StepWork> {
     work
 }
 
-/// Whether the spread of the middle half of the values is a small part of their median. This is false if step durations
-/// vary anyway, for example with the lengths of inputs. In that case, no step counts as slow.
+/// Whether the spread of the middle half of the values is a small part of their median. If step durations vary anyway,
+/// for example with the lengths of inputs, the spread is not small and no step counts as slow.
 fn is_narrow(values: &[u64]) -> bool {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -161,7 +161,7 @@ pub(super) fn step_times(profile: &Profile, spans: &[WorkSpan]) -> Option<StepTi
 }
 
 /// Returns the GPU work of each iteration of a program without marked steps. The executions of a kernel from one launch
-/// context are counted if their number is a multiple of the number of iterations. Such a kernel is assumed to run
+/// context are counted if their number is a multiple of the number of iterations. A counted kernel is assumed to run
 /// equally often in each iteration.
 fn iteration_work(profile: &Profile, spans: &[WorkSpan], iterations: u64) -> Vec<StepWork> {
     let count = usize::try_from(iterations).unwrap_or(0);
@@ -286,12 +286,13 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
     all
 }
 
-/// Minimum number of executions of a kernel. With fewer executions, early and late durations are not compared.
+/// Minimum number of executions of a kernel. If a kernel has fewer executions, its early and late durations are not
+/// compared.
 const MIN_EXECUTIONS: usize = 20;
 
 /// Whether nine in ten late durations are longer than the median early duration, and nine in ten early durations are
-/// shorter than the median late duration. Durations that vary with the input do not meet this condition, even if a run
-/// ends with long inputs by chance.
+/// shorter than the median late duration. Durations that vary with the input are not clearly apart, even if a run ends
+/// with long inputs by chance.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();
@@ -323,7 +324,7 @@ pub(super) fn late_slowdown(
             count += 1;
         }
     }
-    // A lower clock rate slows down nearly all kernels. So the slowdown is ignored if it affects less than half of the
+    // A lower clock rate slows down nearly all kernels. So a slowdown is ignored if it affects less than half of the
     // work.
     if early == 0 || early.saturating_add(nanos) < all / 2 {
         return None;

@@ -1,6 +1,6 @@
 //! Limits the costs of a late host to the time in which the busiest stream of the GPU is idle. Even if the host
 //! launched earlier, a stream would still run its operations one after another. If the findings about a late host cost
-//! more than this idle time, copies on the stream cause the rest of the time without kernels.
+//! more than the stream's idle time, copies on the stream cause the rest of the time without kernels.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ const LATE_HOST: [&str; 11] = [
     "host_work",
 ];
 
-/// Limits the costs of a late host to `free`, the time in ns in which the busiest stream of the GPU is idle. If this
-/// reduces any cost, the costs of copies are added.
+/// Limits the costs of a late host to `free`, the time in ns in which the busiest stream of the GPU is idle. If the
+/// limit reduces any cost, the costs of copies are added.
 pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &LostTime, free: u64) {
     let mut is_limited = false;
     for cost in found.iter_mut().filter(|cost| LATE_HOST.contains(&cost.id) && cost.nanos > free) {

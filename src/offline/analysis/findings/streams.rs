@@ -1,4 +1,4 @@
-//! Findings about streams and GPUs that wait for each other.
+//! Creates the findings about streams and GPUs that wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option
 #[derive(Clone, Copy, Debug, Default)]
 struct Pair {
     changes: u64,
-    /// Number of changes between the two streams at which the later kernel waited: it was launched before the earlier
-    /// kernel ended, but began only after that end.
+    /// Number of changes between the two streams at which the later kernel waited. A kernel waited if it was launched
+    /// before the earlier kernel ended, but began only after that end.
     waits: u64,
 }
 
@@ -57,7 +57,7 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     {
         return None;
     }
-    // At best, all work on the stream with less work overlaps with work on the other stream.
+    // At best, all work on the stream with less work can overlap with work on the other stream.
     let (shorter, nanos) = [first, second]
         .map(|stream| (stream, streams[&stream]))
         .into_iter()
@@ -85,8 +85,8 @@ fn serial_streams(all: &PlausibleSpans, spans: &[&WorkSpan], event_waits: u64) -
     })
 }
 
-/// Minimum number of changes between two streams at which the later kernel waited. With fewer waits, nothing is
-/// reported.
+/// Minimum number of changes between two streams at which the later kernel waited. If the later kernel waited at fewer
+/// changes, nothing is reported.
 const MIN_CHANGES: u64 = 10;
 
 /// Returns the finding about a GPU that has less work than another GPU of the process.

@@ -3,48 +3,53 @@
 
 /// Minimum cost of a finding, in percent of the steady part of the run.
 pub(super) const MIN_COST_PERCENT: f64 = 2.0;
-/// Minimum cost of the finding that a run is launch-bound, in percent of the steady part of the run. The limit is
+/// Minimum cost of the finding that a run is launch-bound, in percent of the steady part of the run. This minimum is
 /// higher than [`MIN_COST_PERCENT`], because launches cost some time in every program.
 pub(super) const MIN_LAUNCH_COST_PERCENT: f64 = 3.0;
 
-/// Maximum mean duration of gaps that launches cause, in ns. In longer gaps, the host did more than launch.
+/// Maximum mean duration of gaps that launches cause, in ns. In longer gaps, the host did other work in addition to
+/// launching.
 pub(super) const MAX_LAUNCH_GAP_NS: u64 = 50_000;
-/// Maximum duration of a call that only launches, in ns. A longer call also loads code or waits for a full queue.
+/// Maximum duration of a call that only launches, in ns. If a launch call takes longer, it also loads code or waits for
+/// a full queue.
 pub(super) const MAX_LAUNCH_CALL_NS: u64 = 500_000;
-/// Minimum mean delay of the GPU in ns by a function. A function with a smaller delay does not count as loading data
-/// because of its name alone.
+/// Minimum mean time in ns by which a function that loads data delays the GPU. A function that delays the GPU less does
+/// not count as loading data because of its name alone.
 pub(super) const MIN_LOADING_NS: u64 = 200_000;
 /// Maximum duration in ns of the gap that the GPU hardware itself needs between two dependent kernels.
 pub(super) const MAX_HARDWARE_GAP_NS: u64 = 2_500;
-/// Maximum mean duration of tiny kernels, in ns. The host needs longer to launch such a kernel than the GPU needs to
+/// Maximum mean duration of tiny kernels, in ns. The host needs longer to launch a tiny kernel than the GPU needs to
 /// run it.
 pub(super) const MAX_TINY_KERNEL_NS: u64 = 5_000;
 /// Maximum mean duration of gaps that tiny kernels cause, in ns. A launch from Python takes 5 to 50 us.
 pub(super) const MAX_TINY_GAP_NS: u64 = 200_000;
-/// Minimum number of tiny kernels per iteration. A function that launches fewer tiny kernels is not reported.
+/// Minimum number of tiny kernels that a function launches per iteration. A function that launches fewer tiny kernels
+/// is not reported.
 pub(super) const MIN_TINY_KERNELS: u64 = 8;
 /// Minimum number of copies that a function must make per iteration for these copies to count as fragments.
 pub(super) const MIN_FRAGMENTS: u64 = 8;
 /// Maximum mean duration in ns of a fragment, which is a copy whose set-up takes longer than the transfer of its bytes.
 pub(super) const MAX_FRAGMENT_NS: u64 = 10_000;
-/// Maximum mean duration of a copy that reads a value for the host, in ns. Such a copy is short, and its main cost is
-/// the wait.
+/// Maximum mean duration of a copy that reads a value for the host, in ns. A copy that reads a value is short, and its
+/// main cost is the wait.
 pub(super) const MAX_READ_NS: u64 = 50_000;
-/// A kernel was queued if it started more than this many ns after its launch call returned. The limit is high because a
-/// launch reaches an idle GPU in about 10 us, and a kernel that waits for another stream may start later.
+/// A kernel was queued if it started more than this many ns after its launch call returned. This limit is much higher
+/// than the 10 us in which a launch reaches an idle GPU, because a kernel that waits for another stream may start
+/// later.
 pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 
 /// Maximum number of pauses at one place in the code, in percent of the number of iterations of the program. If a place
-/// has more gaps, they are not pauses, because pauses are rare by definition.
+/// has more gaps than the maximum, they are not pauses, because pauses are rare by definition.
 pub(super) const MAX_PAUSES_PERCENT: u64 = 20;
 /// Minimum number of gaps in a launch-bound run whose gaps are as long as pauses.
 pub(super) const MIN_LAUNCH_GAPS: u64 = 3;
 /// Minimum duration of a pause, as a multiple of the median gap at other places in the code. The constant
-/// `MIN_PAUSE_NS` gives the minimum in ns.
+/// `MIN_PAUSE_NS` gives the minimum duration of a pause in ns.
 pub(super) const MIN_PAUSE_FACTOR: u64 = 5;
 pub(super) const MIN_PAUSE_NS: u64 = 500_000;
 
-/// Minimum number of steps in a run. For runs with fewer steps, single steps are not examined.
+/// Minimum number of steps in a run for findings about single steps. If a run has fewer steps, single steps are not
+/// examined.
 pub(super) const MIN_STEPS: usize = 10;
 /// Maximum number of steps that count as warm-up, in percent of all steps.
 pub(super) const MAX_WARM_UP_PERCENT: usize = 25;
@@ -57,14 +62,14 @@ pub(super) const MIN_SLOWDOWN_PERCENT: u64 = 3;
 
 /// Minimum difference between the idle times of two GPUs of a process, in percent of the steady part.
 pub(super) const MIN_IDLE_DIFFERENCE_PERCENT: f64 = 5.0;
-/// Minimum percentage of a rank's GPU time in kernels that take as long as on other ranks. If the share is larger, the
-/// work is divided unevenly, and the rank's GPU is not slow.
+/// Minimum percentage of a rank's GPU time in kernels that take as long as on other ranks. If more kernels take as long
+/// as on other ranks, the work is divided unevenly, and the rank's GPU is not slow.
 pub(super) const MIN_UNEVEN_PERCENT: u64 = 50;
 /// Minimum difference in ns between the clocks of two ranks that is reported. On a common clock, a collective ends
 /// within a few microseconds on all ranks.
 pub(super) const MIN_RANK_CLOCK_NS: u64 = 100_000;
-/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel.
-/// With a smaller share, nothing is reported.
+/// Minimum percentage of changes from one stream to another at which the later kernel waits for the earlier kernel. If
+/// the later kernel waits at fewer changes, nothing is reported.
 pub(super) const MIN_SERIAL_PERCENT: u64 = 80;
 /// Maximum time in ns from the end of work on one stream to the start of work on another stream that waited for it.
 pub(super) const MAX_HANDOVER_NS: u64 = 5_000;

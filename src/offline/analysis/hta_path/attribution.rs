@@ -1,4 +1,5 @@
-//! Finds the resource that limits each edge of the path. HTA calls this resource the bound of the edge.
+//! Finds the resource that limits each edge of the path. HTA calls the resource that limits an edge the bound of the
+//! edge.
 
 use super::events::HtaEvents;
 use super::graph::{Edge, EdgeType};
@@ -6,17 +7,17 @@ use super::graph::{Edge, EdgeType};
 /// Resource that limits an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HtaBound {
-    /// Time on the host.
+    /// The edge is time on the host.
     Cpu,
-    /// Duration of kernels, copies and fills.
+    /// The edge is the duration of a kernel, copy or fill.
     Compute,
-    /// Duration of collectives.
+    /// The edge is the duration of a collective.
     Communication,
-    /// Gaps between two operations of a stream.
+    /// The edge is a gap between two operations on a stream.
     KernelGap,
-    /// Time from a launch call to the start of its work.
+    /// The edge is the time from a launch call to the start of its work.
     Launch,
-    /// No resource, because the edge has no weight.
+    /// No resource limits the edge, because the edge has no weight.
     None,
 }
 

@@ -34,8 +34,8 @@ fn locks(events: &HtaEvents, graph: &Graph, node: u32) -> bool {
     LOCKING_CALLS.contains(&events.name(row.name))
 }
 
-/// Adds edges between calls that hold the lock of the CUDA runtime. The end of each such call waits for all such calls
-/// that began earlier, and for the previous end.
+/// Adds edges between calls that hold the lock of the CUDA runtime. The end of a call that holds the lock waits for all
+/// lock-holding calls that began earlier, and for the previous end.
 fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     let (mut open, mut last): (Vec<u32>, Option<u32>) = (Vec::new(), None);
     for at in 0..graph.nodes.len() as u32 {
@@ -62,8 +62,8 @@ fn add_lock_edges(events: &HtaEvents, graph: &mut Graph) {
     }
 }
 
-/// Returns the rows of each thread. If there is a thread for backward operators, its rows are merged into the rows of
-/// the thread for forward operators.
+/// Returns the rows of each host thread. If there is a thread for backward operators, its rows are merged into the rows
+/// of the thread for forward operators.
 fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     let forward = only_thread(events, selection, "forward");
     let backward = only_thread(events, selection, "autograd");
@@ -87,8 +87,8 @@ fn threads(events: &HtaEvents, selection: &Selection) -> Vec<Vec<u32>> {
     threads.into_values().collect()
 }
 
-/// Returns the only thread with operators or annotations whose names contain `word`. Returns `None` if several threads
-/// or no thread has them. Thread 0 is ignored.
+/// Returns the only thread with operators or annotations whose names contain `word`. Returns `None` if no thread or
+/// several threads have such operators or annotations. Thread 0 is ignored.
 fn only_thread<'a>(events: &'a HtaEvents, selection: &Selection, word: &str) -> Option<&'a TrackId> {
     let rows = selection.window.iter().map(|at| &events.rows[*at as usize]);
     let named = rows
@@ -111,7 +111,7 @@ struct CallTree {
     rows: Vec<u32>,
     /// Slices that are not inside another slice.
     roots: Vec<u32>,
-    /// For each slice, its child slices. The next field contains the parent of each slice.
+    /// For each slice, its child slices. The field after `children` contains the parent of each slice.
     children: Vec<Vec<u32>>,
     parents: Vec<Option<u32>>,
 }
@@ -126,8 +126,8 @@ struct Edge {
 }
 
 impl Edge {
-    /// Compares two edges. At equal times, ends come before starts. A longer slice contains a shorter slice. If two
-    /// slices are equal, the earlier slice contains the later slice.
+    /// Compares two edges. At equal times, ends of slices come before starts. A longer slice contains a shorter slice.
+    /// If two slices are equal, the earlier slice contains the later slice.
     fn compare(&self, other: &Self) -> Ordering {
         if self.slice == other.slice {
             return other.is_start.cmp(&self.is_start);
@@ -142,7 +142,7 @@ impl Edge {
 }
 
 impl CallTree {
-    /// Builds the tree from rows in file order. All rows must have a duration.
+    /// Builds the tree of a thread's slices from rows in file order. All rows must have a duration.
     fn new(events: &HtaEvents, rows: Vec<u32>) -> Self {
         let mut edges = Vec::with_capacity(rows.len() * 2);
         for (slice, at) in (0..).zip(&rows) {
@@ -188,7 +188,7 @@ struct ThreadWalk<'a> {
 
 impl ThreadWalk<'_> {
     fn run(mut self) {
-        // Slices that remain to be visited, the next slice last. If the flag is `true`, the end of the slice is
+        // Slices that remain to be visited, the next slice last. If a slice's flag is `true`, the end of the slice is
         // visited, and otherwise its start.
         let mut next: Vec<(u32, bool)> = self.tree.roots.iter().rev().map(|slice| (*slice, false)).collect();
         while let Some((slice, is_end)) = next.pop() {

@@ -18,7 +18,7 @@ pub(super) enum EventKind {
     Slice,
     /// Call of the CUDA runtime or the driver.
     Call,
-    /// Kernel, copy or fill.
+    /// A kernel, copy or fill.
     Work,
     /// Row about a wait for GPU work.
     Sync,
@@ -32,19 +32,19 @@ pub(super) enum TrackId {
     None,
 }
 
-/// A trace event. Times are in us.
+/// A trace event. The times of a trace event are in us.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EventRow {
     /// Position of the event in `traceEvents`.
     pub(super) number: u64,
     pub(super) kind: EventKind,
-    /// Index of the name, for [`HtaEvents::name`].
+    /// Index of the event's name, for [`HtaEvents::name`].
     pub(super) name: u32,
     pub(super) start: i64,
-    /// End of the event. The end of a short event can be before its start, because starts are rounded up and ends are
-    /// rounded down.
+    /// End of the event, in us. The end of a short event can be before its start, because starts are rounded up and
+    /// ends are rounded down.
     pub(super) end: i64,
-    /// Index of the process and thread, for [`HtaEvents::track`].
+    /// Index of the event's process and thread, for [`HtaEvents::track`].
     pub(super) track: u32,
     pub(super) device: Option<u32>,
     pub(super) stream: Option<u32>,
@@ -63,7 +63,8 @@ pub struct HtaEvents {
     name_numbers: HashMap<Vec<u8>, u32>,
     tracks: Vec<(TrackId, TrackId)>,
     track_numbers: HashMap<(TrackId, TrackId), u32>,
-    /// Number of elements of `traceEvents` that were read so far. This number stays 0 for formats other than JSON.
+    /// Number of elements of `traceEvents` that were read so far. The number of elements stays 0 for formats other than
+    /// JSON.
     elements: u64,
     /// Whether the current element of `traceEvents` became a row.
     has_row: bool,
@@ -107,7 +108,7 @@ impl HtaEvents {
         number
     }
 
-    /// Adds a row for a trace event. `times` are in ns.
+    /// Adds a row for a trace event. The times in `times` are in ns.
     fn add(
         &mut self,
         kind: EventKind,
@@ -134,8 +135,8 @@ impl HtaEvents {
         self.rows.last_mut().expect("the row was pushed")
     }
 
-    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA uses such slices
-    /// because it finds windows by the names of all events.
+    /// Adds a slice of a category that the importer does not read, for example a range on a GPU. HTA uses slices of all
+    /// categories, because it finds windows by the names of all events.
     fn add_unknown(&mut self, text: &[u8]) -> Option<()> {
         let document = Document::from_bytes(text);
         let event = document.root().ok()?;
@@ -219,8 +220,8 @@ impl Sink for HtaEvents {
     }
 }
 
-/// Returns the stream that an operator has as an argument. Operators of Triton have this argument. Therefore HTA treats
-/// operators of Triton as GPU work without a launch, and omits them.
+/// Returns the stream that an operator has as an argument. Operators of Triton have a stream as an argument. Therefore
+/// HTA treats operators of Triton as GPU work without a launch, and omits them.
 fn stream_of(text: &[u8]) -> Option<u32> {
     const KEY: &[u8] = b"\"stream\"";
     if !text.windows(KEY.len()).any(|window| window == KEY) {
@@ -248,8 +249,8 @@ mod tests {
         assert_eq!(whole_micros(5_000, 9_000), (5, 9));
         assert_eq!(whole_micros(5_001, 8_999), (6, 8));
         assert_eq!(whole_micros(-1_500, 500), (-1, 0));
-        // A floating-point number of microseconds since 1970 has a precision of 0.25 us. So a fraction of 0.1 us is
-        // lost, and 0.2 us becomes 0.25 us.
+        // A floating-point number of microseconds since 1970 has a precision of 0.25 us. Because of this precision, a
+        // fraction of 0.1 us is lost, and 0.2 us becomes 0.25 us.
         assert_eq!(
             whole_micros(1_700_000_000_000_000_100, 1_700_000_000_000_003_300).0,
             1_700_000_000_000_000

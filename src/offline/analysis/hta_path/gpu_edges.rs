@@ -1,6 +1,6 @@
-//! Adds the edges for GPU work. One edge represents the duration of an operation. Another edge leads to the operation
-//! from its launch or from the previous operation on the stream. Further edges lead to the calls that wait for the
-//! operation.
+//! Adds the edges for GPU work. For each operation, one edge represents the operation's duration. Another edge leads to
+//! the operation from its launch or from the previous operation on the stream. Further edges lead from an operation to
+//! the calls that wait for it.
 
 use std::collections::HashMap;
 
@@ -10,8 +10,8 @@ use super::queue::{launches, queue_lengths};
 use super::sync_edges::EventWaits;
 use super::window::Selection;
 
-/// Gap in us between two operations of a stream. If the gap is at least this long, HTA adds no edge between the two
-/// operations.
+/// Minimum long gap between two operations of a stream, in us. If a gap is at least this long, HTA adds no edge between
+/// the two operations.
 pub(super) const LONG_GAP_US: i64 = 1_500;
 
 /// GPU work that no edge connects to earlier events.
@@ -19,7 +19,7 @@ pub(super) const LONG_GAP_US: i64 = 1_500;
 pub struct Unconnected {
     /// Gaps of at least 1,500 us between operations without an edge, as (number of gaps, total duration in us).
     pub long_gaps: (u64, i64),
-    /// Number of operations to which no edge leads, so no path can contain earlier events and these operations.
+    /// Number of operations to which no edge leads. A path cannot contain such an operation after earlier events.
     pub ops: u64,
 }
 
@@ -143,8 +143,8 @@ impl GpuWalk<'_> {
         }
     }
 
-    /// Adds an edge to an operation from its launch call if the stream was empty at the launch. Otherwise adds an edge
-    /// from the previous operation of the stream. Returns whether an edge was added.
+    /// Adds an edge to an operation from its launch call if the stream was empty at the launch. If the stream was not
+    /// empty, adds an edge from the previous operation of the stream. The result states whether an edge was added.
     fn connect_work(&mut self, at: u32, start: u32, last: Option<u32>, source: Option<u32>) -> bool {
         let call = self.selection.partner(at);
         let begin = call.map(|call| self.events.rows[call as usize].start);

@@ -9,13 +9,13 @@ use std::collections::HashMap;
 pub enum EdgeType {
     /// Duration of an operator, a call or GPU work.
     Operator,
-    /// Order of operators on a thread, or of calls that exclude each other. The weight of such an edge is 0.
+    /// Order of operators on a thread, or of calls that exclude each other. Edges for such an order have weight 0.
     Dependency,
     /// Time from the start of a launch call to the start of its GPU work.
     LaunchDelay,
     /// Time from the end of an operation to the start of the next operation of the stream.
     KernelDelay,
-    /// A wait for GPU work. The weight of such an edge is 0.
+    /// A wait for GPU work. Edges for waits have weight 0.
     Sync,
 }
 
@@ -46,7 +46,7 @@ pub enum HtaRule {
     BlockingExit,
     /// An operation is not connected to the previous operation of its stream if the gap is at least 1,500 us.
     LongGap,
-    /// The launch delay begins at the start of the call, so it includes the duration of the call.
+    /// An edge for a launch delay begins at the start of the launch call, so it includes the duration of the call.
     CallStart,
 }
 
@@ -54,7 +54,7 @@ impl HtaRule {
     /// All HTA rules.
     pub const ALL: [Self; 4] = [Self::CpuGap, Self::BlockingExit, Self::LongGap, Self::CallStart];
 
-    /// Returns the name of the rule.
+    /// Returns the name of the HTA rule.
     pub fn word(self) -> &'static str {
         match self {
             Self::CpuGap => "cpu_gap",
@@ -89,8 +89,8 @@ pub(super) struct Edge {
 }
 
 impl Edge {
-    /// Returns the weight with which the edge counts in the length of a path. For this length, HTA replaces negative
-    /// weights by 0.
+    /// Returns the weight with which the edge counts in the length of a path. In the length of a path, HTA replaces
+    /// negative weights by 0.
     pub(super) fn length(&self) -> i64 {
         self.weight.max(0)
     }
@@ -106,7 +106,7 @@ pub(super) struct Graph {
     by_nodes: HashMap<(u32, u32), u32>,
     /// Nodes that have edges, in the order in which their first edges were added.
     pub(super) order: Vec<u32>,
-    /// For each node, the edges that begin at it. The next field contains the edges that end at each node.
+    /// For each node, the edges that begin at it. The field after `leaving` contains the edges that end at each node.
     pub(super) leaving: Vec<Vec<u32>>,
     pub(super) entering: Vec<Vec<u32>>,
 }
@@ -132,8 +132,8 @@ impl Graph {
         self.nodes[node as usize].time
     }
 
-    /// Adds an edge whose weight is the time between its nodes. The weight is 0 for [`EdgeType::Dependency`], for
-    /// [`EdgeType::Sync`] and for [`HtaRule::BlockingExit`].
+    /// Adds an edge whose weight is the time between its nodes. The weight of the edge is 0 for
+    /// [`EdgeType::Dependency`], for [`EdgeType::Sync`] and for [`HtaRule::BlockingExit`].
     pub(super) fn connect(&mut self, from: u32, to: u32, kind: EdgeType, rule: Option<HtaRule>) {
         let is_free =
             matches!(kind, EdgeType::Dependency | EdgeType::Sync) || rule == Some(HtaRule::BlockingExit);
@@ -156,7 +156,8 @@ impl Graph {
             if is_new(&self.leaving) && is_new(&self.entering) {
                 self.order.push(node);
             }
-            // The edge is added to its nodes only after this check, so that a new node is not listed twice.
+            // The edge is added to its nodes only after the check for new nodes, so that a new node is not listed
+            // twice.
             if node == edge.from {
                 self.leaving[node as usize].push(at);
             } else {

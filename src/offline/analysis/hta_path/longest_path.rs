@@ -16,7 +16,7 @@ pub(super) struct Path {
 /// Returns a node of a cycle if the graph has a cycle.
 pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     let order = sorted_nodes(graph)?;
-    // For each node, the length of the longest path that ends there, and the last edge of this path.
+    // For each node, the length of the longest path that ends at this node, and the last edge of this path.
     let mut best: Vec<(i64, Option<u32>)> = vec![(0, None); graph.nodes.len()];
     for &node in &order {
         let mut longest: Option<(i64, Option<u32>)> = None;
@@ -47,8 +47,8 @@ pub(super) fn longest_path(graph: &Graph) -> Result<Path, u32> {
     Ok(path)
 }
 
-/// Sorts the nodes so that every edge leads to a later node. First come the nodes to which no edge leads. They are
-/// followed by the nodes to which only edges from sorted nodes lead.
+/// Sorts the nodes so that every edge leads to a later node. The nodes to which no edge leads come first. Next come the
+/// nodes to which only edges from already sorted nodes lead.
 fn sorted_nodes(graph: &Graph) -> Result<Vec<u32>, u32> {
     let mut missing: Vec<usize> = graph.entering.iter().map(Vec::len).collect();
     let mut sorted: Vec<u32> =

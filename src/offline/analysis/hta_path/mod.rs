@@ -36,7 +36,7 @@ use window::{Selection, select};
 /// Settings of [`hta_path`].
 #[derive(Clone, Debug)]
 pub struct HtaPathOptions {
-    /// Substring of the names of the events that define the window. If this string is empty, the window is the whole
+    /// Substring of the names of the events that define the window. If the annotation is empty, the window is the whole
     /// trace.
     pub annotation: String,
     /// First and last instance of the annotation that the window contains, counted from 0 in file order.

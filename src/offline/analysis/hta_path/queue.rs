@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use super::events::{EventKind, HtaEvents};
 use super::window::Selection;
 
-/// Names of the launch calls whose operations enter the queue. The same calls are used to match CUDA events to
+/// Names of the launch calls whose operations enter the queue. The same launch calls are used to match CUDA events to
 /// operations.
 const LAUNCH_CALLS: [&str; 12] = [
     "cudaLaunchKernel",

@@ -15,8 +15,8 @@ pub(super) struct EventWaits {
     waiting: HashMap<u32, u32>,
 }
 
-/// Launches for each pair of a key `K` and a stream. Each launch is given as (start of the call, launched operation),
-/// and the launches are sorted by time.
+/// Launches for each pair of a key `K` and a stream. A launch is given as (start of the call, launched operation). The
+/// launches are sorted by time.
 type LaunchesBy<K> = HashMap<(K, Option<u32>), Vec<(i64, u32)>>;
 
 impl EventWaits {
@@ -36,12 +36,12 @@ impl EventWaits {
         Self { recorded, waiting: find_waiting(events, selection, &by_thread) }
     }
 
-    /// Returns the operation for which a wait waits.
+    /// Returns the operation for which a wait for a CUDA event waits.
     pub(super) fn source(&self, wait: &EventRow) -> Option<u32> {
         self.recorded.get(&wait.record_correlation?).copied()
     }
 
-    /// Returns the operation that has to wait because of this call.
+    /// Returns the operation that has to wait because of a `cudaStreamWaitEvent` call.
     pub(super) fn target(&self, call: u32) -> Option<u32> {
         self.waiting.get(&call).copied()
     }

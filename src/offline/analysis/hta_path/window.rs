@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use super::events::{EventKind, EventRow, HtaEvents};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Rows that HTA uses, both in the whole trace and in the window. Rows are given as indexes in [`HtaEvents::rows`], in
-/// file order.
+/// Rows that HTA uses, both in the whole trace and in the window. The rows are given as indexes in [`HtaEvents::rows`],
+/// in file order.
 #[derive(Debug, Default)]
 pub(super) struct Selection {
     /// Rows of the whole trace that HTA uses.
@@ -22,14 +22,15 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// Returns the row of the call that issued GPU work or a wait. For a call, returns the row of its GPU work or wait.
-    /// If several events share a correlation id, HTA keeps the last call and the last GPU operation or wait.
+    /// Returns the row of the call that issued GPU work or a wait. If the row is a call, returns the row of its GPU
+    /// work or wait. If several events share a correlation id, HTA keeps the last call and the last GPU operation or
+    /// wait.
     pub(super) fn partner(&self, row: u32) -> Option<u32> {
         self.partners.get(&row).copied()
     }
 }
 
-/// Whether HTA looks for the call that issued this event.
+/// Whether HTA looks for the call that issued this trace event.
 fn is_launched(events: &HtaEvents, row: &EventRow) -> bool {
     let is_wait_of_host = || matches!(events.name(row.name), "Event Sync" | "Context Sync");
     row.correlation.is_some() && row.stream.is_some() || row.kind == EventKind::Sync && is_wait_of_host()

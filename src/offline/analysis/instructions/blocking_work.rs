@@ -2,9 +2,9 @@
 //! shows to which contexts the wait cannot belong.
 //!
 //! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
-//! its CUDA context. Work that is submitted to these blocking streams after the wait waits for the default stream. So
-//! if later work began before earlier work ended, the default stream of this context did not wait for an event between
-//! these two submissions.
+//! its CUDA context. Work that is submitted to the blocking streams after the default stream's wait also waits for the
+//! default stream. So if later work on blocking streams began before earlier work ended, the default stream of their
+//! context did not wait for an event between these two submissions.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -35,8 +35,8 @@ struct ContextWork {
 }
 
 impl BlockingWork {
-    /// Collects the work on blocking streams. `blocking` states which streams are blocking. Work on a stream is omitted
-    /// if `blocking` does not contain the stream.
+    /// Collects the work on blocking streams from the rows of a run. `blocking` states which streams are blocking. Work
+    /// on a stream is omitted if `blocking` does not contain the stream.
     pub(super) fn new(
         rows: &JoinedRows,
         blocking: &IdMap<(GpuContextId, StreamId), bool>,

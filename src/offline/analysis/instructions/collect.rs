@@ -6,8 +6,8 @@ use gpuflame_explain::join::{Launched, Origin, Sink};
 use gpuflame_model::record::{Activity, CorrelationId, GpuContextId, IdMap, Row, StreamId};
 use gpuflame_traces::import::LinkReport;
 
-/// CUPTI's codes for the kinds of streams. The kinds are: created without a flag, created with `cudaStreamNonBlocking`,
-/// and default stream of a CUDA context.
+/// CUPTI's codes for the kinds of streams. The three kinds of streams are: created without a flag, created with
+/// `cudaStreamNonBlocking`, and default stream of a CUDA context.
 const STREAM_DEFAULT: u32 = 1;
 const STREAM_NON_BLOCKING: u32 = 2;
 const STREAM_NULL: u32 = 3;
@@ -16,8 +16,8 @@ const STREAM_NULL: u32 = 3;
 #[derive(Clone, Debug, Default)]
 pub struct InstructionRows {
     pub(super) joined: JoinedRows,
-    /// Earliest start and latest end of the GPU work that was launched outside all windows. Such work is not listed as
-    /// instructions.
+    /// Earliest start and latest end of the GPU work that was launched outside all windows. GPU work launched outside
+    /// all windows is not listed as instructions.
     pub(super) outside: Option<(u64, u64)>,
     pub(super) graph_rows: GraphRows,
     /// Whether a stream and the default stream of its CUDA context wait for each other.

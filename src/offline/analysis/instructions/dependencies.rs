@@ -23,7 +23,7 @@ use super::topology::GraphRows;
 pub struct After {
     /// Index of the instruction that has to be done first.
     pub number: u32,
-    /// Reason why this instruction has to be done first.
+    /// Reason why the other instruction has to be done first.
     pub reason: AfterReason,
 }
 
@@ -31,12 +31,12 @@ pub struct After {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum AfterReason {
     /// The instruction that has to be done first is the previous instruction of the stream. If the host waits for a
-    /// stream, it is the last instruction of the stream.
+    /// stream, the last instruction of the stream has to be done first.
     Stream,
     /// The instruction that has to be done first is the record of the CUDA event that is waited for.
     Event,
-    /// The host waits for a whole CUDA context. The instruction that has to be done first is the last instruction of a
-    /// stream in this context.
+    /// The host waits for a whole CUDA context. The last instruction of each stream in the context has to be done
+    /// first.
     Context,
     /// The instruction that has to be done first is the launch of the graph that contains the node.
     Graph,
@@ -104,11 +104,11 @@ pub(super) struct Finder<'a> {
     last: IdMap<StreamKey, u32>,
     contexts: IdMap<GpuContextId, ContextStreams>,
     records: IdMap<SyncId, u32>,
-    /// Last record of each CUDA event, used for data in which event records have no ids. `None` if several CUDA
-    /// contexts use the event's id.
+    /// Last record of each CUDA event, used for data in which event records have no ids. The record is `None` if
+    /// several CUDA contexts use the event's id.
     last_records: IdMap<EventId, Option<LastRecord>>,
-    /// Whether any wait names the event record for which it waits. False if the instructions are not in the order of
-    /// the run.
+    /// Whether any wait names the event record for which it waits. The flag is false if the instructions are not in the
+    /// order of the run.
     names_records: bool,
     ignores_records: bool,
     nodes: NodeEdges<'a>,

@@ -110,7 +110,7 @@ pub struct IssuingCall {
 pub enum InstructionDetail<'a> {
     /// GPU work that was recorded in a row.
     Work {
-        /// Row of the GPU work.
+        /// Row about the GPU work.
         activity: Activity,
         /// Index of the graph launch, if the work is a graph node and the graph's launch is known.
         launch: Option<u32>,
@@ -119,7 +119,7 @@ pub enum InstructionDetail<'a> {
     },
     /// A stream or a graph node called a function on the host.
     HostFunction {
-        /// The row about the call of the function.
+        /// The row about the call of the host function.
         run: &'a HostNode,
         /// Index of the graph launch, if a graph node called the function.
         launch: Option<u32>,
@@ -128,7 +128,7 @@ pub enum InstructionDetail<'a> {
     Graph {
         /// Id of the graph, or `None` if the data does not contain it.
         graph: Option<GraphId>,
-        /// Number of nodes that ran, or `None` if no node was recorded.
+        /// Number of the graph's nodes that ran, or `None` if no node was recorded.
         nodes: Option<u32>,
         /// Streams on which the nodes ran.
         streams: Option<&'a BTreeSet<StreamKey>>,
@@ -146,7 +146,7 @@ pub enum InstructionDetail<'a> {
         waits_for: Option<SyncKind>,
         /// Id of the CUDA event, as recorded by the tracer.
         event: Option<EventId>,
-        /// Return code of the call. The code 0 means that the awaited work was done.
+        /// Return code of the call. The return code 0 means that the awaited work was done.
         result: u32,
     },
 }
@@ -170,8 +170,8 @@ pub struct Instruction<'a> {
     pub stream: Option<StreamId>,
     /// Start and end of the GPU work, if they are known.
     pub ran: Option<(Nanos, Nanos)>,
-    /// Whether the kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
-    /// `None` if this is not recorded.
+    /// Whether the kernel may begin before the previous kernel on its stream ends (programmatic dependent launch). The
+    /// value is `None` if it is not recorded whether the launch is programmatic.
     pub programmatic: Option<bool>,
     /// Fields that depend on the kind of the instruction.
     pub detail: InstructionDetail<'a>,
@@ -182,16 +182,17 @@ pub struct Instruction<'a> {
 /// Order in which instructions are listed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InstructionOrder {
-    /// Instructions are sorted by the time of the host's call.
+    /// Instructions are sorted by the time of the host call.
     #[default]
     Issue,
     /// Instructions are sorted by the start of the GPU work. Instructions without GPU work are sorted by the time of
-    /// the host's call.
+    /// the host call.
     Start,
 }
 
 impl Instruction<'_> {
-    /// Whether the instruction uses the GPU `device` and the stream `stream`. `None` matches any GPU or any stream.
+    /// Whether the instruction uses the GPU `device` and the stream `stream`. The value `None` matches any GPU or any
+    /// stream.
     pub fn uses(&self, device: Option<u32>, stream: Option<u32>) -> bool {
         if let InstructionDetail::Graph { streams: Some(streams), .. } = self.detail {
             return streams.iter().any(|key| {
@@ -212,7 +213,7 @@ impl Instruction<'_> {
     }
 }
 
-/// All instructions of a run.
+/// List of all instructions of a run.
 #[derive(Debug)]
 pub struct InstructionList {
     rows: JoinedRows,
@@ -326,14 +327,15 @@ impl InstructionList {
         self.sources.is_empty()
     }
 
-    /// Whether all nodes for which this graph node waits are known. The known nodes are among its dependencies.
+    /// Whether all nodes for which this graph node waits are known. The nodes that are known are among the node's
+    /// dependencies.
     pub fn knows_edges(&self, number: u32) -> bool {
         self.known_nodes.contains_key(&number)
     }
 
     /// Finds the dependencies that the instructions would have if they were issued in another order. `order` contains
-    /// the indexes of the instructions in this order. Each wait for a CUDA event then waits for the last record of this
-    /// event before the wait. `thread_of` returns the thread of a launch context.
+    /// the indexes of the instructions in the other order. Each wait for a CUDA event then waits for the last record of
+    /// this event before the wait. `thread_of` returns the thread of a launch context.
     pub(super) fn dependencies_in(
         &self,
         order: &[u32],
@@ -369,8 +371,8 @@ impl InstructionList {
         self.places.unclear_waits
     }
 
-    /// Whether a stream and the default stream of its CUDA context wait for each other. Returns `None` if this is not
-    /// recorded.
+    /// Whether a stream and the default stream of its CUDA context wait for each other. Returns `None` if the kind of
+    /// the stream is not recorded.
     pub fn is_blocking(&self, context: GpuContextId, stream: StreamId) -> Option<bool> {
         self.blocking.get(&(context, stream)).copied()
     }

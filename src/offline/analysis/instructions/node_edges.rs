@@ -15,13 +15,13 @@ pub(super) struct NodeEdges<'a> {
     numbers: IdMap<(u32, GraphNodeId), u32>,
     /// Graph launch that contains each node whose edges are all known, keyed by the node's instruction index.
     known: IdMap<u32, u32>,
-    /// Graph launches in which a node began before a node for which it has to wait. The edges of such a launch may be
-    /// wrong.
+    /// Graph launches in which a node began before a node for which it has to wait. The edges of a launch in which
+    /// nodes began too early may be wrong.
     contradicted: BTreeSet<u32>,
 }
 
 impl<'a> NodeEdges<'a> {
-    /// Creates a finder for the edges of the graph nodes in `sources`. The sources must be in the order of the
+    /// Creates a finder for the edges of the graph nodes in `sources`. `sources` must be in the order of the
     /// instructions.
     pub(super) fn new(rows: &JoinedRows, graph_rows: &'a GraphRows, sources: &[Source]) -> Self {
         let GraphRows { topology, host_nodes } = graph_rows;
@@ -35,7 +35,7 @@ impl<'a> NodeEdges<'a> {
         Self { topology, numbers: numbers.collect(), known: IdMap::default(), contradicted: BTreeSet::new() }
     }
 
-    /// Calls `each` with the instruction index of each node for which this node waits.
+    /// Calls `each` with the instruction index of each graph node for which this node waits.
     pub(super) fn find(
         &mut self,
         number: u32,
@@ -67,7 +67,7 @@ impl<'a> NodeEdges<'a> {
         }
     }
 
-    /// Returns the instruction indexes of the nodes whose edges are all known.
+    /// Returns the instruction indexes of the graph nodes whose edges are all known.
     pub(super) fn finish(self) -> IdMap<u32, ()> {
         let known = self.known.into_iter().filter(|(_, launch)| !self.contradicted.contains(launch));
         known.map(|(number, _)| (number, ())).collect()

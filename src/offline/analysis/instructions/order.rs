@@ -1,9 +1,10 @@
 //! Orders instructions by the times of the host calls that issued them.
 //!
 //! A call takes effect at some time between its start and its end. Usually the start of the call is used as the time of
-//! the instruction, with one exception. During the call, another thread may begin a second call on the same stream, and
-//! the work of the second call may run first. In this case, the first call took effect after the second call. GPU work
-//! without a known launch is assumed to be issued before the first call whose work ran later on the same stream.
+//! the instruction, with one exception. During a call, another thread may begin a second call on the same stream, and
+//! the work of the second call may run first. A first call whose work runs later than the work of the second call took
+//! effect after the second call. GPU work without a known launch is assumed to be issued before the first call whose
+//! work ran later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ use super::super::states::StreamKey;
 /// Row or rows from which an instruction is created, given by their positions in the joined rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Source {
-    /// Launch of a graph whose nodes are known. The value is the launch's position in the list of graph launches.
+    /// Launch of a graph whose nodes are known. The value is the position of the launch in the list of graph launches.
     Graph(u32),
     /// An activity. If the activity is a graph node, the second value is the graph launch that contains it.
     Work(u32, Option<u32>),
@@ -33,7 +34,7 @@ pub(super) enum Source {
     Record(u32),
     /// A call that waited or used a CUDA event, and the row about its wait if there is one.
     Host(u32, Option<u32>),
-    /// A wait row whose call is not recorded.
+    /// A row about a wait whose call is not recorded.
     Sync(u32),
 }
 
@@ -42,19 +43,21 @@ pub(super) enum Source {
 pub(super) struct Item {
     /// Time in ns at which the instruction was issued.
     pub(super) key: u64,
-    /// Whether the call that issued the instruction is known. At equal times, work without a known call comes first.
+    /// Whether the call that issued the instruction is known. At equal times, work without a known call sorts before
+    /// other instructions.
     pub(super) is_called: bool,
     /// Sort key for instructions with equal `key`: the correlation id in the file, or the start of the work if the call
     /// is unknown.
     pub(super) second: u64,
     pub(super) start: u64,
-    /// End of a graph node. With this key, a node of zero duration sorts before nodes that begin when it ends.
+    /// End of a graph node. As a sort key, the end makes a node of zero duration sort before nodes that begin when it
+    /// ends.
     end: u64,
     pub(super) source: Source,
 }
 
 impl Item {
-    /// Returns the key that sorts instructions in issue order. A graph launch comes before its nodes.
+    /// Returns the key that sorts instructions in issue order. In issue order, a graph launch comes before its nodes.
     pub(super) fn sort_key(&self) -> impl Ord + use<> {
         let is_launch = matches!(self.source, Source::Graph(_));
         (self.key, self.is_called, self.second, !is_launch, (self.start, self.end), self.source)
@@ -343,7 +346,7 @@ impl Placing<'_> {
 }
 
 /// Kind of a C library call that waits for other threads. If calls of zero duration have the same time, they take
-/// effect in the order of these kinds.
+/// effect in the order of their kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ThreadWait {
     /// A thread waits at a barrier. All threads continue when the last thread has arrived.
@@ -375,8 +378,8 @@ impl ThreadWait {
 struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
 
 impl LatestOfStream {
-    /// Returns the sort key for the next work on a stream. If possible, the key is larger than the keys of all work
-    /// that ran earlier on the stream.
+    /// Returns the sort key for the next work on a stream. If possible, the sort key is larger than the keys of all
+    /// work that ran earlier on the stream.
     fn place(&mut self, stream: StreamKey, id: CorrelationId, launched: Launched) -> u64 {
         let (begin, end) = (launched.time.0, launched.time.0.saturating_add(launched.duration.into()));
         let latest = self.0.get(&stream).filter(|(_, other)| *other != id);

@@ -20,21 +20,22 @@ const DEFAULT_STREAM: StreamId = StreamId(7);
 struct Wait {
     id: CorrelationId,
     stream: StreamId,
-    /// Start and end of the call.
+    /// Start and end of the call that made the stream wait.
     call: (u64, u64),
 }
 
-/// CUDA contexts and streams of a run. Used for rows that contain a stream without its device.
+/// CUDA contexts and streams of a run. The contexts and streams are used for rows that contain a stream without its
+/// device.
 #[derive(Debug, Default)]
 pub(super) struct Places {
-    /// Device of each CUDA context in which work ran. `None` if work in the context ran on several devices, which
-    /// happens if the data does not distinguish contexts.
+    /// Device of each CUDA context in which work ran. The device is `None` if work in the context ran on several
+    /// devices, which happens if the data does not distinguish contexts.
     devices: IdMap<GpuContextId, Option<DeviceId>>,
     streams: IdMap<(GpuContextId, StreamId), ()>,
-    /// CUDA context of each stream id. `None` if the id occurs in several contexts.
+    /// CUDA context of each stream id. The context is `None` if the stream id occurs in several contexts.
     contexts: IdMap<StreamId, Option<GpuContextId>>,
     /// CUDA context of each wait on a stream whose id occurs in several contexts, keyed by the wait's correlation id.
-    /// `None` if the context is ambiguous.
+    /// The context is `None` if it is ambiguous.
     of_waits: IdMap<CorrelationId, Option<GpuContextId>>,
     /// Number of waits whose CUDA context is ambiguous.
     pub(super) unclear_waits: u64,
@@ -70,10 +71,10 @@ impl Places {
     }
 
     /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
-    /// The row of such a wait may contain the context of the CUDA event instead. A thread works in one context until it
-    /// changes its device. So the wait is in the context of the work that the same thread submitted before and after
-    /// the wait. If these two contexts differ, or if other work rules out this context, the wait is in the only context
-    /// that is not ruled out. If several contexts are possible, the wait is ambiguous.
+    /// The row of a wait may contain the context of the CUDA event instead of the stream's context. A thread works in
+    /// one context until it changes its device. So a wait is in the context of the work that the same thread submitted
+    /// before and after it. If the contexts before and after the wait differ, or if other work rules out the context,
+    /// the wait is in the only context that is not ruled out. If several contexts are possible, the wait is ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),
@@ -159,8 +160,8 @@ impl Places {
     }
 
     /// Returns the CUDA context of the stream that waits, or `None` if it is ambiguous. The row may contain the context
-    /// of the CUDA event instead, and the event may have been recorded on another GPU. In this case, the context is
-    /// known only if the stream's id occurs in a single context.
+    /// of the CUDA event instead, and the event may have been recorded on another GPU. If the row contains the event's
+    /// context, the stream's context is known only if the stream's id occurs in a single context.
     pub(super) fn context_of_wait(&self, sync: &SyncRecord, stream: StreamId) -> Option<GpuContextId> {
         let context = self.of_waits.get(&sync.correlation).copied().unwrap_or(Some(sync.context))?;
         match self.streams.contains_key(&(context, stream)) {

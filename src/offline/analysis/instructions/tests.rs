@@ -1,4 +1,4 @@
-//! Small runs whose instructions and dependencies can be checked by hand.
+//! Tests with small runs whose instructions and dependencies can be checked by hand.
 
 use super::*;
 use gpuflame_explain::join::Sink;
@@ -137,7 +137,8 @@ fn without_numbers_of_records_the_last_record_of_the_event_counts() {
     }
     let after = listed(rows).into_iter().map(|(_, id, after)| (id, after)).collect::<Vec<_>>();
     // The record with id 9 has no call and therefore no known time. This event record belongs to another CUDA context,
-    // whose CUDA events may have the same ids. The record is listed last, so the wait with id 7 does not find it.
+    // whose CUDA events may have the same ids. The record with id 9 is listed last, so the wait with id 7 does not find
+    // it.
     let expected = [
         (1, vec![]),
         (3, vec![(0, "stream")]),
@@ -311,7 +312,7 @@ fn a_host_function_of_a_graph_is_an_instruction_of_its_launch_and_stream() {
         .iter()
         .for_each(|row| rows.host(row));
     rows.activity(&graph_kernel(1, 1, 100, 110), call(10, 20));
-    // This graph launch ran only a host function. A kernel follows the launch.
+    // This graph launch ran only a host function. A kernel follows the graph launch.
     let launched = Launched { time: Nanos(30), duration: 5, context: NONE };
     rows.pending(CorrelationId(2), launched);
     rows.activity(&testing::kernel(3, 350, 360), call(40, 45));

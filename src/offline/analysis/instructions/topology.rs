@@ -1,4 +1,4 @@
-//! Stores the edges between graph nodes, as far as the rows contain them.
+//! Stores the edges between graph nodes that the rows contain.
 //!
 //! A trace lists the edges of the graphs that were launched. A recording lists each edge of a graph when the edge is
 //! created, and lists the nodes that were copied. A copy of a graph, for example an instantiation, has the edges that
@@ -9,7 +9,7 @@ use gpuflame_model::record::{GraphEdge, GraphId, GraphNodeId, HostNode, IdMap, R
 /// Rows about graphs that do not need to be joined with other rows.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphRows {
-    /// Edges of the graphs.
+    /// Edges between the nodes of all graphs.
     pub(super) topology: GraphTopology,
     /// Host functions that graph nodes ran.
     pub(super) host_nodes: Vec<HostNode>,
@@ -23,7 +23,7 @@ impl GraphRows {
         }
     }
 
-    /// Sorts the host functions by time. Call this function once, after the last row.
+    /// Sorts the host functions by time. Call this function once, after the last row was added.
     pub(super) fn sort(&mut self) {
         self.host_nodes.sort_unstable_by_key(|run| (run.start, run.end, run.correlation.0, run.node));
     }
@@ -32,16 +32,17 @@ impl GraphRows {
 /// Edges between the nodes of graphs, including edges of copied graphs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct GraphTopology {
-    /// Predecessors of each node. A node is listed if it has predecessors, or if the rows state that it was created or
-    /// copied.
+    /// Predecessors of each graph node. A node is listed if it has predecessors, or if the rows state that it was
+    /// created or copied.
     nodes: IdMap<NodeKey, Predecessors>,
     /// Graphs for which at least one edge is known.
     graphs: IdMap<GraphId, ()>,
-    /// Graph that contains each node that was created or copied. The ids of such nodes are unique in the file.
+    /// Graph that contains each node that was created or copied. The ids of created and copied nodes are unique in the
+    /// file.
     graph_of: IdMap<GraphNodeId, GraphId>,
-    /// Graphs that contain created nodes, not only copied nodes. Copied nodes in such a graph belong to child graphs.
-    /// The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows this
-    /// dependency.
+    /// Graphs that contain created nodes, not only copied nodes. Copied nodes in a graph with created nodes belong to
+    /// child graphs. The first nodes of a child graph wait for the predecessors of their parent node, but no edge shows
+    /// this dependency.
     created_in: IdMap<GraphId, ()>,
     /// Copy of each copied node, keyed by the graph that contains the copy and by the original node.
     copies: IdMap<NodeKey, GraphNodeId>,

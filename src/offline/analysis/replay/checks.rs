@@ -26,7 +26,7 @@ pub struct ReplayCheck {
 }
 
 impl ReplayCheck {
-    /// Whether all checks pass.
+    /// Whether all checks of the replay pass.
     pub fn holds(&self) -> bool {
         self.different == 0 && self.any_order && self.overlaps == 0 && self.adds_up
     }
@@ -49,8 +49,8 @@ impl Replay<'_> {
         }
     }
 
-    /// Returns the times from a replay that visits the moments in another topological order. Of all moments that can
-    /// come next, the moment with the highest position is visited.
+    /// Returns the times from a replay that visits the moments in another topological order. The other order always
+    /// continues with the possible moment that has the highest position.
     fn in_other_order(&self) -> Vec<u64> {
         let graph = self.graph();
         let mut by_from: Vec<Edge> = self.edges().iter().collect();
@@ -76,7 +76,7 @@ impl Replay<'_> {
         times
     }
 
-    /// Returns the operations on each stream in issue order. Each operation is given as (whether it may overlap the
+    /// Returns the operations on each stream in issue order. An operation is given as (whether it may overlap the
     /// previous operation, start, end).
     fn streams(&self, schedule: &Schedule) -> BTreeMap<StreamKey, Vec<(bool, u64, u64)>> {
         let programmatic: HashSet<u32> = self

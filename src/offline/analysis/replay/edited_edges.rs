@@ -7,9 +7,9 @@ use super::{Edit, Replay};
 /// Edges of an edited run, sorted by `to`.
 #[derive(Debug)]
 pub(super) enum EditedEdges {
-    /// The edges of the recorded run, but with these lags instead of the recorded lags.
+    /// The edges of the recorded run with changed lags, one lag per edge.
     Lags(Vec<u64>),
-    /// Edges that differ from the edges of the recorded run.
+    /// A list of edges that differ from the edges of the recorded run.
     Own(Vec<Edge>),
 }
 

@@ -1,4 +1,4 @@
-//! Edits of a run: changes to GPU work, calls and streams.
+//! Defines the edits of a run, which are changes to GPU work, calls and streams.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -9,10 +9,10 @@ use super::edited_edges::LagsMut;
 use super::{Replay, is_wait};
 use gpuflame_model::record::{IdMap, ThreadId};
 
-/// Maximum duration in ns of host code between two launches that one graph replaces. It is also the maximum duration of
-/// each replaced launch call. A launch from Python takes up to a few hundred microseconds. If the duration is longer,
-/// the program also does work that a graph does not save, for example loading data or modules. The findings about lost
-/// time call such a duration a pause.
+/// Maximum duration in ns of host code between two launches that one graph replaces. The same maximum applies to the
+/// duration of each replaced launch call. A launch from Python takes up to a few hundred microseconds. If host code
+/// takes longer between launches, the program also does work that a graph does not save, for example loading data or
+/// modules. The findings about lost time call a longer duration between launches a pause.
 const MAX_CAPTURED_GAP_NS: u64 = 500_000;
 
 /// Set of selected instructions or calls, given by index.
@@ -51,7 +51,7 @@ pub enum Edit {
         /// Selected instructions.
         work: Selection,
     },
-    /// Each call that launches GPU work and does not wait takes this many ns.
+    /// Each call that launches GPU work and does not wait gets this duration, in ns.
     LaunchNanos(u64),
     /// Consecutive launches of a thread without a wait between them become one graph launch. A graph must not cross a
     /// bound, for example the start of a step.
@@ -65,7 +65,7 @@ pub enum Edit {
         /// Lane of each instruction, indexed by instruction. Lane 0 is the stream itself.
         lanes: Vec<u8>,
     },
-    /// Streams no longer wait for CUDA events that were recorded after selected work. They also no longer wait for
+    /// Streams no longer wait for CUDA events that were recorded after selected work. Streams also no longer wait for
     /// selected work by the rule of default streams.
     NoEvents {
         /// Selected instructions.
@@ -76,8 +76,8 @@ pub enum Edit {
         /// Selected calls.
         calls: Selection,
     },
-    /// The durations of selected calls, and of given times before calls, are multiplied by a factor. Waits are not host
-    /// time and keep their durations.
+    /// The durations of selected calls, and of given times before calls, are multiplied by a factor. Waits do not count
+    /// as host time, so they keep their durations.
     ScaleHost {
         /// Selected calls.
         calls: Selection,
@@ -247,7 +247,7 @@ impl Replay<'_> {
         edges.each(|edge| {
             let (from, to) = (self.call_of(edge.from), self.graph().moments[edge.to as usize]);
             let is_between = edge.kind == EdgeKind::Host && to.kind == MomentKind::CallBegin;
-            // If a call waits, this edge has the duration that the call would have without its wait.
+            // If a call waits, its `Call` edge has the duration that the call would have without its wait.
             let is_own =
                 edge.kind == EdgeKind::Call && from == to.call && self.unwaited.contains_key(&to.call);
             if is_between && let Some(nanos) = before.get(&to.call) {
@@ -273,9 +273,9 @@ impl Replay<'_> {
         });
     }
 
-    /// Returns groups of calls that could become one graph. A group consists of calls of a thread that launch work, or
-    /// that record or wait for an event on a stream. Between the calls of a group, there must be no other call, no wait
-    /// of the host, no bound and no long host code.
+    /// Returns groups of calls that could become one graph. A group consists of calls on one thread that launch work,
+    /// or that record or wait for a CUDA event on a stream. Between the calls of a group, there must be no other call,
+    /// no wait of the host, no bound and no long host code.
     fn capturable(&self, bounds: &[u64]) -> Vec<Vec<u32>> {
         let graph = self.graph();
         let mut issued: HashSet<u32> = self.launching_calls(None).into_keys().collect();
@@ -386,7 +386,7 @@ impl Replay<'_> {
 struct Places<'a> {
     list: &'a InstructionList,
     lanes: &'a [u8],
-    /// Moment at which each instruction is done, indexed by instruction.
+    /// For each instruction, the moment at which it is done.
     ends: Vec<u32>,
 }
 
@@ -407,7 +407,7 @@ impl<'a> Places<'a> {
         self.lanes.get(instruction as usize).copied().unwrap_or(0)
     }
 
-    /// Whether all lanes of the stream meet at this instruction.
+    /// Whether all lanes of a stream meet at this instruction.
     fn is_marker(&self, instruction: u32) -> bool {
         let kind = self.list.kind(instruction);
         matches!(kind, InstructionKind::Record | InstructionKind::Wait | InstructionKind::Synchronize)
@@ -422,7 +422,7 @@ impl<'a> Places<'a> {
         after.map(|after| after.number)
     }
 
-    /// Returns the previous instruction in the lane of an instruction.
+    /// Returns the previous instruction in the same lane of the stream.
     fn before(&self, instruction: u32) -> Option<u32> {
         let mut at = self.chain(instruction)?;
         while !self.belong(at, instruction) {

@@ -21,7 +21,7 @@ pub struct ExplainedStarts {
     pub early: u64,
     /// Number of starts without any recorded dependency.
     pub unknown: u64,
-    /// Starts more than 2 us after the computed start. For each cause, the number of such starts and their total delay
+    /// Starts more than 2 us after the computed start. For each cause, the number of late starts and their total delay
     /// in ns.
     pub late: BTreeMap<Unexplained, (u64, u64)>,
     /// Number of streams that ran GPU work.

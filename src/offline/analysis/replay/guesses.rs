@@ -1,6 +1,6 @@
 //! Finds out whether a prediction depends on kernel times that cannot be measured from any launch in the run.
 //!
-//! If the trigger or the tail of a programmatic launch is unknown, its time is between two bounds:
+//! If the trigger or the tail of a programmatic launch is unknown, the launch begins and ends between two bounds:
 //!
 //! ```text
 //! latest     it begins as long after the kernel before it as in the run, or at its end
@@ -18,11 +18,13 @@ use super::{Edit, EditedRun, Replay, Schedule, Selection};
 /// Assumption about the kernel times that cannot be measured from any launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bound {
-    /// Every launch begins and ends as late as possible.
+    /// Every programmatically launched kernel begins and ends as late as possible.
     Latest,
-    /// Every launch begins as early as possible. The launch's duration in the run includes no waiting.
+    /// Every launch begins as early as possible. The kernel's duration in the recorded run is assumed to include no
+    /// waiting.
     EarliestWithoutWait,
-    /// Every launch begins as early as possible. The launch's duration in the run includes waiting.
+    /// Every launch begins as early as possible. The kernel's duration in the recorded run is assumed to include
+    /// waiting.
     EarliestWithWait,
 }
 

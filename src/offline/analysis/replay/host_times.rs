@@ -17,7 +17,7 @@ struct Anchor {
     time: u64,
 }
 
-/// A time on the host, together with the moments around it.
+/// A time on the host, together with the moments before and after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostTime {
     time: u64,
@@ -31,8 +31,8 @@ pub struct HostTime {
 
 impl HostTime {
     /// Finds the calls before and after each time in `times`, which are in ns since 1970. If a time has a thread that
-    /// makes calls, only calls of this thread count. Otherwise the calls of all threads count. If a time has no thread
-    /// and comes after all moments, it keeps its distance from the end of the run.
+    /// makes calls, only calls of this thread count. If a time has no such thread, the calls of all threads count. If a
+    /// time has no thread and comes after all moments, it keeps its distance from the end of the run.
     pub fn find(path: &CriticalPath, times: &[(u64, Option<ThreadId>)]) -> Vec<Self> {
         let calls = path.calls();
         let mut of_thread: IdMap<ThreadId, Vec<Anchor>> =
@@ -66,11 +66,11 @@ impl HostTime {
         self.time
     }
 
-    /// Returns the time that this host time has in a schedule, in ns since 1970. Returns `None` if the run has no
+    /// Returns the replayed time of this host event in a schedule, in ns since 1970. Returns `None` if the run has no
     /// calls.
     ///
-    /// The replayed time keeps its distance from the moment before it. If the moments before and after it are closer
-    /// together than in the recorded run, this distance is reduced by the same factor.
+    /// A replayed time keeps its distance from the moment before it. If the moments before and after the time are
+    /// closer together than in the recorded run, the distance is reduced by the same factor.
     pub fn time_in(&self, schedule: &Schedule) -> Option<u64> {
         if let Some(end) = self.run_end {
             return Some(schedule.window().1.saturating_add(self.time - end));
@@ -95,8 +95,8 @@ impl HostTime {
     }
 }
 
-/// Returns the end of the other thread's call for which the call at `after` waited. Returns `None` if there is no such
-/// call, or if it ended after `time`.
+/// Returns the end of the other thread's call for which the call at `after` waited. Returns `None` if `after` waited
+/// for no call, or if that call ended after `time`.
 fn hand_off(path: &CriticalPath, after: Anchor, time: u64) -> Option<Anchor> {
     let edge = path.deciding_edge(after.moment).filter(|edge| edge.kind == EdgeKind::HandOff)?;
     let moment = edge.from as usize;

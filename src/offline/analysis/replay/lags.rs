@@ -1,6 +1,5 @@
-//! Finds the typical lags of a run. A lag is the time from a launch call to the begin of its work, between two
-//! operations of which one waits for the other, or from the end of GPU work to the return of the call that waited for
-//! the work.
+//! Finds the typical lags of a run. There are three kinds of lags: from a launch call to the begin of its work, from an
+//! operation to the operation that waits for it, and from GPU work to the return of the call that waits for it.
 
 use std::collections::BTreeMap;
 
@@ -10,12 +9,12 @@ use super::super::instructions::{InstructionKind, InstructionList};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{IdMap, Work};
 
-/// Minimum number of samples for a typical lag. A kind of lag with fewer samples uses the median lag over all samples
-/// with the same kind of edge.
+/// Minimum number of samples for a typical lag. If a kind of lag has fewer samples, its typical lag is the median over
+/// all samples with the same kind of edge.
 const MIN_SAMPLES: usize = 8;
 
-/// Moment of a launch call from which the lag of the launch is measured. The begin or the end of the call is chosen,
-/// depending on which of the two lags varies less in the run.
+/// Moment of a launch call from which the lag of the launch is measured. The lag is measured from the begin or from the
+/// end of the call, depending on which of the two lags varies less in the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LaunchAnchor {
     /// The lag is measured from the begin of the call.
@@ -32,7 +31,8 @@ type WorkKey = (Work, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct LagKey {
     kind: EdgeKind,
-    /// Kind of the submitted work and index of the API function that submits it. `None` if the edge is not a launch.
+    /// Kind of the submitted work and index of the API function that submits it. The value is `None` if the edge is not
+    /// a launch.
     submitted: Option<(Submitted, u32)>,
     /// Whether a copy began during its call although the call did not wait for it. For example, copies from pageable
     /// memory begin during their call.
@@ -49,11 +49,12 @@ const GAP: LagKey =
 pub struct LagRow {
     /// Kind of the edges with this lag.
     pub kind: EdgeKind,
-    /// API function that submits the work. `None` if the edge is not a launch.
+    /// API function that submits the work. The function is `None` if the edge is not a launch.
     pub function: Option<String>,
-    /// Kind of the submitted work: `kernel`, `memory` or `graph`. `None` if the edge is not a launch.
+    /// Kind of the submitted work, which is `kernel`, `memory` or `graph`. The kind is `None` if the edge is not a
+    /// launch.
     pub submitted: Option<&'static str>,
-    /// Moment of the launch call from which the lag is measured. `None` if the edge is not a launch.
+    /// Moment of the launch call from which the lag is measured. The moment is `None` if the edge is not a launch.
     pub anchor: Option<LaunchAnchor>,
     /// Median lag in ns. The lag can be negative, because work may begin before the end of its launch call.
     pub nanos: i64,
@@ -61,7 +62,7 @@ pub struct LagRow {
     pub samples: usize,
 }
 
-/// A typical lag: a median, and how it was measured.
+/// A typical lag, which is a median, and how it was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lag {
     anchor: LaunchAnchor,
@@ -77,9 +78,10 @@ pub struct Lags {
     /// differently. For example, on a B200, copies of 5.11 MB begin 3 us before the end of their call, and copies of
     /// 5.46 MB begin 2 us after the end of their call.
     by_work: IdMap<(LagKey, WorkKey), Lag>,
-    /// Median lags over all functions and kinds of work, for each kind of edge. Used for keys with too few samples.
+    /// Median lags over all functions and kinds of work, for each kind of edge. Median lags by edge kind are used for
+    /// keys with too few samples.
     by_kind: BTreeMap<EdgeKind, Lag>,
-    /// Function of each call, as an index into `names`. The calls are in the same order as in the graph.
+    /// Function of each call, as an index into `names`. The calls are in the same order as in the dependency graph.
     functions: Vec<u32>,
     names: Vec<String>,
     /// Typical lags of edges other than launches, indexed by the place that [`place_of`] returns.
@@ -206,7 +208,7 @@ impl Lags {
         for (key, mut of_key) in samples {
             let own = of_key.median();
             // Copies that begin during their call keep their own lag even if there are few samples. The lags of kernels
-            // do not fit such copies, because kernels begin after their call.
+            // do not fit copies that begin during their call, because kernels begin after their call.
             let lag = if own.samples < MIN_SAMPLES && !key.during_call {
                 Lag { samples: own.samples, ..lags.by_kind[&key.kind] }
             } else {
@@ -285,7 +287,7 @@ impl Lags {
     }
 
     /// Returns the typical lag in ns from the end of an operation to the begin of the next operation on its stream.
-    /// Returns 0 if there are no samples.
+    /// Returns 0 if there are no samples of this lag.
     pub(super) fn gap(&self) -> u64 {
         self.typical.get(&GAP).map_or(0, |lag| lag.nanos.max(0) as u64)
     }
@@ -325,7 +327,7 @@ impl Lags {
             | EdgeKind::ThreadWait
             | EdgeKind::Programmatic => false,
             EdgeKind::Wait | EdgeKind::InferredWait => true,
-            // Edges to the end of a programmatically launched kernel or to the end of a graph have no typical lag.
+            // An edge to the end of a programmatically launched kernel or to the end of a graph has no typical lag.
             _ if matches!(to.kind, MomentKind::End | MomentKind::GraphEnd) => false,
             // If a graph node overlaps the next node, the edge from the begin of the node has no typical lag.
             EdgeKind::GraphNode => from.kind == MomentKind::End,

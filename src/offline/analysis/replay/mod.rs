@@ -7,9 +7,9 @@
 //! ```
 //!
 //! Each edge that leads to a moment gives a time, which is the time of the edge's earlier moment plus the lag of the
-//! edge. The moment comes at the latest time that its edges give. The edge that decided the recorded time of a moment
-//! keeps its recorded lag, so a replay without edits returns the recorded times. All other edges have lags that are
-//! typical for the run ([`Lags`]).
+//! edge. A moment comes at the latest time that the edges to it give. The edge that decided the recorded time of a
+//! moment keeps its recorded lag, so a replay without edits returns the recorded times. All edges that did not decide a
+//! recorded time have lags that are typical for the run ([`Lags`]).
 //!
 //! A replay executes no calls and no GPU work. The replay assumes that operations that overlap do not slow each other
 //! down.
@@ -54,13 +54,13 @@ pub struct Replay<'a> {
     lags: Lags,
     /// Lag of each edge in the dependency graph, indexed by the position of the edge.
     edge_lags: Vec<u64>,
-    /// Duration that each waiting call would have without its wait, keyed by the position of the call. This is the
-    /// shortest duration of a call to the same function that did not wait.
+    /// Duration that each waiting call would have without its wait, keyed by the position of the call. The duration is
+    /// taken from the shortest call to the same function that did not wait.
     unwaited: IdMap<u32, u64>,
     /// Kernels that let the next kernel begin before their own end, or that wait for the previous kernel while they
     /// run.
     overlapping: Selection,
-    /// Whether the edges can be derived for any order of the calls. Computed at first use.
+    /// Whether the edges can be derived for any order of the calls. The flag is computed at first use.
     knows_order: OnceLock<bool>,
 }
 
@@ -93,8 +93,8 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Finds the durations that calls would have without their waits. This duration is the shortest duration of a call
-    /// to the same function that did not wait.
+    /// Finds the durations that calls would have without their waits. A waiting call would last as long as the shortest
+    /// call to the same function that did not wait.
     fn find_unwaited(&self) -> IdMap<u32, u64> {
         let calls = &self.graph().calls;
         let mut waited = vec![false; calls.len()];
@@ -147,7 +147,7 @@ impl<'a> Replay<'a> {
     }
 
     /// Replays the run without changes. All replayed times equal the recorded times. The function
-    /// [`check`](Self::check) verifies this.
+    /// [`check`](Self::check) verifies that both times are equal.
     pub fn identity(&self) -> Schedule {
         Schedule::of(self.graph(), self.edges(), &|_, _| false)
     }
@@ -178,8 +178,8 @@ impl<'a> Replay<'a> {
         self.edit(edits).schedule
     }
 
-    /// Calls `each` with the parts of the critical path after edits, in order of time. The parts refer to calls of the
-    /// recorded run.
+    /// Calls `each` with the parts of the critical path after edits, in order of time. The parts of the path refer to
+    /// calls of the recorded run.
     pub fn each_path_part(&self, edited: &EditedRun, each: &mut dyn FnMut(&PathPart)) {
         let EditedRun { schedule, edges, .. } = edited;
         let graph = TimedGraph::with_times(self.graph(), schedule.times());

@@ -24,12 +24,14 @@ pub enum Reliance {
     DefaultStream,
     /// A thread waited for another thread. Rule: the thread waits for as long as in the recorded run.
     HandOff,
-    /// Several threads take locks. Rule: the threads take the locks in the same order as in the recorded run.
+    /// Several threads take locks, and it is not recorded which locks. Rule: the threads take the locks in the same
+    /// order as in the recorded run.
     LockOrder,
-    /// The CUDA context of a default stream that waits is not recorded. Rule: the stream is in the CUDA context of the
-    /// event.
+    /// The CUDA context of a default stream that waits is not recorded. Rule: the waiting stream is in the CUDA context
+    /// of the event.
     UnknownStream,
-    /// The search for an order of the calls did not end. No tried order gives a schedule with the same order of calls.
+    /// The search for the order of the calls after the edits did not end. No order that was tried gives a schedule with
+    /// the same order of calls.
     CallOrder,
     /// The work for which a call waited is not recorded. Rule: the call waited for the work that ended last before the
     /// call returned.
@@ -38,7 +40,7 @@ pub enum Reliance {
     /// before the operation began.
     UnknownOrder,
     /// In the recorded run, no operation began right after the previous operation on its stream. Rule: the time between
-    /// two such operations is 0.
+    /// an operation and the next operation on its stream is 0.
     UnknownGap,
     /// Host functions in streams are not recorded.
     HostFunctions,
@@ -53,7 +55,7 @@ pub enum Reliance {
 }
 
 impl Reliance {
-    /// Returns the rule as a word for tables.
+    /// Returns the rule's name as a word for tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::NoWaits => "no_wait_records",
@@ -95,8 +97,8 @@ impl CallFacts {
 }
 
 impl Replay<'_> {
-    /// Returns the rules on which the replay with these edits relies because rows are missing. Each rule has the number
-    /// of its uses.
+    /// Returns the rules on which the replay with these edits relies because rows are missing. The result maps each
+    /// rule to the number of its uses.
     pub fn reliances(
         &self,
         profile: &Profile,
@@ -163,7 +165,8 @@ impl Replay<'_> {
     }
 
     /// Returns the number of operations that begin right after the previous operation on their stream only because of
-    /// the edits. Returns 0 if the recorded run shows how long such operations wait.
+    /// the edits. Returns 0 if the recorded run shows how long operations wait for the previous operation on their
+    /// stream.
     fn unknown_gaps(&self, edited: &EditedRun) -> u64 {
         if self.lags.knows_gap() {
             return 0;

@@ -3,8 +3,8 @@
 //! The dependencies between GPU operations depend on the order in which threads submit the operations. For example, a
 //! wait for a CUDA event waits for the last record of the event before the wait, and the default stream waits for work
 //! submitted before its own work. So after an edit, the edges that depend on the order of calls are derived again, in
-//! rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's edges were
-//! derived. Each round fixes the position of at least one more call.
+//! several rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's
+//! edges were derived. Each round determines the final position of at least one more call.
 
 use std::collections::BTreeMap;
 
@@ -60,9 +60,9 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges can be derived for any order of the calls. This is true only if the run has several threads
-    /// and the data includes the kinds of all streams, the records of all CUDA events, and the calls that wait for
-    /// other threads.
+    /// Whether the edges can be derived for any order of the calls. Edges can be derived for any order only if the run
+    /// has several threads, and if the data includes the kinds of all streams, the records of all CUDA events and the
+    /// calls that wait for other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }
@@ -130,7 +130,7 @@ impl<'a> Rederived<'a> {
         Self { replay, order, after }
     }
 
-    /// Returns the edges that the run has if its calls are made in this order.
+    /// Returns the edges that the run has if its calls are made in the other order.
     fn edges(&self) -> Vec<Edge> {
         let replay = self.replay;
         let mut known: BTreeMap<(u32, u32, EdgeKind), u64> = BTreeMap::new();
@@ -168,7 +168,7 @@ impl<'a> Rederived<'a> {
 /// Finds the edges that depend on the order of the calls.
 struct OrderedEdges<'a> {
     rederived: &'a Rederived<'a>,
-    /// Moments of each instruction, indexed by instruction.
+    /// For each instruction, the moments at which it begins and at which it is done.
     spans: Vec<Span>,
     /// Moment at which the last work of each stream is done.
     last_work: BTreeMap<StreamKey, MomentId>,

@@ -13,8 +13,8 @@ pub struct Schedule {
     times: Vec<u64>,
     /// Start and end of the replayed run, in ns since 1970.
     window: (u64, u64),
-    /// Place of each moment in a topological order, in which every edge leads to a later place. `None` if the positions
-    /// of the moments are already such an order.
+    /// Place of each moment in a topological order, in which every edge leads to a later place. The places are `None`
+    /// if the positions of the moments already are a topological order.
     places: Option<Vec<u32>>,
 }
 
@@ -86,7 +86,7 @@ impl Schedule {
         (next as usize == count).then(|| Self::from_times(times, Some(places)))
     }
 
-    /// Computes the times of all moments again with other edges. Returns `None` if these edges form a cycle.
+    /// Computes the times of all moments again with other edges. Returns `None` if the other edges form a cycle.
     pub(super) fn with_edges(&self, graph: &Graph, edges: &[Edge]) -> Option<Self> {
         match self.places {
             None => Some(Self::of(graph, edges.into(), &|_, _| false)),

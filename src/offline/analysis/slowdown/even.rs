@@ -3,8 +3,8 @@
 use super::model::{Average, JobModel};
 
 impl JobModel {
-    /// Returns the ideal durations. Each set of equal operations gets its average duration over all workers and steps.
-    /// The average is the mean for computation and the median for communication.
+    /// Returns the ideal durations of all operations. Each set of equal operations gets its average duration over all
+    /// workers and steps. Computation gets its mean, and communication gets its median.
     pub(super) fn even_durations(&self) -> Vec<f64> {
         let lanes = self.lanes();
         let sets = self.ops.iter().map(|op| op.even_with + 1).max().unwrap_or(0);

@@ -2,9 +2,9 @@
 //! durations and once with even durations. The ratio of the two step times is the slowdown.
 //!
 //! Formulas and ideal values are taken from "Understanding Stragglers in Large Model Training Using What-if Analysis"
-//! (OSDI 2025). `docs/stragglers.md` states each rule. A [`JobModel`] describes a job for the simulation. [`pipeline`]
-//! builds a model from the operations of a pipeline, and [`ranks`] builds a model from the collectives of several
-//! ranks.
+//! (OSDI 2025). `docs/stragglers.md` states each rule of the computation. A [`JobModel`] describes a job for the
+//! simulation. [`pipeline`] builds a model from the operations of a pipeline, and [`ranks`] builds a model from the
+//! collectives of several ranks.
 
 mod even;
 mod model;

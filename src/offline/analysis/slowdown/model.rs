@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// A job in which all steps and all replicas run the same operations. A replica is a data-parallel rank.
+/// A job in which all steps and all replicas run the same operations. A replica is one data-parallel rank of a job.
 ///
 /// Times are stored for each operation and lane, at index `op * lanes + lane`. A lane is one replica in one step, with
 /// index `step * replicas + replica`.
@@ -13,7 +13,7 @@ pub struct JobModel {
     pub(super) ops: Vec<Op>,
     /// Groups of operations. The members of a group end only after every member has started.
     pub(super) groups: Vec<Group>,
-    /// Names of the kinds of operations. Savings are reported for each kind.
+    /// Names of the kinds of operations. Savings are reported for each kind of operation.
     pub(super) kinds: Vec<String>,
     /// Number of replicas.
     pub(super) replicas: usize,
@@ -93,8 +93,8 @@ impl JobModel {
         (self.replicas, self.stages, self.steps.len())
     }
 
-    /// Returns the global rank of each worker. The list contains all stages of the first replica, then all stages of
-    /// the next replica, and so on.
+    /// Returns the global rank of each worker. The list of workers contains all stages of the first replica, then all
+    /// stages of the next replica, and so on.
     pub fn worker_ranks(&self) -> &[u32] {
         &self.workers
     }

@@ -178,7 +178,7 @@ struct StepCollectives {
     last: usize,
 }
 
-/// Divides the collectives into steps. The first step is omitted, because no collective precedes it.
+/// Divides the collectives into steps. The first step is omitted, because no collective precedes this step.
 fn find_steps(ranks: &[RankTimeline]) -> (Vec<StepCollectives>, Option<String>) {
     let names: Vec<&str> = ranks[0].collectives.iter().map(|one| one.name.as_str()).collect();
     let steps = ranks[0].steps;
@@ -207,7 +207,7 @@ fn repeats(names: &[&str], length: usize) -> bool {
     names.iter().zip(&names[length..]).all(|(one, next)| one == next)
 }
 
-/// All ranks in all steps. Each pair of a rank and a step is a lane of the model.
+/// Lanes of the model. Each pair of a rank and a step is a lane.
 struct Lanes<'a> {
     ranks: &'a [RankTimeline],
     steps: &'a [StepCollectives],
@@ -278,8 +278,8 @@ impl Lanes<'_> {
     }
 
     /// Returns the position of the last collective that always ends before the collective at `position` begins, on all
-    /// ranks and in all steps. This may be an earlier collective than the previous one, because collectives on
-    /// different streams may overlap.
+    /// ranks and in all steps. The previous collective need not be this collective, because collectives on different
+    /// streams may overlap.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {

@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use super::even::mean;
 use super::model::{JobModel, Op};
 
-/// Minimum slowdown that is divided among the parts of a job. In a smaller slowdown, the contributions are smaller than
-/// the error of the simulation.
+/// Minimum slowdown that is divided among the parts of a job. If the slowdown is smaller, the contributions of parts
+/// are smaller than the error of the simulation.
 pub const MIN_DECOMPOSED: f64 = 1.03;
-/// Percentage of the workers that count as the worst workers. Their number is rounded up.
+/// Percentage of the workers that count as the worst workers. The number of worst workers is rounded up.
 const WORST_WORKERS_PERCENT: usize = 3;
 
 /// Slowdown of a job, and the contributions of its parts.
@@ -22,14 +22,14 @@ pub struct SlowdownReport {
     pub ideal: f64,
     /// Mean difference between simulated and measured step durations, in percent of the measured duration.
     pub error_percent: f64,
-    /// Share of the slowdown that is removed if the last stage gets even durations. `None` if there is only one stage,
-    /// or if the slowdown is too small.
+    /// Share of the slowdown that is removed if the last stage gets even durations. The share is `None` if there is
+    /// only one stage, or if the slowdown is too small.
     pub last_stage: Option<Share>,
-    /// Share of the slowdown that is removed if the worst workers get even durations. `None` if there is only one
-    /// worker, or if the slowdown is too small.
+    /// Share of the slowdown that is removed if the worst workers get even durations. The share is `None` if there is
+    /// only one worker, or if the slowdown is too small.
     pub worst_workers: Option<Share>,
-    /// Effects of single stages, replicas, workers and kinds of operations. The list is empty if the slowdown is too
-    /// small.
+    /// Effects of single stages, replicas, workers and kinds of operations. The list of parts is empty if the slowdown
+    /// is too small.
     pub parts: Vec<EvenedPart>,
 }
 
@@ -60,8 +60,8 @@ pub struct Share {
     pub members: Vec<u32>,
 }
 
-/// Kind of a part of a job. The durations in the part are made even, or they are kept while all other durations are
-/// made even.
+/// Kind of a part of a job. The durations in a part are made even, or they are kept while all other durations are made
+/// even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartKind {
     /// All operations of one stage.
@@ -83,8 +83,8 @@ pub struct EvenedPart {
     pub name: String,
     /// Slowdown if only this part keeps its measured durations, and the rest of the job has even durations.
     pub slowdown: f64,
-    /// Reduction of the step duration in ns if only this part gets even durations. The value is negative if the step
-    /// takes longer.
+    /// Reduction of the step duration in ns if only this part gets even durations. The reduction is negative if the
+    /// step takes longer.
     pub saved: f64,
 }
 
@@ -125,7 +125,7 @@ pub fn slowdown_report(model: &JobModel, max_workers: usize) -> SlowdownReport {
 
 impl SlowdownReport {
     /// Returns the slowdown of the job, which is the simulated step duration divided by the ideal step duration.
-    /// Returns 1 if the ideal duration is 0.
+    /// Returns 1 if the ideal step duration is 0.
     pub fn slowdown(&self) -> f64 {
         if self.ideal > 0.0 { self.simulated / self.ideal } else { 1.0 }
     }

@@ -80,8 +80,8 @@ fn the_replica_that_the_other_one_waits_for_is_the_worst_worker() {
     assert_near(report.error_percent, 0.0);
     assert_eq!(report.last_stage, None, "one stage");
     let Share { share, saved, slowdown, members } = report.worst_workers.clone().unwrap();
-    // If rank 11 has even durations, rank 10 computes for 6 s and rank 11 computes for 8.5 s. In this case, the step
-    // takes as long as with even durations on all ranks.
+    // If rank 11 has even durations, rank 10 computes for 6 s and rank 11 computes for 8.5 s. The step then takes as
+    // long as with even durations on all ranks.
     assert_eq!(members, [11]);
     assert_near(share, 1.0);
     assert_near(saved / 1e9, 2.5);
@@ -198,7 +198,7 @@ fn a_small_slowdown_is_not_decomposed() {
     assert_eq!((report.parts.len(), report.worst_workers), (0, None));
 }
 
-/// Returns two ranks whose clocks are 11.5 s apart. The times are in us from `begin`, the begin of the step:
+/// Returns two ranks whose clocks are 11.5 s apart. The times are in us since `begin`, at which the step begins:
 ///
 /// ```text
 /// rank 0   work for 10, gather from 10 to 40, work for 20,          reduce from 60 to 65
@@ -243,9 +243,11 @@ fn ranks_are_simulated_from_collective_to_collective_on_their_own_clocks() {
     assert_near(worst.share, 10.0 / 15.0);
     assert_parts(&report, PartKind::Worker, &[("0", 1.1, 5e-6), ("1", 1.2, 10e-6)]);
     // The cases below list, in us, work + idle time before `gather` on ranks 0 and 1, and then work before `reduce` on
-    // the slower rank. If work is even, the times are 15 and 15 + 10, then 15. If idle time is even, the times are 10 +
-    // 5 and 20 + 5, then 20. If only work is as measured, the times are 10 + 5 and 20 + 5, then 20. If only idle time
-    // is as measured, the times are 15 and 15 + 10, then 15.
+    // the slower rank. If work is even, the times before `gather` are 15 and 15 + 10, and work takes 15 us before
+    // `reduce`. If idle time is even, the times before `gather` are 10 + 5 and 20 + 5, and work takes 20 us before
+    // `reduce`. If only work is as measured, the times before `gather` are 10 + 5 and 20 + 5, and work takes 20 us
+    // before `reduce`. If only idle time is as measured, the times before `gather` are 15 and 15 + 10, and work takes
+    // 15 us before `reduce`.
     assert_parts(&report, PartKind::Kind, &[("GPU work", 1.2, 10e-6), ("GPU idle", 1.1, 5e-6)]);
 }
 
@@ -259,7 +261,7 @@ fn without_steps_the_time_from_the_first_to_the_last_collective_is_one_step() {
     ] {
         let (model, facts) = ranks_model(&two_ranks(steps)).unwrap();
         assert_eq!((model.size(), facts.one_step_because.as_deref()), ((2, 1, 1), Some(why)));
-        // The step lasts from 40 to 195 us.
+        // The only step lasts from 40 to 195 us.
         assert_near(report(&model).simulated / 1e3, 155.0);
     }
 }

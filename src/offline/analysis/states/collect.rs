@@ -21,7 +21,7 @@ pub(super) struct StreamOp {
     pub(super) call: u64,
     /// Duration of the launch call in ns, encoded as in [`Launched`].
     pub(super) call_ns: u32,
-    /// Launch context (stack and API call).
+    /// Launch context (stack and API call) of the operation.
     pub(super) context: ContextId,
     pub(super) work: Work,
 }
@@ -64,7 +64,7 @@ pub(super) struct MovedBytes {
 pub(super) struct StreamWait {
     /// Index of the stream that waits.
     pub(super) stream: u32,
-    /// Time of the call.
+    /// Time of the call that made the stream wait.
     pub(super) time: u64,
     pub(super) event: Option<EventId>,
     /// Time at which the CUDA event happened, or `None` if the data does not show this time.
@@ -129,8 +129,8 @@ pub struct StreamRows {
 }
 
 impl StreamRows {
-    /// Creates a sink that also stores the states and calls of host threads. This data is needed to find the culprits
-    /// of idle time.
+    /// Creates a sink that also stores the states and calls of host threads. The states and calls are needed to find
+    /// the culprits of idle time.
     pub fn with_culprits() -> Self {
         Self { host: Some(HostActivity::default()), ..Self::default() }
     }
@@ -168,7 +168,7 @@ impl StreamRows {
 
     /// Returns the calls that made streams wait for CUDA events, sorted by stream and time, with the end of each wait
     /// if it is known. A stream does not wait for a CUDA event that was never recorded. So if the records of some
-    /// events are known, waits for events without a record are omitted. The operations must be sorted.
+    /// events are known, waits for events without a record are omitted. The operations must be sorted before this call.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
         // The device is not part of the key, because a CUDA context belongs to one device.
         let by_context: IdMap<(GpuContextId, StreamId), u32> =

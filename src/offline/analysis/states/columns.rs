@@ -6,7 +6,7 @@ use super::{Interval, MAX_PARTS, State, StreamKey};
 pub type Column = [u64; State::ALL.len()];
 
 /// States of streams in columns of equal duration. The times of the states in a column add up to the duration of the
-/// column. The last column can be shorter.
+/// column. The last column can be shorter than the other columns.
 #[derive(Clone, Debug)]
 pub struct StateColumns {
     /// Start and end of the shown time range, in ns since 1970.
@@ -18,8 +18,8 @@ pub struct StateColumns {
 }
 
 impl StateColumns {
-    /// Creates the columns of a picture without any stream. The step is increased if the window would have more than
-    /// [`MAX_PARTS`] columns.
+    /// Creates the columns of a picture without any stream. The duration of a column is increased if the window would
+    /// have more than [`MAX_PARTS`] columns.
     pub fn new(window: (u64, u64), step: u64) -> Self {
         let step = step.max((window.1 - window.0).div_ceil(MAX_PARTS)).max(1);
         Self { window, step, streams: Vec::new() }

@@ -1,5 +1,5 @@
-//! Attributes the idle time of streams to places in the code. These places are the calls and functions in which the
-//! late thread was before its launch. The rules are the same as for the idle time of whole GPUs.
+//! Attributes the idle time of streams to places in the code. Such places are the calls and functions in which the late
+//! thread was before its launch. The rules for streams are the same as the rules for the idle time of whole GPUs.
 //!
 //! A trace contains states of threads only for times in which a whole GPU was idle. If other streams of the GPU are
 //! busy, the idle time of a stream is attributed to the late launch itself.
@@ -18,9 +18,9 @@ use gpuflame_model::record::{Caller, ContextId, DeviceId, IdMap, ThreadId, Windo
 pub struct IdleCulprit {
     /// Stack, or the two calls before and after the time to which the idle time is attributed.
     pub site: SampleSite,
-    /// Idle time in ns that is attributed to this site.
+    /// Idle time in ns that is attributed to `site`.
     pub nanos: u64,
-    /// Number of gaps in which this site accounts for the largest part.
+    /// Number of gaps in which `site` accounts for the largest part.
     pub gaps: u64,
 }
 
@@ -56,7 +56,8 @@ impl<'a> Culprits<'a> {
         }
     }
 
-    /// Attributes an idle interval to places in the code. Returns the place that accounts for the largest part.
+    /// Attributes an idle interval to places in the code. Returns the place that accounts for the largest part of the
+    /// interval.
     pub(super) fn charge(&mut self, device: DeviceId, interval: &Interval) -> Option<SampleSite> {
         let launched = interval.late?;
         self.divide(device, launched, (interval.start, interval.end));
@@ -93,8 +94,8 @@ impl<'a> Culprits<'a> {
         self.parts.retain(|(_, nanos)| *nanos > 0);
     }
 
-    /// Returns the culprits of the current stream, the culprit with the most idle time first. Clears the sums for the
-    /// next stream.
+    /// Returns the culprits of the current stream, the culprit with the most idle time first. Clears the sums, so that
+    /// the sums of the next stream can be added.
     pub(super) fn take_sums(&mut self) -> Vec<IdleCulprit> {
         let sums = self.sums.drain();
         let mut culprits: Vec<_> =

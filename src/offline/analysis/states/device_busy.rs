@@ -17,7 +17,7 @@ pub(super) struct DeviceBusy {
     pub(super) id: DeviceId,
     /// Union of the busy intervals of all streams.
     pub(super) busy: Vec<(u64, u64)>,
-    /// Busy intervals of the default streams. The list is empty if the device has only one stream.
+    /// Busy intervals of the default streams. The list of default streams is empty if the device has only one stream.
     defaults: Vec<(StreamKey, Vec<(u64, u64)>)>,
     pub(super) concurrency: Concurrency,
     /// Total busy time of all streams for each part of the shown time.
@@ -88,9 +88,9 @@ impl DeviceBusy {
         Self { id, busy, defaults, concurrency, streams }
     }
 
-    /// Returns the busy intervals for which this stream has to wait by the rule of default streams. For a default
-    /// stream, these are the busy intervals of all streams. For other streams, these are the busy intervals of the
-    /// default stream in the same CUDA context.
+    /// Returns the busy intervals for which this stream has to wait by the rule of default streams. A default stream
+    /// waits in the busy intervals of all streams. Other streams wait in the busy intervals of the default stream in
+    /// the same CUDA context.
     pub(super) fn blocking(&self, key: StreamKey) -> &[(u64, u64)] {
         if key.2.0 == DEFAULT_STREAM {
             return &self.busy;
@@ -107,8 +107,8 @@ enum Edge {
     End,
 }
 
-/// Iterator over the busy intervals of one stream. The intervals are computed from the stream's operations, which must
-/// be sorted by start. Intervals that touch are merged.
+/// Iterator over the busy intervals of one stream. The busy intervals are computed from the stream's operations, which
+/// must be sorted by start. Busy intervals that touch are merged.
 struct Running<I> {
     ops: I,
     open: Option<(u64, u64)>,

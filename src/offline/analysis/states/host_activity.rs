@@ -1,4 +1,4 @@
-//! Collects the states and calls of host threads between their launches from rows.
+//! Reads the states of host threads, and their calls between launches, from rows.
 
 use super::super::findings::HostStates;
 use gpuflame_explain::join::Launched;

@@ -1,10 +1,10 @@
 //! Computes queue lengths and idle times of streams by the rules of Holistic Trace Analysis (HTA), so that the tables
 //! of gpuflame and HTA can be compared. HTA's rules differ from gpuflame's rules for stream states:
 //!
-//! - Times are in whole microseconds. Starts are rounded up, and ends are rounded down.
+//! - Times are in whole microseconds. Start times are rounded up, and end times are rounded down.
 //! - Only launches by certain calls enter the queue, and an operation leaves the queue when it begins.
-//! - The whole gap before an operation belongs to one category. The gap begins at the end of the operation that began
-//!   last before it. If operations overlap, the gap is negative.
+//! - The whole gap before an operation belongs to one category. A gap begins at the end of the operation that began
+//!   last before it. If operations overlap, the gap between them is negative.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +23,8 @@ const LAUNCH_CALLS: [&str; 10] = [
     "hipMemsetAsync",
     "hipMemcpyWithStream",
 ];
-/// Limit in us for gaps between operations. If a gap is shorter, the next operation is assumed to have waited only for
-/// its launch.
+/// Limit in us for gaps between operations. If a gap is shorter than this limit, the next operation is assumed to have
+/// waited only for its launch.
 const KERNEL_WAIT_US: i64 = 30;
 
 /// An operation on a stream, with times in ns.
@@ -49,7 +49,7 @@ pub fn enters_queue(call: &str) -> bool {
     LAUNCH_CALLS.contains(&call)
 }
 
-/// Statistics of the queue length of a stream. The values are the queue lengths after each change.
+/// Statistics of the queue length of a stream. The statistics are computed from the queue lengths after each change.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HtaQueue {
     /// GPU and stream of the queue.
@@ -69,7 +69,7 @@ pub struct HtaQueue {
 pub struct HtaIdle {
     /// GPU and stream that were idle.
     pub key: (DeviceId, StreamId),
-    /// Category of the idle time: `host_wait`, `kernel_wait` or `other`.
+    /// Category of the idle time, which is `host_wait`, `kernel_wait` or `other`.
     pub category: &'static str,
     /// Idle time in us, which can be negative.
     pub micros: i64,
@@ -82,7 +82,7 @@ pub fn hta_queues(ops: &[HtaOp]) -> Vec<HtaQueue> {
     let mut changes: BTreeMap<(DeviceId, StreamId), Vec<(i64, i64)>> = BTreeMap::new();
     for op in ops.iter().filter(|op| op.is_queued) {
         let Some(call) = op.call else { continue };
-        // At equal times, launches sort before starts.
+        // At equal times, launches sort before starts of operations.
         changes.entry((op.device, op.stream)).or_default().extend([(up(call), -1), (up(op.start), 1)]);
     }
     let queue = |(key, mut changes): ((DeviceId, StreamId), Vec<(i64, i64)>)| {

@@ -1,5 +1,5 @@
-//! Reconstructs the state of each stream over time. A state says which operation the stream ran, or why the stream
-//! waited.
+//! Reconstructs the state of each stream over time. A state shows whether the stream ran an operation, waited or was
+//! idle.
 //!
 //! ```text
 //!   window                                                                                  window
@@ -42,14 +42,14 @@ use queue::{Queue, queued_since};
 use sums::{DelaySums, SmallSums, SpanSums};
 use walk::StreamWalk;
 
-/// Settings for a reconstruction of states. Times are in ns since the start of the window.
+/// Settings for a reconstruction of states. The times in the settings are in ns since the start of the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StateOptions {
-    /// Start of the shown time. By default, the start of the window.
+    /// Start of the shown time. The default is the start of the window.
     pub from: Option<u64>,
-    /// End of the shown time. By default, the end of the window.
+    /// End of the shown time. The default is the end of the window.
     pub to: Option<u64>,
-    /// Duration of the parts in [`StateReport::series`]. By default, a tenth of the shown time.
+    /// Duration of the parts in [`StateReport::series`]. The default is a tenth of the shown time.
     pub step: Option<u64>,
 }
 
@@ -59,18 +59,18 @@ pub type StateSums = BTreeMap<(State, StateCause), u64>;
 /// States of one stream.
 #[derive(Clone, Debug)]
 pub struct StreamStates {
-    /// Device, CUDA context and stream.
+    /// Key of the stream: device, CUDA context and stream id.
     pub key: StreamKey,
     /// Number of the stream's operations in the shown time.
     pub ops: u64,
-    /// Time in ns for each pair of a state and a cause. The total of these times is the shown time.
+    /// Time in ns for each pair of a state and a cause. The total over all states and causes is the shown time.
     pub sums: StateSums,
     /// Launch delays of the operations that begin in the shown time.
     pub delays: Delays,
     /// Maximum number of the stream's operations that were in flight (launched but not finished).
     pub max_queue: u64,
     /// Places in the code that account for the time with [`StateCause::HostLate`], the most expensive first. The list
-    /// is empty unless the rows were created by [`StreamRows::with_culprits`].
+    /// of places is empty unless the rows were created by [`StreamRows::with_culprits`].
     pub culprits: Vec<IdleCulprit>,
 }
 
@@ -90,7 +90,7 @@ pub struct StateReport {
     pub streams: Vec<StreamStates>,
     /// For each device, the time during which each number of streams was busy at the same time.
     pub devices: Vec<(DeviceId, Concurrency)>,
-    /// For each device, the shown time divided into equal parts.
+    /// For each device, the sums in the equal parts of the shown time.
     pub series: Vec<(DeviceId, Vec<SeriesRow>)>,
     /// Number of operations without usable times, which have no state.
     pub untimed: u64,

@@ -31,8 +31,8 @@ impl Queue {
         self.longest = self.longest.max(self.ends.len() as u64);
     }
 
-    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again. This is needed
-    /// only if the operations are launched or end in another order than they begin.
+    /// Returns the maximum number of operations in flight. `ops` iterates over the operations again. A second iteration
+    /// is needed only if the operations are launched or end in another order than they begin.
     pub(super) fn longest<I: Iterator<Item = StreamOp>>(&self, ops: impl Fn() -> I) -> u64 {
         if !self.is_unsorted {
             return self.longest;
@@ -52,7 +52,8 @@ impl Queue {
     }
 }
 
-/// Returns the time at which an operation was launched. If the launch is unknown, returns the start of the operation.
+/// Returns the time at which an operation was launched. If the launch is unknown, returns the time at which the
+/// operation starts.
 pub(super) fn queued_since(op: &StreamOp) -> u64 {
     if op.call == 0 { op.start } else { op.call.min(op.start) }
 }
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(longest(&[(1, 2, 10), (5, 10, 20), (20, 30, 40)]), 2);
         // The launches of these operations are unknown.
         assert_eq!(longest(&[(0, 2, 10), (0, 10, 20)]), 1);
-        // Both operations have zero duration.
+        // Both operations in this case have zero duration.
         assert_eq!(longest(&[(5, 5, 5), (5, 5, 5)]), 0);
         assert_eq!(longest(&[]), 0);
     }

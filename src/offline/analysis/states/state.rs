@@ -45,8 +45,8 @@ impl State {
 pub enum StateCause {
     /// No cause, because the state is running, finished or not recorded.
     None,
-    /// Earlier work on the stream is running. Only launch delays have this cause, because the state of the stream is
-    /// running at that time.
+    /// Earlier work on the stream is running. Only launch delays have the cause `InOrder`, because the state of the
+    /// stream is `Running` while earlier work runs.
     InOrder,
     /// The operation waits for a CUDA event.
     Event,
@@ -95,11 +95,11 @@ pub struct Interval {
     pub cause: StateCause,
     /// CUDA event for which the stream waits, if it is known.
     pub event: Option<EventId>,
-    /// Stream whose work has to end before the CUDA event happens, if this stream is known. The event happens at the
-    /// end of the interval.
+    /// Stream whose work has to end before the CUDA event happens, if that stream is known. The CUDA event happens at
+    /// the end of the interval.
     pub source: Option<StreamKey>,
-    /// Operation that runs first in the interval. If no operation runs, the operation that begins next. For
-    /// [`StateCause::Collective`], the operation for which the stream waits.
+    /// Operation that runs first in the interval. If no operation runs, this is the operation that begins next. For
+    /// [`StateCause::Collective`], this is the operation for which the stream waits.
     pub work: Option<Work>,
     /// Launch that was late, if the cause is [`StateCause::HostLate`].
     pub late: Option<Launched>,
@@ -113,8 +113,8 @@ impl Interval {
         Self { start, end, state, cause, event: None, source: None, work: None, late: None, culprit: None }
     }
 
-    /// Whether `next` continues this interval with the same state and cause. If the stream is running, the operations
-    /// may differ.
+    /// Whether `next` continues this interval with the same state and cause. If the stream is running, the two
+    /// intervals may have different operations.
     pub(super) fn continues_as(&self, next: &Self) -> bool {
         let facts = |one: &Self| (one.event, one.source, one.work, one.late);
         (self.end, self.state, self.cause) == (next.start, next.state, next.cause)

@@ -10,9 +10,9 @@ pub type Concurrency = BTreeMap<u64, u64>;
 /// Launch delays. A launch delay is the time from the start of a launch call to the begin of the launched operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
-    /// Delays of single operations in ns. The list is sorted after all operations were added.
+    /// Delays of single operations in ns. The list of delays is sorted after all operations were added.
     pub nanos: Vec<u64>,
-    /// Total of the delays for each cause, in ns.
+    /// Total of the launch delays for each cause, in ns.
     pub by_cause: BTreeMap<StateCause, u64>,
 }
 
@@ -78,7 +78,7 @@ pub struct SeriesRow {
     pub bytes: u64,
 }
 
-/// Amounts for each of the equal parts of a time range.
+/// Sums for each of the equal parts of a time range.
 #[derive(Clone, Debug)]
 pub(super) struct SpanSums {
     shown: (u64, u64),
@@ -86,8 +86,8 @@ pub(super) struct SpanSums {
     partial: Vec<u64>,
     /// For each part, the change in the number of spans that cover the whole part, compared with the previous part.
     complete: Vec<i64>,
-    /// Part that was looked up last, as (start, end, index). The next time is usually in the same part, so this field
-    /// saves slow divisions.
+    /// Part that was looked up last, as (start, end, index). The next looked-up time is usually in the same part, so
+    /// this field saves slow divisions.
     last: (u64, u64, usize),
 }
 
@@ -126,7 +126,7 @@ impl SpanSums {
     }
 
     /// Divides an amount among the parts that a span overlaps, in proportion to the durations of the overlaps. If the
-    /// span has no duration, a single part gets the whole amount.
+    /// span has no duration, one part gets the whole amount.
     pub(super) fn add_amount(&mut self, start: u64, end: u64, amount: u64) {
         let within = self.shown.0..self.shown.1;
         if start >= end {
@@ -159,7 +159,7 @@ impl SpanSums {
         self.shown.0.saturating_add((part as u64).saturating_mul(self.step))
     }
 
-    /// Returns the sum for each part.
+    /// Returns the sum for each part of the time range.
     pub(super) fn sums(&self) -> Vec<u64> {
         let mut covering = 0_i64;
         let add = |(partial, change): (&u64, &i64)| {

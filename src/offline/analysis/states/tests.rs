@@ -44,7 +44,7 @@ fn wait(rows: &mut StreamRows, stream: u32, time: u64, sync: Option<SyncId>) {
     }));
 }
 
-/// Adds a call at `time` (in us) that records CUDA event 3 on `stream`. The record has the id 9.
+/// Adds a call at `time` (in us) that records CUDA event 3 on `stream`. The event record has the id 9.
 fn record(rows: &mut StreamRows, stream: u32, time: u64) {
     let correlation = CorrelationId(49);
     rows.host(&Row::EventCall(EventCall {
@@ -216,8 +216,8 @@ fn launch(rows: &mut StreamRows, context: u32, call: (u64, u64), start: u64, end
     rows.activity(&kernel(13, start, end), Origin::Launch(launched));
 }
 
-/// The stream is idle from 110 to 140 us. In this time, the thread spends 5 us after the first launch, 15 us in another
-/// call, and 10 us between that call and the late launch.
+/// The stream is idle from 110 to 140 us. The idle time consists of 5 us after the first launch, 15 us in another call,
+/// and 10 us between that call and the late launch.
 #[test]
 fn idle_time_is_charged_to_calls_and_to_pauses_of_at_least_10_us_between_them() {
     let (mut rows, mut profile) = (StreamRows::with_culprits(), Profile::default());

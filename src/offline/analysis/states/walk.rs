@@ -7,7 +7,7 @@ use gpuflame_explain::timeline::{MAX_DELIVERY_NS, gap_causes};
 use gpuflame_model::profile::Cause;
 use gpuflame_model::record::Work;
 
-/// Data for the visit to the operations of one stream.
+/// Data that is needed while the operations of one stream are visited.
 pub(super) struct StreamWalk<'a> {
     /// Keys of all streams, indexed by stream.
     pub(super) keys: &'a [StreamKey],
@@ -24,7 +24,7 @@ pub(super) struct StreamWalk<'a> {
     /// Part of the window for which intervals are passed on.
     pub(super) shown: (u64, u64),
     pub(super) delays: DelaySums,
-    /// Last interval, which may still become longer.
+    /// Last interval, which is not passed on yet because it may become longer.
     pub(super) open: Option<Interval>,
     pub(super) each: &'a mut dyn FnMut(&Interval),
 }
@@ -49,8 +49,8 @@ impl StreamWalk<'_> {
             if op.call != 0 && (number == 0 || op.call != waits.call) {
                 waits = self.take_waits(&mut taken, op.call);
             }
-            // The first operation may have been launched before the window began, so the stream may have been waiting
-            // since then.
+            // The first operation may have been launched before the window began. A stream with such an operation has
+            // been waiting since the launch of this operation.
             let from = if number == 0 && op.call != 0 { at.min(op.call) } else { at };
             self.add_delay(op, from);
             if op.start > from {
@@ -119,7 +119,7 @@ impl StreamWalk<'_> {
     }
 
     /// Determines why `op`, which was already launched, did not begin at the time `from`. Until the time `delivered`,
-    /// the launch itself is the cause.
+    /// the launch itself is the cause of the delay.
     fn launched_gap(&mut self, from: u64, delivered: u64, op: &StreamOp, waits: EventWaits) {
         let (mut at, mut delivered) = (from, delivered);
         let part =

@@ -9,14 +9,14 @@ use crate::analysis::slowdown::model::{JobModel, ModelError, Op};
 /// Limit for negative transfer times, in ns. If a transfer time is at or below this limit, the recorded times are
 /// wrong, so the transfer time is replaced by 0. Negative transfer times above the limit are kept.
 const MAX_NEGATIVE_NS: f64 = -10e6;
-/// Maximum number of stages, and maximum number of replicas. Larger numbers mean that the file is damaged.
+/// Maximum number of stages, and maximum number of replicas. If a file contains larger numbers, it is damaged.
 const MAX_SIZE: u32 = 65_536;
 
 /// Builds the model of a pipeline. `sequence_parallel` is the number of workers that share a sequence and therefore
 /// also share weights, or 1 if this number is unknown.
 ///
 /// # Errors
-/// Fails if operations are missing, or if operations of one message or step do not match.
+/// Fails if operations are missing, or if the operations of a message or of different steps do not match.
 pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobModel, ModelError> {
     let first_step = ops.iter().map(|op| op.step).min().ok_or_else(|| ModelError::new("no operations"))?;
     let sample: Vec<PipelineOp> =
@@ -29,7 +29,8 @@ pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobM
     let shares_weights = u64::from(replicas) * u64::from(sequence_parallel) > 1;
     let keys: Vec<OpKey> = sample.iter().map(|op| (op.kind, op.sequence, op.stage)).collect();
     let steps: BTreeSet<i64> = ops.iter().map(|op| op.step).collect();
-    // This check prevents a damaged file from causing a model that needs much more memory than the recorded operations.
+    // The check of the number of operations prevents a damaged file from causing a model that needs much more memory
+    // than the recorded operations.
     let expected = keys.len().checked_mul(steps.len()).and_then(|all| all.checked_mul(replicas as usize));
     if expected != Some(ops.len()) || (stages as usize) > keys.len() {
         return Err(ModelError::new("steps or data-parallel ranks have different operations"));

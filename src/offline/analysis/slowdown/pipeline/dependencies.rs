@@ -39,7 +39,7 @@ impl<'a> Dependencies<'a> {
     /// Adds all dependencies and groups to the model.
     ///
     /// # Errors
-    /// Fails if the messages do not match the computations.
+    /// Fails if the messages do not match the computations of the pipeline.
     pub(super) fn add_to(&self, model: &mut JobModel) -> Result<(), ModelError> {
         add_messages(model, &self.workers, self.index, self.global_chunks)?;
         for worker in &self.workers {
@@ -62,8 +62,8 @@ impl<'a> Dependencies<'a> {
         self.index.get(&(kind, sequence, stage)).copied()
     }
 
-    /// Makes operations of the same kind on one worker run one after another. This applies to computations, to messages
-    /// of each kind, and to exchanges of weights and gradients.
+    /// Makes operations of the same kind on one worker run one after another. The ordered operations are computations,
+    /// messages of each kind, and exchanges of weights and gradients.
     fn add_streams(&self, model: &mut JobModel, worker: &Worker) {
         chain(model, worker.computes.iter().map(|op| self.at(op)));
         for kind in [Kind::ForwardSend, Kind::ForwardRecv, Kind::BackwardSend, Kind::BackwardRecv] {
@@ -75,8 +75,8 @@ impl<'a> Dependencies<'a> {
         }
     }
 
-    /// Makes the first backward messages of a stage depend on a computation of this stage. It is the second last
-    /// computation before the first backward pass.
+    /// Makes the first backward messages of a stage depend on the second last computation before the stage's first
+    /// backward pass.
     fn add_first_backward(&self, model: &mut JobModel, worker: &Worker) {
         let first = worker.computes.iter().position(|op| op.kind == Kind::BackwardCompute);
         let Some(before) = first.and_then(|at| at.checked_sub(2)) else { return };
@@ -173,7 +173,7 @@ fn chain(model: &mut JobModel, ops: impl Iterator<Item = usize>) {
     }
 }
 
-/// Returns the operation that ends last. If several operations end at this time, returns the first of these operations.
+/// Returns the operation that ends last. If several operations end last, returns the first of these operations.
 fn last_to_end<'a>(ops: impl Iterator<Item = &'a PipelineOp>) -> Option<&'a PipelineOp> {
     ops.fold(None, |last: Option<&PipelineOp>, op| match last {
         Some(last) if op.start + op.duration <= last.start + last.duration => Some(last),

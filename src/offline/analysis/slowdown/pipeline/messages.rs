@@ -2,7 +2,7 @@
 //! each send is matched to its receive.
 //!
 //! Training frameworks also record sends and receives that move no data: at the begin and end of a step, and in the
-//! first and last part of the model. Such messages have no matching operation on another stage.
+//! first and last part of the model. Messages that move no data have no matching operation on another stage.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -2,7 +2,7 @@
 
 use crate::analysis::slowdown::model::Average;
 
-/// Kind of a pipeline operation. The kinds are in alphabetical order.
+/// Kind of a pipeline operation. The kinds of operations are in alphabetical order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PipelineKind {
     /// Backward pass of a microbatch.
@@ -79,7 +79,8 @@ impl PipelineKind {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// Returns the name under which savings for this kind are reported. Sends and receives share a name.
+    /// Returns the name under which savings for this kind are reported. Sends and receives of one direction share a
+    /// name.
     pub(super) fn reported_as(self) -> &'static str {
         match self {
             Self::ForwardSend | Self::ForwardRecv => "forward messages",
@@ -120,7 +121,7 @@ pub struct PipelineOp {
     /// Sequence number of the operation. The operations of one kind on a worker in a step are numbered in the order of
     /// their starts.
     pub sequence: u32,
-    /// Index of the model part within the stage, if a stage has several parts (virtual stages). The value is -1 if the
+    /// Index of the model part within the stage, if a stage has several parts (virtual stages). The index is -1 if the
     /// operation belongs to no part.
     pub chunk: i32,
     /// Index of the model part over all stages, or -1 if the operation belongs to no part.
