@@ -59,8 +59,8 @@ pub struct Arrivals {
     /// Number of collectives.
     pub count: u64,
     /// Lateness of the ranks that came last to at least one collective. A rank counts as last only if its delay after
-    /// the second last rank exceeds both the minimum lateness and the time between the first and the last end of the
-    /// collective's kernels.
+    /// the second last rank is large enough. The delay must exceed the minimum lateness, and the time between the first
+    /// and the last end of the collective's kernels.
     pub late: BTreeMap<u32, Lateness>,
 }
 
@@ -188,8 +188,9 @@ mod tests {
         compare_arrivals(&ranks, 0).remove("all").expect("two ranks have it")
     }
 
-    /// A rank that came last, as four values: the rank, how often it came last, its total delay in us after the second
-    /// last rank, and the total time in us that the other ranks waited.
+    /// A rank that came last, as four values. The first two values are the rank and how often it came last. The third
+    /// value is its total delay in us after the second last rank. The fourth value is the total time in us that the
+    /// other ranks waited.
     type Late = (u32, u64, u64, u64);
 
     /// Returns the ranks, the number of collectives and the ranks that came last.

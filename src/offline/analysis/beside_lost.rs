@@ -3,8 +3,8 @@
 //! run in the pause before such an operation. A few launches without an activity can account for most of the idle time.
 //!
 //! Some tools do not record the kernels of graphs. In traces of such tools, the host seems to launch late while a graph
-//! runs. So a graph that was launched without an activity may have run until the start of the next work that its thread
-//! launched, even if this next work was launched late.
+//! runs. So a graph without a recorded activity may have run until the next work of its thread started, even if this
+//! next work was launched late.
 
 use super::work_spans::{WorkSpan, WorkSpans};
 use gpuflame_explain::join::Launched;
@@ -12,8 +12,8 @@ use gpuflame_explain::timeline::MAX_DELIVERY_NS;
 use gpuflame_model::profile::{BesideLost, Coverage, Profile, saturating_sum};
 use gpuflame_model::record::{DeviceId, ThreadId};
 
-/// Denominator N: idle time that launches without an activity may explain is stored only if it is at least 1/N of the
-/// steady part of the run. The findings about lost time use the same minimum share of the steady part.
+/// Denominator N: the explained idle time is stored only if it is more than 1/N of the steady part of the run. The
+/// findings about lost time use the same minimum share of the steady part.
 const MIN_PART: u64 = 50;
 
 /// A stretch of time on a device, as (device, start, end) with times in ns.

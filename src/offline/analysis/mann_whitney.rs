@@ -5,9 +5,9 @@
 /// Two-sided quantile of the standard normal distribution for a probability of 0.01.
 const Z_ONE_IN_100: f64 = 2.5758;
 
-/// Sorts the durations of all sets together, and returns the average position of each set's durations, on a scale from
-/// 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions. The result for
-/// an empty set is 0.5.
+/// Sorts the durations of all sets together, and returns the average position of each set's durations. Positions are on
+/// a scale from 0 (shortest duration) to 1 (longest duration). Equal durations share the average of their positions.
+/// The result for an empty set is 0.5.
 pub(super) fn mean_positions(sets: &[&[u64]]) -> Vec<f64> {
     let mut all: Vec<(u64, usize)> = sets
         .iter()

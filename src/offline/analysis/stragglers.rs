@@ -4,9 +4,9 @@
 //! have had more work, or its CPU may have launched late. Waiting counts as communication time, so the straggler is the
 //! rank with the least communication time. If not all ranks communicate, the straggler is the rank with the most work.
 //! A rank is reported only if its steps differ significantly from the steps of the other ranks, with at least ten steps
-//! on each side. Step durations are compared by their positions in sorted order, not by their sum. A sum would be
-//! dominated by the first step, because in it a rank may wait longer for the straggler to start than in all other steps
-//! together. Clocks of different ranks are never compared.
+//! on each side. Step durations are compared by their positions in sorted order, not by their sum. The first step would
+//! dominate a sum of step durations. In the first step, a rank may wait longer for the straggler than in all other
+//! steps together. Clocks of different ranks are never compared.
 
 use super::communication::CommunicationFilter;
 use super::mann_whitney::{differ_at_one_percent, mean_positions};

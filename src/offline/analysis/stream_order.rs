@@ -273,8 +273,8 @@ struct ProgrammaticCalls<'a> {
 enum LaunchClass {
     /// The call may have used programmatic dependent launch.
     Programmatic,
-    /// The work may have run on an AMD GPU, which records the start of a kernel up to a microsecond before the end of
-    /// the previous kernel.
+    /// The work may have run on an AMD GPU. On AMD GPUs, the recorded start of a kernel can be up to 1 us before the
+    /// end of the previous kernel.
     MaybeAmd,
     /// Any other call. The launched work runs in stream order.
     Ordered,

@@ -1,5 +1,5 @@
-//! Finds the operator that encloses each operator or call on the same thread, and the time that each operator spent
-//! outside of the operators that it called.
+//! For each operator or call, finds the operator that encloses it on the same thread. Also computes the time that each
+//! operator spent outside of the operators that it called.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -118,7 +118,7 @@ fn slices_by_thread(kineto: &Kineto) -> Vec<Vec<Slice>> {
         .iter()
         .enumerate()
         .for_each(|(at, call)| threads[call.thread as usize].push(Slice::Call(at)));
-    // External ids and Record function ids are assigned in the order in which operators begin, so a caller has a
+    // External ids and Record function ids are assigned in the order in which operators begin. So a caller has a
     // smaller id than the operators that it called.
     let begun = |slice: Slice| match slice {
         Slice::Op(at) => (kineto.ops[at].external.unwrap_or(0), kineto.ops[at].record_function.unwrap_or(0)),

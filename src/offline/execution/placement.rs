@@ -19,9 +19,8 @@ pub enum Place {
 /// Reason why GPU work is not linked to an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unlinked {
-    /// The work was launched by an operator that is not in the execution trace, or it was launched before the first or
-    /// after the last operator in the execution trace. Work that was launched outside of the execution trace is not in
-    /// the output.
+    /// The work was launched outside of the execution trace: by an operator that is not in it, or before its first or
+    /// after its last operator. Work that was launched outside of the execution trace is not in the output.
     Outside,
     /// The call that launched the work is not inside an operator. Work without an operator is placed below the root of
     /// its thread.

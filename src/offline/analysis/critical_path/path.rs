@@ -133,8 +133,8 @@ pub(super) fn walk(graph: &Graph, deciding: &[u32], facts: &dyn InstructionFacts
     parts
 }
 
-/// Finds the critical path and calls `each` with its parts, in order of time. The moments need not be sorted by time,
-/// but `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
+/// Finds the critical path and calls `each` with its parts, in order of time. The moments need not be sorted by time.
+/// But `edges` must be sorted by `to`, and every edge must lead to a moment with a larger `place`.
 pub(in super::super) fn each_part_in_order(
     graph: TimedGraph<'_>,
     edges: EdgesView<'_>,

@@ -1,5 +1,6 @@
-//! Finds the edge that decides the time of each moment. Also computes the slack of each moment (the time by which it
-//! could come later without delaying the run) and the time that a shorter part of the path would save.
+//! Finds the edge that decides the time of each moment. Also computes the slack of each moment, which is the time by
+//! which the moment could come later without delaying the run. Also computes the time that the run would save if a part
+//! of the path were shorter.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,8 +13,8 @@ use gpuflame_model::record::IdMap;
 /// Index that means "no edge".
 pub(super) const NO_EDGE: u32 = u32::MAX;
 
-/// For each moment, finds the edge that decides the moment's time, and sets the lag of this edge to the recorded time
-/// between the edge's two moments. The edges must be sorted by `to`.
+/// For each moment, finds the edge that decides the moment's time. Sets the lag of the deciding edge to the recorded
+/// time between the edge's two moments. The edges must be sorted by `to`.
 pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     let mut edges = std::mem::take(&mut graph.edges);
     let mut deciding = vec![NO_EDGE; graph.moments.len()];

@@ -84,8 +84,7 @@ impl Streams {
     }
 
     /// Adds the stream of the next instruction. Also finds streams to which the rule of default streams does not apply.
-    /// Such a stream is found if its work overlapped work on the default stream of its CUDA context although one
-    /// operation was submitted after the other operation.
+    /// The rule does not apply to a stream if its work overlapped work on the default stream of its CUDA context.
     pub(super) fn note(&mut self, instruction: &Instruction<'_>) {
         let number = key_of(instruction).map_or(NO_STREAM, |key| self.number(key));
         self.of_instruction.push(number);

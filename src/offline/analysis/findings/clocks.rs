@@ -5,8 +5,8 @@ use super::Cost;
 use super::thresholds::MIN_RANK_CLOCK_NS;
 use gpuflame_model::profile::format_nanos;
 
-/// Returns the finding about the two ranks whose clocks differ most. A collective ends at the same time on all ranks,
-/// so the recorded ends of a collective show by how much the clocks of the ranks differ.
+/// Returns the finding about the two ranks whose clocks differ most. A collective ends at the same time on all ranks.
+/// So its recorded ends show by how much the clocks of the ranks differ.
 pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Cost> {
     let mut worst: Option<(i64, u32, u32)> = None;
     for (at, (one, first)) in ranks.iter().enumerate() {

@@ -193,8 +193,8 @@ impl Cost {
 struct Lost<'a> {
     places: &'a Places<'a>,
     work: LaunchedWork,
-    /// Two flags: whether most bytes that are copied to GPUs come from pageable host memory, and whether most bytes
-    /// that are copied from GPUs go to pageable host memory.
+    /// Two flags about pageable host memory. The first flag states whether most bytes that are copied to GPUs come from
+    /// it. The second flag states whether most bytes that are copied from GPUs go to it.
     pageable: (bool, bool),
     /// Duration of the steady part, in ns.
     wall: u64,

@@ -33,9 +33,8 @@ pub(super) const MAX_FRAGMENT_NS: u64 = 10_000;
 /// Maximum mean duration of a copy that reads a value for the host, in ns. A copy that reads a value is short, and its
 /// main cost is the wait.
 pub(super) const MAX_READ_NS: u64 = 50_000;
-/// A kernel was queued if it started more than this many ns after its launch call returned. This limit is much higher
-/// than the 10 us in which a launch reaches an idle GPU, because a kernel that waits for another stream may start
-/// later.
+/// A kernel was queued if it started more than this many ns after its launch call returned. A launch reaches an idle
+/// GPU in about 10 us. The limit is much higher, because a kernel that waits for another stream may start later.
 pub(super) const MIN_QUEUED_NS: u64 = 100_000;
 
 /// Maximum number of pauses at one place in the code, in percent of the number of iterations of the program. If a place

@@ -1,6 +1,6 @@
-//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1), so that the paths of HTA
-//! and gpuflame can be compared edge by edge. HTA's rules differ from the rules of gpuflame's own critical path in four
-//! points, which [`HtaRule`] lists.
+//! Computes the critical path by the rules of Holistic Trace Analysis (HTA, version 0.6.1). With these rules, the paths
+//! of HTA and gpuflame can be compared edge by edge. HTA's rules differ from the rules of gpuflame's own critical path
+//! in four points, which [`HtaRule`] lists.
 //!
 //! ```text
 //!   events -> select: rows of the window -> nodes -> edges of the host, edges of the GPU -> longest path -> classes

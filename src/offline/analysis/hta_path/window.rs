@@ -1,5 +1,5 @@
-//! Selects the trace events for the analysis: the events of the whole trace without its last step, and the events in
-//! the window that an annotation gives.
+//! Selects two sets of trace events for the analysis. One set is the whole trace without its last step. The other set
+//! is the window that an annotation gives.
 
 use std::collections::{HashMap, HashSet};
 

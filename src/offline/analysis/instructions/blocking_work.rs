@@ -3,8 +3,8 @@
 //!
 //! A default stream that waits for an event waits for all work that was submitted earlier to the blocking streams of
 //! its CUDA context. Work that is submitted to the blocking streams after the default stream's wait also waits for the
-//! default stream. So if later work on blocking streams began before earlier work ended, the default stream of their
-//! context did not wait for an event between these two submissions.
+//! default stream. So if later work on blocking streams began before earlier work ended, the default stream did not
+//! wait for an event between the two submissions.
 //!
 //! ```text
 //! calls     first   wait   second
@@ -26,11 +26,10 @@ pub(super) struct BlockingWork(IdMap<GpuContextId, ContextWork>);
 /// Work on the blocking streams of one CUDA context.
 #[derive(Default)]
 struct ContextWork {
-    /// Pairs of the end of a call and the latest end of all work submitted up to this time, sorted by the end of the
-    /// call.
+    /// Pairs of (end of a call, latest end of all work submitted up to this end), sorted by the end of the call.
     earlier: Vec<(u64, u64)>,
-    /// Pairs of the start of a call and the earliest start of all work submitted at or after this time, sorted by the
-    /// start of the call.
+    /// Pairs of (start of a call, earliest start of all work submitted at this start or later), sorted by the start of
+    /// the call.
     later: Vec<(u64, u64)>,
 }
 

@@ -154,8 +154,8 @@ impl<'a> Finder<'a> {
         }
     }
 
-    /// Makes each wait for a CUDA event wait for the last record of this event before the wait, even if the wait was
-    /// for another record in the run.
+    /// Makes each wait for a CUDA event depend on the last record of this event before the wait. In the recorded run,
+    /// the wait may have been for another record.
     pub(super) fn ignore_named_records(&mut self) {
         self.names_records = false;
         self.ignores_records = true;

@@ -2,9 +2,9 @@
 //!
 //! A call takes effect at some time between its start and its end. Usually the start of the call is used as the time of
 //! the instruction, with one exception. During a call, another thread may begin a second call on the same stream, and
-//! the work of the second call may run first. A first call whose work runs later than the work of the second call took
-//! effect after the second call. GPU work without a known launch is assumed to be issued before the first call whose
-//! work ran later on the same stream.
+//! the work of the second call may run first. If the work of the first call runs later, the first call took effect
+//! after the second call. GPU work without a known launch is assumed to be issued before the first call whose work ran
+//! later on the same stream.
 
 use std::collections::BTreeSet;
 
@@ -125,8 +125,8 @@ struct Placing<'a> {
     profile: &'a Profile,
     items: Vec<Item>,
     graphs: Vec<GraphLaunch>,
-    /// Correlation ids of calls that submitted only host functions: calls that launched a graph without GPU work, and
-    /// calls that submitted a host function to a stream.
+    /// Correlation ids of calls that submitted only host functions. Such a call launched a graph without GPU work, or
+    /// submitted a host function to a stream.
     only_host: IdMap<CorrelationId, ()>,
 }
 

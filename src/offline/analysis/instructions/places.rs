@@ -73,8 +73,9 @@ impl Places {
     /// Finds the CUDA contexts of waits on streams whose id occurs in several contexts, for example default streams.
     /// The row of a wait may contain the context of the CUDA event instead of the stream's context. A thread works in
     /// one context until it changes its device. So a wait is in the context of the work that the same thread submitted
-    /// before and after it. If the contexts before and after the wait differ, or if other work rules out the context,
-    /// the wait is in the only context that is not ruled out. If several contexts are possible, the wait is ambiguous.
+    /// before and after it. The contexts before and after the wait may differ, or other work may rule out the context.
+    /// If so, the wait is in the only context that is not ruled out. If several contexts are possible, the wait is
+    /// ambiguous.
     pub(super) fn find_contexts_of_waits(
         &mut self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),

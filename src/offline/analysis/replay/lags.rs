@@ -1,5 +1,6 @@
-//! Finds the typical lags of a run. There are three kinds of lags: from a launch call to the begin of its work, from an
-//! operation to the operation that waits for it, and from GPU work to the return of the call that waits for it.
+//! Finds the typical lags of a run. A lag is the minimum time between two moments. Typical lags exist from a launch
+//! call to the begin of its work, and from an operation to the next operation that waits for it. They also exist from
+//! the end of GPU work to the return of the call that waits for the work.
 
 use std::collections::BTreeMap;
 

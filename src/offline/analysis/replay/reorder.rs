@@ -1,9 +1,9 @@
 //! Finds the order in which several threads make their calls after a run was edited.
 //!
 //! The dependencies between GPU operations depend on the order in which threads submit the operations. For example, a
-//! wait for a CUDA event waits for the last record of the event before the wait, and the default stream waits for work
-//! submitted before its own work. So after an edit, the edges that depend on the order of calls are derived again, in
-//! several rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's
+//! wait for a CUDA event waits for the last record of the event before the wait. The default stream waits for work that
+//! was submitted before its own work. So after an edit, the edges that depend on the order of calls are derived again,
+//! in several rounds. The rounds end when the order of calls in the schedule equals the order from which the schedule's
 //! edges were derived. Each round determines the final position of at least one more call.
 
 use std::collections::BTreeMap;
@@ -60,9 +60,9 @@ impl Replay<'_> {
         EditedRun { schedule, edges, is_settled: false }
     }
 
-    /// Whether the edges can be derived for any order of the calls. Edges can be derived for any order only if the run
-    /// has several threads, and if the data includes the kinds of all streams, the records of all CUDA events and the
-    /// calls that wait for other threads.
+    /// Whether the edges can be derived for any order of the calls. The result is true only for runs with several
+    /// threads. The data must also include the kinds of all streams, the records of all CUDA events, and the calls that
+    /// wait for other threads.
     fn knows_order(&self) -> bool {
         *self.knows_order.get_or_init(|| self.finds_order())
     }

@@ -99,8 +99,8 @@ pub struct ProcessGroup {
 /// Aligns the clocks of ranks by means of the collectives in their process groups.
 ///
 /// # Errors
-/// Fails if the ranks of a group do not run the same collectives, if these collectives do not end together, or if some
-/// ranks are not connected by groups.
+/// Fails if the ranks of a group do not run the same collectives, or if these collectives do not end together. Also
+/// fails if some ranks are not connected by groups.
 pub fn align_process_groups(
     ranks: &[RankTimeline],
     groups: &[ProcessGroup],

@@ -7,7 +7,7 @@
 //!            call of the next operation     begin  running
 //! ```
 //!
-//! The intervals of a stream have no gaps and do not overlap, so the total time of the stream's states is exactly the
+//! The intervals of a stream have no gaps and do not overlap. So the total time of the stream's states is exactly the
 //! duration of the window. The causes of gaps are determined by the rules for idle time ([`gap_causes`]), but for one
 //! stream instead of one device.
 
@@ -176,8 +176,8 @@ fn whole_window(rows: &StreamRows, profile: &Profile) -> Option<(u64, u64)> {
     Some(extend_to_windows(rows.times?, profile))
 }
 
-/// Extends the time range of all GPU work so that it includes the opening of the first recording window and the closing
-/// of the last recording window.
+/// Extends the time range of all GPU work to the opening of the first recording window and to the closing of the last
+/// recording window.
 pub(super) fn extend_to_windows((first, last): (u64, u64), profile: &Profile) -> (u64, u64) {
     let edges = profile.windows().iter();
     let opened = edges.clone().find(|(edge, _)| *edge == WindowEdge::Open).map(|(_, time)| time.0);

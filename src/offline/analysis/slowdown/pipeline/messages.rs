@@ -1,8 +1,8 @@
 //! Matches the messages between stages of a pipeline. Each send and each receive is matched to its computation, and
 //! each send is matched to its receive.
 //!
-//! Training frameworks also record sends and receives that move no data: at the begin and end of a step, and in the
-//! first and last part of the model. Messages that move no data have no matching operation on another stage.
+//! Training frameworks also record sends and receives that move no data. They occur at the begin and end of a step, and
+//! in the first and last part of the model. Messages that move no data have no matching operation on another stage.
 
 use std::collections::{BTreeMap, HashMap};
 
