@@ -4,9 +4,9 @@
 //! compared only if both ranks used the same clock. The kernels of a collective show whether two ranks used the same
 //! clock. No rank leaves a collective before the last rank has entered it, and the data reaches all ranks within
 //! microseconds. If the ranks use one clock, the kernels of a collective therefore end at the same time on every rank.
-//! The n-th kernel with a given name on one rank is paired with the n-th kernel with this name on every other rank. If
-//! the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one collective,
-//! or the clocks of the ranks differ. If paired kernels do not match, the last rank is reported as unknown.
+//! Kernels with the same name are paired across ranks: the n-th kernel on one rank with the n-th kernel on every other
+//! rank. If the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one
+//! collective, or the clocks of the ranks differ. If paired kernels do not match, the last rank is reported as unknown.
 //!
 //! Ranks whose kernels end together are taken as the participants of a collective. Process groups are found in this
 //! way, so they need not be known before.

@@ -93,8 +93,8 @@ fn launched_by_stream(profile: &Profile, work: &WorkSpans) -> Vec<LaunchedWork> 
     streams
 }
 
-/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, this wait is
-/// the time that the next launched operation did not begin although all operations launched before it had ended.
+/// Finds the longest unexplained wait that a launch without an activity may have caused. On each stream, the next
+/// launched operation waits while it does not begin although all operations launched before it have ended.
 fn longest_wait(streams: &[LaunchedWork], (thread, time): (ThreadId, u64)) -> Option<Stretch> {
     let waits = streams.iter().filter(|stream| stream.thread == thread).filter_map(|stream| {
         let next = stream.works.partition_point(|(launch, ..)| *launch <= time);

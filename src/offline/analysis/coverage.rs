@@ -149,7 +149,7 @@ impl StepCoverage {
     }
 
     /// Returns the launch coverage of the whole run and of its steps. `is_trace` means that another tool recorded the
-    /// run. If `is_trace` is false, the counts of the whole run are read from the profile, so that they equal the
+    /// run. If `is_trace` is false, the counts of the whole run are read from the profile. So these counts equal the
     /// counts in the stored sums.
     pub fn coverage(mut self, profile: &Profile, steps: &StepSpans, is_trace: bool) -> Coverage {
         let mut spans = steps.spans();

@@ -1,9 +1,9 @@
 //! Decides whether several files come from ranks of one job, and which ranks are missing.
 //!
-//! Files are rejected only if there is proof that they belong to different programs. Proof means that the files state
-//! different numbers of ranks, or that some files have no kernel name in common with the other files. Ranks of one
-//! program may run different kernels, for example the stages of a pipeline, but each rank shares kernels with another
-//! rank.
+//! Files are rejected only if there is proof that they belong to different programs. Different numbers of ranks in the
+//! files are such a proof. The other possible proof is that some files have no kernel name in common with the other
+//! files. Ranks of one program may run different kernels, for example in the stages of a pipeline. But each rank shares
+//! kernels with another rank.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -39,8 +39,8 @@ pub(super) fn differ_at_one_percent(one: &[u64], other: &[u64]) -> bool {
     let ties: f64 =
         all.chunk_by(|a, b| a == b).map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64).sum();
     let total = n + m;
-    // Variance of the number of pairs in which the duration from `one` is longer than the duration from `other`,
-    // corrected for equal durations.
+    // Variance of U, which is the number of pairs in which the duration from `one` is longer than the duration from
+    // `other`. The variance is corrected for equal durations.
     let variance = n * m / 12.0 * (total + 1.0 - ties / (total * (total - 1.0)));
     // Number of pairs in which the duration from `one` is longer. If the sets do not differ, half of all pairs are
     // expected. The positions from `mean_positions` are at the middle of each duration, so n / 2 is subtracted from the

@@ -3,10 +3,11 @@
 //!
 //! No rank leaves a collective before the last rank has entered it. So in each collective of two ranks, the end on one
 //! rank is not before the start on the other rank. Such bounds for the clock difference hold regardless of the network.
-//! Together, the bounds give an interval for the difference between the two clocks. From the interval of possible
-//! differences, this module chooses the clock difference at which the ends of collectives coincide, because data
-//! reaches all ranks within microseconds. The reported error is the distance from the chosen difference to the farther
-//! end of the interval. The true clock difference is never farther from the chosen difference than the reported error.
+//! Together, the bounds give an interval for the difference between the two clocks. From the interval of possible clock
+//! differences, this module chooses the difference at which the ends of collectives coincide. The ends coincide in
+//! reality, because data reaches all ranks within microseconds. The reported error is the distance from the chosen
+//! difference to the farther end of the interval. The true clock difference is never farther from the chosen difference
+//! than the reported error.
 //!
 //! The bounds hold for collectives in which each rank needs data from every rank: all-reduce, all-gather,
 //! reduce-scatter and all-to-all. The bounds do not hold for a broadcast, and the recorded kernels do not show whether
@@ -61,7 +62,8 @@ pub enum ClocksRefused {
 /// Collectives in which the same group of ranks meets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupCollectives {
-    /// For each rank of the group, its index and its collectives as (start, end) in ns, in the order in which they run.
+    /// Index and collectives of each rank in the group. The collectives are given as (start, end) in ns, in the order
+    /// in which they run.
     pub members: Vec<(usize, Vec<(i64, i64)>)>,
 }
 

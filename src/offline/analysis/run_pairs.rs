@@ -38,8 +38,8 @@ const NOISY_SHARE_OF_MARGIN: f64 = 0.6;
 /// Probability that the true change is above the upper end of the interval. The probability that the true change is
 /// below the lower end of the interval is the same.
 const BEYOND_INTERVAL: f64 = 0.005;
-/// Tail probability for the t quantile that is added to the half width of the interval when the needed number of pairs
-/// is estimated.
+/// Tail probability that is used to estimate the needed number of pairs. The t quantile for this probability is added
+/// to the half width of the interval.
 const MISSED: f64 = 0.05;
 /// Minimum change that is called slower or faster, given as a share of the margin.
 const MIN_SHARE_OF_MARGIN: f64 = 0.25;

@@ -17,11 +17,11 @@ use gpuflame_traces::import::LinkReport;
 /// A duration counts as impossible only if the activity lasts more than this many ns past the start of later work.
 /// Shorter overlaps can be caused by clock errors.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// Denominator N: an activity with an impossible duration must also last past the start of later work by at least 1/N
-/// of the stream's busy time.
+/// Denominator N: to be impossible, a duration must also exceed the start of later work by at least 1/N of the stream's
+/// busy time.
 const MIN_EXCESS_PART: u64 = 100;
-/// A duration counts as impossible only if the activity lasts more than this many ns past the return of a wait for it.
-/// The clocks of the host and of the GPU differ as well, but by less than 1 us in the traces examined so far.
+/// If a wait for an activity returned, its duration is impossible only if it lasts more than this many ns past this
+/// return. The clocks of the host and of the GPU differ as well, but by less than 1 us in the traces examined so far.
 const MIN_WAIT_EXCESS_NS: u64 = 100_000;
 /// An activity shows that the clocks of host and GPU differ only if it ends more than this many ns after a wait for it
 /// returned.
@@ -170,9 +170,9 @@ pub fn check_stream_order(
     order
 }
 
-/// Maximum error in ns of the difference between two times that were rounded to a quarter of a microsecond and written
-/// with one decimal. The rounding to a quarter changes each time by at most 125 ns. Writing only one decimal changes
-/// 0.25 and 0.75 us to 0.2 and 0.8 us, which is an error of 50 ns.
+/// Maximum error in ns of the difference between two rounded times. Both times were rounded to a quarter of a
+/// microsecond and written with one decimal. The rounding to a quarter changes each time by at most 125 ns. Writing
+/// only one decimal changes 0.25 and 0.75 us to 0.2 and 0.8 us, which is an error of 50 ns.
 const QUARTERS_NS: u64 = 350;
 /// Minimum number of activities for the conclusion that times were rounded to a quarter of a microsecond.
 const MIN_ROUNDED: usize = 8;

@@ -70,7 +70,7 @@ impl Streams {
         self.keys[span.stream() as usize]
     }
 
-    /// Assigns new indexes to the streams of `spans`, so that the indexes have the same order as the keys (device, CUDA
+    /// Assigns new indexes to the streams of `spans`. The indexes then have the same order as the keys (device, CUDA
     /// context and stream).
     pub(super) fn sort(&mut self, spans: &mut [WorkSpan]) {
         let mut order: Vec<u32> = (0..self.keys.len() as u32).collect();
@@ -244,8 +244,8 @@ impl WorkSpan {
     }
 }
 
-/// Activities with plausible durations, sorted by start. If an activity is implausibly long and lasts beyond the start
-/// of later work on its stream, the activity is cut off at that start.
+/// Activities with plausible durations, sorted by start. If an implausibly long activity lasts beyond the start of
+/// later work on its stream, it is cut off at that start.
 #[derive(Debug)]
 pub struct PlausibleSpans {
     spans: Vec<WorkSpan>,

@@ -186,8 +186,8 @@ impl Graph<'_> {
         }
     }
 
-    /// Adds the recorded waits of streams. For each wait, the first operation launched after the waiting call depends
-    /// on the last operation launched before the call that recorded the CUDA event.
+    /// Adds the recorded waits of streams. The first operation launched after the waiting call depends on recorded
+    /// work. This work is the last operation launched before the call that recorded the CUDA event.
     fn add_recorded_stream_waits(&self, launches: &Launches, found: &mut Dependencies) {
         let calls: HashMap<u64, &HostCall> =
             self.own_calls().filter_map(|call| Some((call.correlation?, call))).collect();

@@ -11,8 +11,8 @@ use gpuflame_traces::execution::{ExecutionTrace, Kineto};
 pub enum Place {
     /// The parent is the operator or range that launched the work.
     Operator,
-    /// The parent is the root of the thread that launched the work, or the root of the process, because no operator
-    /// launched the work.
+    /// No operator launched the work. The parent is the root of the thread that launched the work, or the root of the
+    /// process.
     Root,
 }
 

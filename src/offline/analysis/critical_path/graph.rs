@@ -7,8 +7,8 @@ use super::super::two_threads::{in_parallel, is_large};
 use super::kernel_times::LearnedKernels;
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Maximum time in ns from the end of one operation to the begin of the next operation that the GPU's own scheduling
-/// explains. On an H100, the time between two operations is 0.5 to 2 us. The maximum also applies to the time from the
+/// Maximum time in ns that the GPU's own scheduling needs from the end of one operation to the begin of the next
+/// operation. On an H100, the time between two operations is 0.5 to 2 us. The maximum also applies to the time from the
 /// end of a launch call to the begin of its work. On an H100, this time is 3 to 12 us.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 

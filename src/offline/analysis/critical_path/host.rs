@@ -83,7 +83,8 @@ fn host_edges(graph: &Graph, waits: &IdMap<u32, u64>, profile: &Profile) -> Vec<
 
 /// Whether the call that begins at `begin` probably waited for another thread, whose last call ended at `end`. The
 /// first call of a thread is assumed to have waited for another thread. A later call is assumed to have waited if the
-/// other thread was in calls for at least 1/[`HAND_OFF_PART`] of the pause before the call.
+/// other thread was in calls for a large part of the pause before the call. The constant [`HAND_OFF_PART`] defines this
+/// part.
 fn is_hand_off(
     graph: &Graph,
     lines: &[Line],

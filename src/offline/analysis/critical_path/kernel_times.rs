@@ -21,8 +21,8 @@ pub(in super::super) struct KernelTimes {
     /// Tail of the kernel: the time in ns that the kernel runs after the end of the previous kernel. The tail is known
     /// only from launches that waited for the previous kernel's end.
     pub(in super::super) tail: Option<u64>,
-    /// Minimum time in ns from the end of the previous kernel to the kernel's own end, over the launches that
-    /// overlapped the previous kernel. The kernel's tail is at most this long.
+    /// Minimum time in ns from the end of the previous kernel to this kernel's end. The minimum is taken over the
+    /// launches that overlapped the previous kernel. The kernel's tail is at most this long.
     pub(in super::super) max_tail: Option<u64>,
 }
 

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The [`Graph`](graph::Graph) has a moment for the begin and the end of each host call and of each GPU operation. The
-//! graph has an edge for each reason why one moment cannot come before another. The path is found by starting at the
-//! last moment and following the edge that decided the time of each moment back to the start. So the durations of the
-//! path's parts add up exactly to the duration of the run.
+//! graph has an edge for each reason why one moment cannot come before another. The path starts at the last moment and
+//! is followed backwards. From each moment, it continues along the edge that decided the moment's time. So the
+//! durations of the path's parts add up exactly to the duration of the run.
 
 mod build;
 mod causes;
@@ -57,8 +57,8 @@ pub(super) use lags::Submitted;
 
 /// Denominator N: a run has no critical path if the times contradict more than 1/N of the edges.
 const MAX_CONTRADICTED_PART: u64 = 20;
-/// Maximum time in ns by which an effect may precede its cause. Effects that precede their causes by a few microseconds
-/// are expected, because GPU clocks are aligned with the host's clock only to this precision.
+/// Maximum time in ns by which an effect may precede its cause. Smaller differences are expected, because GPU clocks
+/// are aligned with the host's clock only to within a few microseconds.
 const CLOCK_ERROR_NS: u64 = 20_000;
 
 /// The critical path of a run, and the time by which each GPU operation could have ended later.
@@ -80,7 +80,8 @@ pub struct CriticalPath {
     savings: OnceLock<Savings>,
 }
 
-/// For each part of a path, the time in ns by which the run would be shorter if the part took no time.
+/// Saving in ns for each part of a path. A saving is the time by which the run would be shorter if the part took no
+/// time.
 #[derive(Debug)]
 pub struct Savings(IdMap<u32, u64>);
 
@@ -265,8 +266,8 @@ impl CriticalPath {
         self.in_order.get(moment).is_some_and(|latest| *latest < self.latest[moment])
     }
 
-    /// Returns the number of edges that were omitted because the effect precedes the cause, and the edge whose effect
-    /// precedes its cause by the longest time.
+    /// Returns the number of edges that were omitted because the effect precedes the cause. Also returns the worst of
+    /// these contradictions, if there are any.
     pub fn contradicted(&self) -> (u64, Option<Contradiction>) {
         (self.graph.contradicted, self.graph.worst)
     }

@@ -215,8 +215,8 @@ impl Learning<'_> {
         };
         self.graph.add_edge(begin, began, EdgeKind::Programmatic, lag);
         if before.1 <= after.1 {
-            // If the second kernel's tail is unknown, its maximum is assumed: the time after the first kernel's end,
-            // but at most the second kernel's own duration.
+            // If the second kernel's tail is unknown, the longest possible tail is assumed. It is the time after the
+            // first kernel's end, but at most the second kernel's own duration.
             let longest = (after.1 - before.1).min(own.duration.unwrap_or(u64::MAX).max(after.1 - after.0));
             let longest = own.max_tail.map_or(longest, |known| known.min(longest));
             self.graph.add_edge(end, done, overlap.kind, own.tail.unwrap_or(longest));

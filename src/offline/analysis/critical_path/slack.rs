@@ -32,8 +32,8 @@ pub(super) fn decide(graph: &mut Graph) -> Vec<u32> {
     deciding
 }
 
-/// Finds the deciding edges of the moments starting at `moment`. `edges` are the edges that lead to these moments, and
-/// `position` is the index of the first of these edges in the graph.
+/// Finds the deciding edges of the moments starting at `moment`. `edges` contains the edges that lead to these moments.
+/// `position` is the index of the first edge of `edges` in the graph.
 fn decide_part(
     graph: &Graph,
     edges: &mut [Edge],

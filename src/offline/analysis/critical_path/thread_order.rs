@@ -55,8 +55,8 @@ impl Use {
     }
 }
 
-/// Finds the calls whose order relative to calls of other threads matters. For each call whose order matters, returns
-/// the moment of its begin and the latest time at which it could begin without changing the order.
+/// Finds the calls whose order relative to calls of other threads matters. The result contains the begin moment of each
+/// such call, and the latest time at which the call could begin without changing the order.
 pub(super) fn order_limits(
     graph: &Graph,
     list: &InstructionList,

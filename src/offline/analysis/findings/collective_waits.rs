@@ -13,8 +13,8 @@ use super::super::communication::WorkClass;
 use super::clocks::clock_offset;
 use super::thresholds::MIN_RANK_CLOCK_NS;
 
-/// Maximum difference in ns between the ends of a collective's kernels on two ranks, after the ends are converted to a
-/// common clock.
+/// Maximum difference in ns between the ends of a collective's kernels on two ranks. The ends are compared on a common
+/// clock.
 const MAX_END_SPREAD_NS: i64 = 50_000;
 /// Minimum percentage of the kernels with one name that must be matched to a kernel on other ranks.
 const MIN_MATCHED_PERCENT: usize = 90;

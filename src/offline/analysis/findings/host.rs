@@ -63,8 +63,9 @@ impl Group {
         }
     }
 
-    /// Returns the innermost functions and ranges that have a large share of the lost time, largest first, each with
-    /// its share in percent. Returns an empty list if a single function or range has nearly all of the lost time.
+    /// Returns the innermost functions and ranges with a large share of the lost time, each with its share in percent.
+    /// The largest share comes first. Returns an empty list if a single function or range has nearly all of the lost
+    /// time.
     fn shares(&self) -> Vec<(&str, f64)> {
         let all = saturating_sum(self.inner.values().copied());
         let shares = self.inner.iter().map(|(name, nanos)| (name.as_str(), percent(*nanos, all)));

@@ -2,9 +2,9 @@
 //! cause and one place in the code explain.
 //!
 //! For a trace, this module finds the pieces from single activities and from the states of the host's threads. Copies
-//! do not count as kernels in this module, because a GPU that only copies the next batch while its kernels are late
-//! does not compute. A recording already contains its pieces as samples of idle time. In the samples of idle time,
-//! copies count as busy time.
+//! do not count as kernels in this module. A GPU that only copies the next batch while its kernels are late does not
+//! compute. A recording already contains its pieces as samples of idle time. In the samples of idle time, copies count
+//! as busy time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -57,8 +57,8 @@ impl LostTime {
     /// Returns the lost time of a GPU in the steady part of a recording. For a recording, lost time is idle time.
     pub(super) fn of_recording(profile: &Profile, places: &Places<'_>, device: Option<DeviceId>) -> Self {
         let is_steady = |sample: &&Sample| sample.root_mark.is_none() && sample.device == device;
-        // Places with equal names count as one place, because the same place can have several launch contexts, and sums
-        // and single activities divide it differently.
+        // Places with equal names count as one place. The same place can have several launch contexts, which differ
+        // between sums and single activities.
         let mut places_by_name: BTreeMap<PlaceName, (Key, u64, u64)> = BTreeMap::new();
         for sample in profile.samples(&IDLE).iter().filter(is_steady) {
             let Some(cause) = Cause::ALL.into_iter().find(|cause| cause.word() == idle_word(sample)) else {
@@ -209,8 +209,7 @@ struct GapDivider<'a> {
 }
 
 impl GapDivider<'_> {
-    /// Divides the gap before `kernel` among causes, but only the part of the gap that is in the steady part of the
-    /// run.
+    /// Divides the gap before `kernel` among causes. Only the part of the gap in the steady part of the run is divided.
     fn divide(&mut self, from: u64, kernel: &WorkSpan) -> Option<Gap> {
         let (begin, end) = steady_bounds(self.run.profile.steady());
         let (from, to) = (from.max(begin), kernel.start.min(end));
@@ -412,10 +411,9 @@ impl GapDivider<'_> {
         }
     }
 
-    /// Divides the time after a launch in which the launched kernel waited. The launched kernel waited for the copies
-    /// that ran in its waiting time, and for other work in the rest of its waiting time. Returns the time of copies
-    /// that began immediately after they were launched, because such copies were launched too late to overlap with
-    /// kernels.
+    /// Divides the time after a launch in which the launched kernel waited. In its waiting time, the kernel waited for
+    /// the copies that ran, and otherwise for other work. Returns the time of copies that began immediately after they
+    /// were launched. Such copies were launched too late to overlap with kernels.
     fn add_waiting_time(&mut self, site: SampleSite, from: u64, to: u64, parts: &mut Vec<(Key, u64)>) -> u64 {
         while self.others.get(self.first).is_some_and(|span| span.end <= from) {
             self.first += 1;

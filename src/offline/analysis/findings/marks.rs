@@ -1,5 +1,5 @@
-//! A map from small integers to values. The map can be cleared in constant time, because it is cleared for each gap of
-//! a trace, and a trace may have a million gaps.
+//! A map from small integers to values. The map can be cleared in constant time. This matters because it is cleared for
+//! each gap of a trace, and a trace may have a million gaps.
 
 use gpuflame_model::record::IdMap;
 

@@ -262,9 +262,9 @@ fn longest_launcher(spans: &[WorkSpan]) -> Option<ContextId> {
     sums.into_iter().max_by_key(|(context, nanos)| (*nanos, *context)).map(|(context, _)| context)
 }
 
-/// Returns series of kernel durations, in order of time. Each series contains the executions of one kernel. If a kernel
-/// runs several times per iteration, each position in the iteration has its own series, because the kernel's work
-/// differs between positions.
+/// Returns series of kernel durations, in order of time. Each series contains the executions of one kernel. A kernel
+/// that runs several times per iteration has one series for each position in the iteration, because its work differs
+/// between positions.
 fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64) -> Vec<Vec<u64>> {
     let mut found: IdMap<Work, Vec<u64>> = IdMap::default();
     let mut classifier = Classifier::new(profile);
@@ -290,9 +290,9 @@ fn executions(profile: &Profile, spans: &[WorkSpan], since: u64, iterations: u64
 /// compared.
 const MIN_EXECUTIONS: usize = 20;
 
-/// Whether nine in ten late durations are longer than the median early duration, and nine in ten early durations are
-/// shorter than the median late duration. Durations that vary with the input are not clearly apart, even if a run ends
-/// with long inputs by chance.
+/// Whether early and late durations are clearly apart. Nine in ten late durations must be longer than the median early
+/// duration. Nine in ten early durations must be shorter than the median late duration. Durations that vary with the
+/// input are not clearly apart, even if a run ends with long inputs by chance.
 fn is_apart(early: &[u64], late: &[u64]) -> bool {
     let (low, high) = (median(early), median(late));
     let above = late.iter().filter(|nanos| **nanos > low).count();

@@ -47,8 +47,8 @@ pub(super) fn limit_by_stream(lost: &Lost<'_>, found: &mut Vec<Cost>, time: &Los
     }
 }
 
-/// Returns the time in ns in which the busiest stream of the GPU is idle, between the GPU's first and last kernel in
-/// the steady part. Returns `None` if there are no kernels.
+/// Returns for how many ns the busiest stream of the GPU is idle. The time between the GPU's first and last kernel in
+/// the steady part is examined. Returns `None` if there are no kernels.
 pub(super) fn free_time(
     spans: &PlausibleSpans,
     device: Option<DeviceId>,

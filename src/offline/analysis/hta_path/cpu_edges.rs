@@ -175,7 +175,7 @@ impl CallTree {
     }
 }
 
-/// Visits the slices of a thread in order, and adds an edge from the previous start or end to each start and end.
+/// Visits the starts and ends of a thread's slices in order, and adds an edge from each start or end to the next one.
 struct ThreadWalk<'a> {
     events: &'a HtaEvents,
     graph: &'a mut Graph,

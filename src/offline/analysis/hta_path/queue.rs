@@ -35,7 +35,7 @@ pub(super) fn launches(events: &HtaEvents, selection: &Selection) -> Vec<(u32, u
 
 /// Returns the queue length after each launch and after each start of an operation, keyed by row. As in HTA, streams
 /// with the same id on several GPUs share a queue. If a launch and a start have the same time in microseconds, the
-/// launch comes first, because HTA does not define their order.
+/// launch comes first. HTA does not define their order.
 pub(super) fn queue_lengths(
     events: &HtaEvents,
     selection: &Selection,

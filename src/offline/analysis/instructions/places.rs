@@ -106,8 +106,8 @@ impl Places {
         self.unclear_waits = self.of_waits.values().filter(|context| context.is_none()).count() as u64;
     }
 
-    /// Returns the waits on streams whose id occurs in several CUDA contexts. With each wait, returns the context of
-    /// the work that the thread submitted before and after the wait, or `None` if these two contexts differ.
+    /// Returns the waits on streams whose id occurs in several CUDA contexts. Each wait has the context of the work
+    /// that the thread submitted before and after the wait, or `None` if these two contexts differ.
     fn contexts_by_thread(
         &self,
         (rows, graphs, profile): (&JoinedRows, &[GraphLaunch], &Profile),

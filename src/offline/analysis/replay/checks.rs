@@ -18,8 +18,8 @@ pub struct ReplayCheck {
     pub largest_ns: u64,
     /// Whether a replay that visits the moments in another topological order gives the same times.
     pub any_order: bool,
-    /// Number of operations that begin before the previous operation on their stream has ended, although neither a
-    /// programmatic launch nor a graph allows this overlap.
+    /// Number of operations that begin too early: before the previous operation on their stream has ended. Overlaps
+    /// that a programmatic launch or a graph allows are not counted.
     pub overlaps: u64,
     /// Whether busy time and idle time of every stream add up to the duration of the window.
     pub adds_up: bool,

@@ -81,8 +81,8 @@ pub enum Edit {
     ScaleHost {
         /// Selected calls.
         calls: Selection,
-        /// For each call, keyed by its position, the changed part in ns of the time between the thread's previous call
-        /// and this call.
+        /// Changed part, in ns, of the time between the thread's previous call and each call. The map is keyed by the
+        /// position of the call.
         before: IdMap<u32, u64>,
         /// Factor for the durations.
         factor: f64,
@@ -139,8 +139,8 @@ impl Replay<'_> {
     }
 
     pub(super) fn scale(&self, edges: &mut LagsMut<'_>, work: &Selection, factor: f64) {
-        // Old and new duration of each changed kernel that lets another kernel begin before its own end, or that waits
-        // for another kernel while it runs.
+        // Old and new durations of changed kernels that overlap another kernel. Such a kernel lets another kernel begin
+        // before its own end, or waits for another kernel while it runs.
         let mut changed: BTreeMap<u32, (u64, u64)> = BTreeMap::new();
         edges.each(|edge| {
             let instruction = self.instruction_of(edge.to);

@@ -6,10 +6,10 @@
 //! what if    gemm takes 20 us: relu begins 20 us earlier, unless its own launch is the later one now
 //! ```
 //!
-//! Each edge that leads to a moment gives a time, which is the time of the edge's earlier moment plus the lag of the
-//! edge. A moment comes at the latest time that the edges to it give. The edge that decided the recorded time of a
-//! moment keeps its recorded lag, so a replay without edits returns the recorded times. All edges that did not decide a
-//! recorded time have lags that are typical for the run ([`Lags`]).
+//! Each edge that leads to a moment gives a time: the time of the edge's earlier moment plus the lag of the edge. A
+//! moment comes at the latest time that the edges to it give. The edge that decided the recorded time of a moment keeps
+//! its recorded lag, so a replay without edits returns the recorded times. All edges that did not decide a recorded
+//! time have lags that are typical for the run ([`Lags`]).
 //!
 //! A replay executes no calls and no GPU work. The replay assumes that operations that overlap do not slow each other
 //! down.

@@ -152,8 +152,8 @@ impl<'a> Rederived<'a> {
         edges
     }
 
-    /// Whether an edge connects two moments of one graph launch, or leads from a copy to the return of the call that
-    /// issued the copy.
+    /// Whether an edge stays within one graph launch or within one copy call. An edge within a copy call leads from the
+    /// copy to the return of the call that issued it.
     fn is_within(&self, edge: &Edge) -> bool {
         let moments = &self.replay.graph().moments;
         let (from, to) = (moments[edge.from as usize], moments[edge.to as usize]);

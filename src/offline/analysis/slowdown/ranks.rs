@@ -277,9 +277,9 @@ impl Lanes<'_> {
         Ok(())
     }
 
-    /// Returns the position of the last collective that always ends before the collective at `position` begins, on all
-    /// ranks and in all steps. The previous collective need not be this collective, because collectives on different
-    /// streams may overlap.
+    /// Returns the position of the last collective that ends before the collective at `position` begins. It must end
+    /// before this begin on all ranks and in all steps. The previous collective need not be this collective, because
+    /// collectives on different streams may overlap.
     fn collective_before(&self, position: usize) -> Option<usize> {
         (0..position).rev().find(|&at| {
             self.steps.iter().all(|step| {

@@ -166,8 +166,8 @@ impl StreamRows {
         self.ops[stream as usize].ops.iter().map(StreamOp::from)
     }
 
-    /// Returns the calls that made streams wait for CUDA events, sorted by stream and time, with the end of each wait
-    /// if it is known. A stream does not wait for a CUDA event that was never recorded. So if the records of some
+    /// Returns the calls that made streams wait for CUDA events, sorted by stream and time. Each wait has its end, if
+    /// the end is known. A stream does not wait for a CUDA event that was never recorded. So if the records of some
     /// events are known, waits for events without a record are omitted. The operations must be sorted before this call.
     pub(super) fn stream_waits(&self) -> Vec<StreamWait> {
         // The device is not part of the key, because a CUDA context belongs to one device.

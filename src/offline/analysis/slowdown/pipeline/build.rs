@@ -29,8 +29,8 @@ pub fn pipeline_model(ops: &[PipelineOp], sequence_parallel: u32) -> Result<JobM
     let shares_weights = u64::from(replicas) * u64::from(sequence_parallel) > 1;
     let keys: Vec<OpKey> = sample.iter().map(|op| (op.kind, op.sequence, op.stage)).collect();
     let steps: BTreeSet<i64> = ops.iter().map(|op| op.step).collect();
-    // The check of the number of operations prevents a damaged file from causing a model that needs much more memory
-    // than the recorded operations.
+    // The number of operations is checked here, because a damaged file could lead to a model that needs much more
+    // memory than the operations.
     let expected = keys.len().checked_mul(steps.len()).and_then(|all| all.checked_mul(replicas as usize));
     if expected != Some(ops.len()) || (stages as usize) > keys.len() {
         return Err(ModelError::new("steps or data-parallel ranks have different operations"));

@@ -13,8 +13,8 @@ use crate::analysis::slowdown::model::{JobModel, ModelError};
 /// Maximum difference between the clocks of two workers, in seconds.
 const CLOCK_ERROR_SECONDS: f64 = 5e-5;
 
-/// The four kinds of messages, as (kind, computation that the message belongs to, whether it is a send, offset of the
-/// peer's stage).
+/// The four kinds of messages. Each entry is (kind, kind of the message's computation, whether it is a send, offset of
+/// the peer's stage).
 const MESSAGES: [(Kind, Kind, bool, i64); 4] = [
     (Kind::ForwardSend, Kind::ForwardCompute, true, 1),
     (Kind::ForwardRecv, Kind::ForwardCompute, false, -1),
