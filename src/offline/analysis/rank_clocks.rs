@@ -182,7 +182,7 @@ mod tests {
     }
 
     /// Collectives of two ranks, in ns. Rank 1 enters the first collective last and leaves it 4 us after rank 0. Rank 0
-    /// enters the second collective last. Both collectives take 10 us after the last rank has entered.
+    /// enters the second collective last. After the last rank has entered, each collective takes another 10 us.
     const ZERO: [(i64, i64); 2] = [(0, 50_000), (90_000, 100_000)];
     const ONE: [(i64, i64); 2] = [(40_000, 54_000), (70_000, 100_000)];
 

@@ -20,7 +20,8 @@ use std::f64::consts::{FRAC_2_PI, TAU};
 /// small changes reduce the probability of a wrong verdict further. The remaining probability is 0.93 % at a noise of
 /// 1.5 % per run (the worst case), 0.5 % at a noise of 1 %, and 0.3 % at a noise of 5 %. Slowdowns get nearly all of
 /// the total of 1 %, because CI gates look for slowdowns. As a result, 7 pairs of runs with 1 % noise find a slowdown
-/// of 3 % in 99 % of the comparisons. They find a speed-up of 3 % in about 80 % of the comparisons.
+/// of 3 % in 99 % of the comparisons. The same number of pairs finds a speed-up of 3 % in about 80 % of the
+/// comparisons.
 const SLOWER: f64 = 0.0098;
 /// Probability that any main row is wrongly called faster.
 const FASTER: f64 = 0.0005;
@@ -104,7 +105,7 @@ pub struct PairChange {
     pub verdict: PairVerdict,
     /// Number of pairs of runs that would suffice for a verdict. The needed number of pairs can find a change as large
     /// as the margin. If there is no change, they rule out such a change with a probability of about 90 %. The number
-    /// is `None` if the verdict is not inconclusive, or if more than 10,000 pairs are needed.
+    /// is given only if the verdict is inconclusive and at most 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 

@@ -17,8 +17,8 @@ use gpuflame_traces::import::LinkReport;
 /// A duration counts as impossible only if the activity lasts more than this many ns past the start of later work.
 /// Shorter overlaps can be caused by clock errors.
 const MIN_EXCESS_NS: u64 = 10_000;
-/// Denominator N: to be impossible, a duration must also exceed the start of later work by at least 1/N of the stream's
-/// busy time.
+/// Denominator N: an impossible duration must also exceed the possible duration by more than 1/N of the stream's busy
+/// time.
 const MIN_EXCESS_PART: u64 = 100;
 /// If a wait for an activity returned, its duration is impossible only if it lasts more than this many ns past this
 /// return. The clocks of the host and of the GPU differ as well, but by less than 1 us in the traces examined so far.

@@ -196,7 +196,7 @@ impl CriticalPath {
         self.parts = host_stacks::divide(&self.parts, each_stack);
     }
 
-    /// Returns the graph and those of its edges that are sorted by their later moment.
+    /// Returns the graph, and its edges that are sorted by their later moment.
     pub(super) fn graph(&self) -> (&Graph, &[Edge]) {
         (&self.graph, &self.graph.edges[..self.sorted_edges])
     }
@@ -266,8 +266,8 @@ impl CriticalPath {
         self.in_order.get(moment).is_some_and(|latest| *latest < self.latest[moment])
     }
 
-    /// Returns the number of edges that were omitted because the effect precedes the cause. Also returns the worst of
-    /// these contradictions, if there are any.
+    /// Returns the number of edges that were omitted because the effect precedes the cause. Also returns the omitted
+    /// edge whose effect precedes its cause by the longest time, if any edge was omitted.
     pub fn contradicted(&self) -> (u64, Option<Contradiction>) {
         (self.graph.contradicted, self.graph.worst)
     }

@@ -298,6 +298,6 @@ impl Place {
     }
 }
 
-/// Number of innermost frames among which a wait for a lock is searched. In outer frames, `threading.py` appears only
+/// Number of innermost frames that are searched for a wait for a lock. In outer frames, `threading.py` appears only
 /// because it started the thread.
 const MAX_LOCK_FRAMES: usize = 4;

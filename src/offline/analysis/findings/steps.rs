@@ -69,7 +69,7 @@ fn recurs(durations: &[u64], usual: u64) -> bool {
     (2..=(durations.len() - 1) / 2).any(|period| durations.iter().step_by(period).all(is_as_long))
 }
 
-/// Number of steps before a step, and number of steps after it, whose median is the usual work of the step.
+/// Number of neighbours on each side of a step. The median work of these neighbours is the usual work of the step.
 const NEIGHBOURS: usize = 6;
 
 /// GPU work that was launched during one step.

@@ -11,9 +11,9 @@ use gpuflame_model::record::{DeviceId, Work};
 
 /// Returns the finding about kernels of two streams that never overlap although they were launched early enough to
 /// overlap. The usual reason is the legacy default stream, which waits for all blocking streams and for which all
-/// blocking streams wait. Streams may also wait for each other because of CUDA events. If the program makes many event
-/// waits, the waits between streams are assumed to be intended. Many means at least half as many event waits as waits
-/// between the streams.
+/// blocking streams wait. Streams may also wait for each other because of CUDA events. The waits between streams are
+/// assumed to be intended if the program also makes event waits. This applies only if there are at least half as many
+/// event waits as waits between the streams.
 pub(super) fn default_stream(spans: &PlausibleSpans, event_waits: u64) -> Option<Cost> {
     let mut devices: BTreeMap<DeviceId, Vec<&WorkSpan>> = BTreeMap::new();
     for span in spans.as_slice().iter().filter(|span| matches!(span.work, Work::Kernel(_))) {

@@ -372,8 +372,8 @@ impl ThreadWait {
     }
 }
 
-/// For each stream, the work with the largest sort key among the work that ran so far. Stored are the sort key and the
-/// correlation id of the launch call.
+/// For each stream, the work with the largest sort key among the work that ran so far. The sort key and the correlation
+/// id of the launch call are stored.
 #[derive(Default)]
 struct LatestOfStream(IdMap<StreamKey, (u64, CorrelationId)>);
 

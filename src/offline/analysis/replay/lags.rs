@@ -244,8 +244,8 @@ impl Lags {
         self.typical.get(key).or_else(|| self.by_kind.get(&key.kind)).copied()
     }
 
-    /// Returns the function of each call as an index into the list of names, and this list of the names of all
-    /// functions.
+    /// Returns two lists. The first list contains the function of each call, as an index into the second list. The
+    /// second list contains the names of all functions.
     pub(super) fn functions(&self) -> (&[u32], &[String]) {
         (&self.functions, &self.names)
     }

@@ -16,7 +16,8 @@ use gpuflame_model::record::{Caller, ContextId, DeviceId, IdMap, ThreadId, Windo
 /// Idle time of a stream that is attributed to one stack, or to the time between two calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdleCulprit {
-    /// Stack, or the two calls before and after the time to which the idle time is attributed.
+    /// Stack to which the idle time is attributed. If the idle time is attributed to the time between two calls, the
+    /// site contains both calls.
     pub site: SampleSite,
     /// Idle time in ns that is attributed to `site`.
     pub nanos: u64,

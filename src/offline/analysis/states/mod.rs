@@ -42,7 +42,7 @@ use queue::{Queue, queued_since};
 use sums::{DelaySums, SmallSums, SpanSums};
 use walk::StreamWalk;
 
-/// Settings for a reconstruction of states. The times in the settings are in ns since the start of the window.
+/// Settings for the reconstruction of stream states. The times in the settings are in ns since the start of the window.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StateOptions {
     /// Start of the shown time. The default is the start of the window.
