@@ -8,8 +8,8 @@
 //! rank. If the ends of paired kernels are more than [`MAX_END_SPREAD_NS`] apart, the kernels do not belong to one
 //! collective, or the clocks of the ranks differ. If paired kernels do not match, the last rank is reported as unknown.
 //!
-//! Ranks whose kernels end together are taken as the participants of a collective. Process groups are found in this
-//! way, so they need not be known before.
+//! Ranks whose kernels end together are taken as the participants of a collective. Process groups need not be known,
+//! because they follow from the ends of the kernels.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,6 +1,7 @@
 //! Finds idle time of GPUs that launches without a recorded activity may explain. A stream runs its operations in
-//! order. An operation may begin late although all recorded operations before it had ended. Unrecorded work may have
-//! run in the pause before such an operation. A few launches without an activity can account for most of the idle time.
+//! order. An operation may begin late although all recorded operations before it had ended. If an operation begins
+//! late, unrecorded work may have run in the pause before it. A few launches without an activity can account for most
+//! of the idle time.
 //!
 //! Some tools do not record the kernels of graphs. In traces of such tools, the host seems to launch late while a graph
 //! runs. So a graph without a recorded activity may have run until the next work of its thread started, even if this

@@ -206,7 +206,8 @@ impl StepCoverage {
             }
         }
         // A single step may be a mark before or after the GPU work. If there are no steps, a window replaces them, and
-        // the window may contain no GPU work. Neither such a step nor such a window is reported as an empty step.
+        // the window may contain no GPU work. A single step and a window without GPU work are not reported as empty
+        // steps.
         if coverage.steps < 2 || !steps.has_steps() {
             coverage.empty_steps.clear();
         }
@@ -362,8 +363,8 @@ mod tests {
         let launch = |time| Launched { time: Nanos(time), duration: 1, context: ContextId::NONE };
         let mut sums = StepCoverage::default();
         sums.matched(launch(10), false);
-        // The GPU is busy until the time 500. The work of a launch before 500 may still be queued. The work of a launch
-        // after 500 was not recorded.
+        // The GPU is busy until the time 500. The work of a launch before the time 500 may still be queued. The work of
+        // a launch after the time 500 was not recorded.
         sums.busy.push((100, 500));
         sums.pending(CorrelationId(2), launch(400));
         sums.pending(CorrelationId(3), launch(600));

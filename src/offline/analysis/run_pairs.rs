@@ -104,8 +104,8 @@ pub struct PairChange {
     /// Result of the comparison.
     pub verdict: PairVerdict,
     /// Number of pairs of runs that would suffice for a verdict. The needed number of pairs can find a change as large
-    /// as the margin. If there is no change, they rule out such a change with a probability of about 90 %. The number
-    /// is given only if the verdict is inconclusive and at most 10,000 pairs are needed.
+    /// as the margin. If there is no change, these pairs rule out a change of this size with a probability of about 90
+    /// %. The number is given only if the verdict is inconclusive and at most 10,000 pairs are needed.
     pub pairs_needed: Option<usize>,
 }
 

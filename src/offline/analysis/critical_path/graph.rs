@@ -9,7 +9,7 @@ use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
 /// Maximum time in ns that the GPU's own scheduling needs from the end of one operation to the begin of the next
 /// operation. On an H100, the time between two operations is 0.5 to 2 us. The maximum also applies to the time from the
-/// end of a launch call to the begin of its work. On an H100, this time is 3 to 12 us.
+/// end of a launch call to the begin of its work. On an H100, work begins 3 to 12 us after the end of its launch call.
 pub(in super::super) const MAX_LATENCY_NS: u64 = 20_000;
 
 /// Position of a moment in [`Graph::moments`].
