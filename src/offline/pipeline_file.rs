@@ -18,9 +18,9 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 /// Maximum number of operations. Reading this number of operations takes about 2 GB of memory.
 const MAX_OPS: i64 = 16_000_000;
-/// Maximum size of a `meta` file in bytes. Such a file has only a few lines.
+/// Maximum size of a `meta` file in bytes. A real `meta` file has only a few lines.
 const MAX_META_BYTES: u64 = 65_536;
-/// Number of values that are read in one call.
+/// Number of values that each call to the Parquet reader reads.
 const BATCH: usize = 65_536;
 
 /// Layout of a job, read from its `meta` file. Numbers that are missing in the file are `None`.
@@ -30,7 +30,7 @@ pub struct JobLayout {
     pub data_parallel: Option<u32>,
     /// Number of pipeline stages.
     pub stages: Option<u32>,
-    /// Number of workers that share a sequence.
+    /// Number of workers that process parts of the same sequence (sequence parallelism).
     pub sequence_parallel: Option<u32>,
 }
 

@@ -1,4 +1,4 @@
-//! A finished run, read from its recording or from another tool's trace: its GPU time for each stack.
+//! Reads a finished run from its recording or from another tool's trace, and sums the GPU time of each stack.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -14,7 +14,7 @@ use gpuflame_model::profile::{Profile, Unnamed, View};
 use gpuflame_model::record::{Row, StepSpans, WriterId};
 use gpuflame_traces::import::{self, Kind};
 
-/// Number of rows between two checks of the memory limit.
+/// Number of rows that are read between two checks of the memory limit.
 const ROWS_PER_MEMORY_CHECK: usize = 4096;
 
 /// Options for reading a run: which samples to distinguish, and which frames to show.
@@ -36,7 +36,7 @@ pub struct ReadOptions {
     /// torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is then
     /// attributed to autograd, which launched it.
     pub backward_under_forward: bool,
-    /// Whether the states of the host's threads are also read for times in which a GPU copied but ran no kernel.
+    /// Whether the states of the host's threads are also read for times in which a GPU executed a copy but no kernel.
     /// Default: false.
     pub kernel_gaps: bool,
     /// If the run has at most this many calls and GPU operations in total, the states of the host's threads are also
@@ -45,13 +45,13 @@ pub struct ReadOptions {
     /// Whether the states of the host's threads are skipped, and the culprits of idle time are not searched for.
     /// Default: false.
     pub without_host_states: bool,
-    /// Whether the squares of durations are summed too, for each stack and kernel. The comparison of two runs needs
-    /// these sums. Default: false.
+    /// Whether the squares of durations are also summed for each stack and kernel. The comparison of two runs needs
+    /// these sums of squares. Default: false.
     pub has_squares: bool,
     /// Whether the named ranges of a trace and their times are returned too. Default: false.
     pub ranges: bool,
-    /// Traces that were recorded while the CUDA graphs that this run launches were captured. The GPU work of these
-    /// graphs is attributed to the stacks in these traces. Default: none.
+    /// Traces that were recorded during the capture of CUDA graphs that this run launches. GPU work in these graphs is
+    /// attributed to the stacks in the traces. Default: none.
     pub graph_captures: Vec<PathBuf>,
 }
 
@@ -119,8 +119,7 @@ pub fn read(path: impl AsRef<Path>, options: &ReadOptions) -> Result<Run> {
     Ok(run)
 }
 
-/// Whether the thread that writes a recording is still running. Returns `None` if this cannot be determined on this
-/// machine.
+/// Whether the thread that writes a recording is still running; `None` if this machine cannot determine it.
 pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
     #[cfg(target_os = "linux")]
     {

@@ -1,4 +1,4 @@
-//! The columns of the activity table in Parquet and Arrow, and the source of their values.
+//! The columns of the activity table in Parquet and Arrow files, and the functions that compute their values.
 //!
 //! | column | type | what |
 //! |---|---|---|
@@ -32,7 +32,8 @@ use gpuflame_model::record::{Activity, ContextId, Detail, KernelDetail, Missing,
 pub(super) enum Column {
     Int(fn(&ActivityRow<'_>) -> Option<i32>),
     Long(fn(&ActivityRow<'_>) -> Option<i64>),
-    /// Key that determines the text. Many rows share the same few keys, so the text of each key is created only once.
+    /// The function returns a key instead of the text. Many rows share the same few keys, so the text of each key is
+    /// created only once.
     Text(fn(&ActivityRow<'_>) -> Option<TextKey>),
 }
 
@@ -72,20 +73,20 @@ pub(super) const COLUMNS: [(&str, Column); 31] = [
     ("reason", Text(|row| row.reason())),
 ];
 
-/// Key that determines a text in the table.
+/// Key from which the text of a table cell is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum TextKey {
     /// Kind of the GPU work.
     Kind(Work),
     /// Name of the GPU work.
     Name(Work),
-    /// Name of a launch context's API call.
+    /// Name of the API call in a launch context (stack and API call).
     Call(ContextId),
-    /// Name of a launch context's thread.
+    /// Name of the thread to which a launch context belongs.
     ThreadName(ContextId),
-    /// Stack of a launch context.
+    /// Stack in a launch context.
     Stack(ContextId),
-    /// Stack of a site that is not a plain launch context.
+    /// Stack of a graph node: the launch, `[graph]` and the stack that created the node.
     SampleSite(SampleSite),
     /// Source language of the innermost frame whose source is known.
     Language(&'static str),
@@ -95,12 +96,12 @@ pub(super) enum TextKey {
     Reason(Option<Missing>, bool),
 }
 
-/// A row of the table, with access to the names that it needs.
+/// A row of the activity table, and the tables in which its names are looked up.
 pub(super) struct ActivityRow<'a> {
     pub(super) profile: &'a Profile,
     pub(super) callers: &'a Callers<'a>,
     pub(super) event: JoinedActivity,
-    /// Correlation id in the source file.
+    /// Correlation id of the activity in the file that was read.
     pub(super) correlation: Option<u64>,
 }
 
@@ -166,7 +167,7 @@ impl ActivityRow<'_> {
         (stack.is_some() || is_untimed).then_some(TextKey::Reason(stack, is_untimed))
     }
 
-    /// Returns the text that belongs to a key of this row.
+    /// Returns the text for `key`, a key that a column returned for this row.
     pub(super) fn text(&self, key: TextKey) -> String {
         let caller = |context| -> Rc<Caller> { self.callers.get(context) };
         match key {

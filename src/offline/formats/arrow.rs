@@ -1,9 +1,9 @@
 //! Writes the activity table as Arrow (a Feather file), for pandas, polars, R and `gpuflame.read`.
 //! [`super::activity_columns`] lists the columns.
 //!
-//! The data in the file have the same layout as in memory, so readers need no copy. Text columns use dictionaries,
-//! which store each text once. The schema's metadata contain the counts of dropped data, with the same names as in
-//! Parquet.
+//! The file has the same layout as the data in memory, so readers need no copy. Text columns use dictionaries, which
+//! store each text once. The schema's metadata contain the counts of dropped data, under the same keys as in the
+//! Parquet format.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -25,7 +25,7 @@ use gpuflame_model::record::IdMap;
 /// Number of rows in each record batch.
 const ROWS_PER_BATCH: usize = 1 << 17;
 
-/// The Arrow format. Names are taken from the profile.
+/// The Arrow format. The names of kernels and functions are taken from the profile.
 pub(super) static ARROW: Format = Format::of_events(
     "arrow",
     &[".arrow", ".feather"],
@@ -70,13 +70,13 @@ fn io_error(error: ArrowError) -> Error {
     Error::new(ErrorKind::Io, error.to_string())
 }
 
-/// A column that is being built.
+/// A column of the Arrow file while it is being built.
 struct ColumnBuilder<'a> {
     name: &'a str,
     column: &'a Column,
-    /// Dictionary index of the text that belongs to each key.
+    /// Index of each key's text in the dictionary.
     places: IdMap<TextKey, i32>,
-    /// Dictionary index of each text; empty after the dictionary was completed.
+    /// Index of each text in the dictionary; empty after the dictionary was completed.
     known: HashMap<String, i32>,
     texts: Arc<StringArray>,
 }
@@ -96,7 +96,7 @@ impl<'a> ColumnBuilder<'a> {
         Field::new(self.name, kind, true)
     }
 
-    /// Adds the text of a row to the dictionary.
+    /// Adds the row's text to the dictionary, if this is a text column.
     fn add_text(&mut self, row: &ActivityRow<'_>) {
         let Column::Text(get) = self.column else { return };
         let Some(key) = get(row) else { return };

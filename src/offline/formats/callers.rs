@@ -1,4 +1,5 @@
-//! Finds the callers of launch contexts: name of the call, thread and stack. Each context is looked up only once.
+//! Finds the caller of each launch context (stack and API call): the name of the call, the thread and the stack. Each
+//! launch context is looked up only once.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,14 +12,14 @@ use gpuflame_export::source::source_line;
 use gpuflame_model::profile::{Profile, SampleSite};
 use gpuflame_model::record::{ContextId, IdMap, ThreadId};
 
-/// Cache of callers and source locations. See the module's documentation.
+/// Cache of the callers and source locations that were looked up.
 pub(super) struct Callers<'a> {
     pub(super) profile: &'a Profile,
     callers: RefCell<IdMap<ContextId, Rc<Caller>>>,
     sources: RefCell<IdMap<SampleSite, Option<Rc<StackSource>>>>,
 }
 
-/// Source location of a stack.
+/// Source location of a stack's innermost frame with a known location.
 pub(super) struct StackSource {
     pub(super) language: &'static str,
     pub(super) file: String,
@@ -26,7 +27,7 @@ pub(super) struct StackSource {
 }
 
 pub(super) struct Caller {
-    /// Name of the API call of the launch context.
+    /// Name of the API call in the launch context.
     pub(super) call: String,
     pub(super) thread: ThreadId,
     /// Name that the operating system gives to the thread; empty if it is unknown.
@@ -40,14 +41,14 @@ pub(super) struct CallerFrame {
     /// Frame text for folded stacks.
     pub(super) text: String,
     /// Frame text for formats that gpuflame can read again. The text keeps all characters that are allowed between two
-    /// `;`. All of them can be kept because, in such formats, a number at the end of the text is not a weight, and
-    /// numbers in names are folded (replaced by `N`) only when the file is read.
+    /// `;`. A number at the end is kept, because such formats have no weight there. Numbers in names are kept too,
+    /// because they are folded (replaced by `N`) only when the file is read.
     pub(super) exact: String,
     /// Source file; empty if it is unknown.
     pub(super) file: String,
     /// Line in the source file; 0 if it is unknown.
     pub(super) line: u32,
-    /// Kind of frame: `p` for Python, `r` for a range, `c` for a call or code.
+    /// Kind of the frame: `p` for Python, `r` for a range, `c` for a call or code.
     pub(super) letter: char,
 }
 
@@ -57,7 +58,8 @@ impl Caller {
         self.frames.iter().rev().find(|frame| !frame.file.is_empty())
     }
 
-    /// Returns the kinds of the caller's frames, one letter each. The string is empty if all frames are calls or code.
+    /// Returns one letter per frame of the caller's stack: the frame's kind. The string is empty if all frames are
+    /// calls or code.
     pub(super) fn kinds(&self) -> String {
         let is_plain = self.frames.iter().all(|frame| frame.letter == 'c');
         if is_plain { String::new() } else { self.frames.iter().map(|frame| frame.letter).collect() }

@@ -1,10 +1,10 @@
-//! Writes Chakra's execution trace as protobuf: a `GlobalMetadata` message, then the nodes. The length of each message
-//! precedes it.
+//! Writes Chakra's execution trace as protobuf: a `GlobalMetadata` message, then one message per node. The length of
+//! each message is written before the message.
 //!
 //! Field numbers are the same as in `et_def.proto` in github.com/mlcommons/chakra. The names of attributes are the same
-//! as in files of Chakra's converter. The attributes `start_ns`, `duration_ns` and `inclusive_ns` are additions,
-//! because `start_time_micros` and `duration_micros` have only whole microseconds. A node comes after all nodes that it
-//! depends on.
+//! as in files that Chakra's converter writes. The attributes `start_ns`, `duration_ns` and `inclusive_ns` were added
+//! by gpuflame, because `start_time_micros` and `duration_micros` hold only whole microseconds. Each node is written
+//! after all nodes that it depends on.
 
 use std::io::Write;
 
@@ -74,10 +74,10 @@ mod proto {
 
 use proto::Attribute;
 
-/// Version of the format in Chakra's definition when this file was written.
+/// Format version that Chakra's definition had when this source file was written.
 const VERSION: &str = "0.0.4";
 
-/// Codes of the node types that are written.
+/// Chakra's codes for the node types that gpuflame writes.
 #[derive(Clone, Copy)]
 enum NodeType {
     Metadata = 1,
@@ -119,7 +119,7 @@ fn host_node(linked: &LinkedTrace<'_>, number: u32) -> proto::Node {
     let node = &linked.trace.nodes[at];
     let dependencies = &linked.dependencies;
     let parent = node.parent.map(|parent| linked.trace.nodes[parent].id);
-    // The first operator of a thread has no previous operator, so its caller is used.
+    // The first operator of a thread has no previous operator, so it depends on its parent instead.
     let previous = dependencies.thread[at].map(|one| linked.id(one)).or(parent);
     let others = dependencies.inter_thread[at].iter().chain(&dependencies.host_waits[at]);
     let mut attr = node_attributes(node);
@@ -180,7 +180,8 @@ fn gpu_node(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> proto::Node
         name: linked.kineto.name(work.name).to_owned(),
         kind: kind as i32,
         ctrl_deps: vec![parent.id],
-        // Simulators follow only data dependencies, so the launching operator is listed as a data dependency too.
+        // Simulators follow only data dependencies, so the operator that launched the GPU work is listed as a data
+        // dependency too.
         data_deps: unique(std::iter::once(parent.id).chain(waited)),
         start_time_micros: micros(work.start),
         duration_micros: rounded_micros(work.nanos()),

@@ -1,5 +1,5 @@
-//! Writes Chrome's trace events from rows. The rows come from a recording, or from another tool's trace in another
-//! format. All rows must be available before anything is written.
+//! Converts rows to trace events in Chrome's format. The rows come from a recording, or from another tool's trace in a
+//! different format. All rows must be in memory before the first event is written.
 
 use std::io::Write;
 
@@ -18,8 +18,8 @@ use gpuflame_model::error::Result;
 use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Created, EventUse, GpuContextId, Nanos, SyncRecord, ThreadId};
 
-/// Chrome's trace events. Names are taken from the profile. Activities without times cannot be placed on a timeline, so
-/// `gpuflame.missing` counts them instead.
+/// Chrome's trace events. The names of kernels and functions are taken from the profile. Activities without times
+/// cannot be placed on a timeline, so they are only counted, in `gpuflame.missing`.
 pub(crate) static CHROME: Format = Format::of_events(
     "chrome",
     &[".json"],
@@ -30,7 +30,8 @@ pub(crate) static CHROME: Format = Format::of_events(
 /// Options for writing calls and GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ChromeOptions<'a> {
-    /// Operators that made the calls. If set, calls and GPU work get the External id of their operator. Default: none.
+    /// CPU operators of the trace, in which the caller of each API call is looked up. If set, calls and GPU work get
+    /// the External id of their operator. Default: none.
     pub operators: Option<&'a Operators>,
     /// Whether stacks of calls are omitted. Default: false.
     pub without_stacks: bool,
@@ -53,8 +54,8 @@ pub fn write_chrome(
     Ok(())
 }
 
-/// Writes only the events, separated by commas, for a trace that also contains events of another source. Times are
-/// relative to the base time of the operators. Returns whether any event was written.
+/// Writes only the events, separated by commas, for a trace that also contains events from another source. Times are
+/// relative to the base time of the operators' trace. Returns whether any event was written.
 ///
 /// # Errors
 /// Fails if writing to `out` fails.
@@ -70,8 +71,8 @@ pub fn write_chrome_events(
     Ok(true)
 }
 
-/// Returns the property `gpuflame` of a complete trace, with its key. It contains the counts of dropped data and the
-/// provenance.
+/// Returns the property `gpuflame` of a complete trace as JSON text, including the key. The property contains the
+/// counts of dropped data and the provenance.
 pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> {
     let mut events = EventText::new(Nanos(0), 0);
     let untimed = rows.activities().filter(|event| event.activity.duration().is_none()).count();
@@ -79,7 +80,7 @@ pub fn chrome_metadata(profile: &Profile, rows: &events::JoinedRows) -> Vec<u8> 
     events.text
 }
 
-/// Returns whether any call began inside an operator.
+/// Returns whether any API call began inside a CPU operator.
 pub fn has_calls_in_operators(profile: &Profile, rows: &events::JoinedRows, operators: &Operators) -> bool {
     let (process, callers) = (threads::process_id(profile), Callers::new(profile));
     let is_inside = |context, begun, nanos| {
@@ -165,7 +166,7 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
     }
 
     fn write_call(&mut self, call: &LaunchCall) -> Result<()> {
-        // Calls without a known stack are omitted, because they would get a wrong stack when the file is read again.
+        // Calls without a known stack are omitted, because a reader of the file would assign a wrong stack to them.
         if !call.has_stack() {
             return Ok(());
         }
@@ -259,8 +260,8 @@ impl<'a, W: Write> ChromeWriter<'a, W> {
     }
 }
 
-/// Returns the JSON arguments for a stack and for the kinds of its frames. The kinds are omitted if all frames are
-/// calls or code.
+/// Returns the JSON arguments for a stack and for the kinds of its frames. The argument for the kinds is omitted if all
+/// frames are calls or code.
 fn stack(text: &str, kinds: &str, caller: &Caller) -> String {
     let stack = format!(",\"{text}\":{}", json_string(&caller.exact_stack()));
     match caller.kinds() {

@@ -1,4 +1,4 @@
-//! Pictures of several profiles: the difference between two profiles, or the ranks of a job next to each other.
+//! Writes pictures of several profiles: the difference between two profiles, or the ranks of a job next to each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -47,9 +47,9 @@ pub fn write_diff_svg(
     draw(lines, Colors::Changes, &difference_subtitle(before, after, options.unit), options, out)
 }
 
-/// Explains why two sets of folded stacks cannot be compared, if this is the case. One reason is that only one side has
-/// short kernel names. The other reason is that both sides have kernels but no stacks in common, for example because
-/// only one side used `--all-frames`.
+/// Returns the reason why two sets of folded stacks cannot be compared, or `None` if they can. Two sets cannot be
+/// compared if only one set has short kernel names. They also cannot be compared if they have kernels but no stacks in
+/// common, for example because only one set was written with `--all-frames`.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");
@@ -72,7 +72,7 @@ pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<S
     })
 }
 
-/// Returns the names of all kernels, regardless of the GPU.
+/// Returns the names of all kernels. A kernel that ran on several GPUs has only one entry.
 fn kernel_names(lines: &FoldedStacks) -> BTreeSet<&str> {
     lines.labels().filter_map(Label::kernel).map(|(_, name)| name).collect()
 }
@@ -89,7 +89,7 @@ pub fn write_lines_svg(lines: &FoldedStacks, options: &Options, out: &mut dyn Wr
     draw(all, Colors::Kinds(&kinds), &subtitle, options, out)
 }
 
-/// Returns the subtitle: totals before and after, and the stacks that are not drawn.
+/// Returns the picture's subtitle: the totals before and after, and the stacks that are not drawn.
 fn difference_subtitle(before: &FoldedStacks, after: &FoldedStacks, unit: Unit) -> String {
     let (was, is) = (before.total(), after.total());
     let mut text = format!("{} before, {} after", show_weight(was, unit), show_weight(is, unit));

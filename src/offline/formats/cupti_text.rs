@@ -1,4 +1,5 @@
-//! Writes a recording or another tool's trace in the text format that the CUPTI tracer of eunomia's tutorial prints.
+//! Converts a recording, or another tool's trace, to the text format that the CUPTI tracer in eunomia's tutorial
+//! prints.
 
 use std::io::Write;
 

@@ -1,13 +1,13 @@
 //! Writes extended folded stacks: one line per call that started GPU work, with the call's time, program, process,
-//! thread and processor, in the same format as eunomia's tutorial profiler.
+//! thread and processor, in the same format as the profiler in eunomia's tutorial.
 //!
 //! ```text
 //! 1761680628903821454 runcu 3861826 3861826 -1 main;forward;cudaLaunchKernel;[correlation 12]
 //! ```
 //!
-//! The last frame identifies the launch exactly. This frame can be omitted, because the tutorial's merge tool treats it
-//! as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`, because readers split
-//! lines at blanks. The processor is not recorded.
+//! The last frame, `[correlation N]`, identifies the launch exactly. An option omits this frame, because the tutorial's
+//! merge tool treats it as a function. Comments begin with `# `. Blanks in the program's name are replaced by `_`,
+//! because readers split lines at blanks. gpuflame does not record the processor, so this field is always -1.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
 //! Folded stacks as data: several merged profiles, or stacks that another tool folded. The kinds of frames are stored
-//! with the stacks, so that a picture has the same colours as one drawn from a profile.
+//! with the stacks, so that a picture has the same colours as a picture drawn from a profile.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -69,7 +69,7 @@ impl FoldedStacks {
         self.weights.iter().map(|(stack, weight)| (stack.as_str(), *weight))
     }
 
-    /// Returns the counts of dropped data in the profiles that the stacks come from.
+    /// Returns the counts of dropped data in the profiles from which the stacks were taken.
     pub fn lost(&self) -> impl Iterator<Item = (Loss, u64)> {
         self.lost.iter().map(|(&loss, &count)| (loss, count))
     }

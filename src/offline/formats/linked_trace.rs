@@ -12,7 +12,7 @@ use gpuflame_model::profile::json_string;
 use gpuflame_traces::execution::{Node, Values};
 use gpuflame_traces::import::OpKind;
 
-/// Schema version for files whose nodes were converted from version 1.0.1.
+/// Schema version to write if the nodes were converted from version 1.0.1.
 const CONVERTED_SCHEMA: &str = "1.0.2-chakra.0.0.4";
 
 /// Writes a linked execution trace as JSON.
@@ -44,7 +44,7 @@ pub fn write_linked_trace(linked: &LinkedTrace<'_>, out: &mut dyn Write) -> Resu
 
 fn host_fields(linked: &LinkedTrace<'_>, at: usize) -> String {
     let node = &linked.trace.nodes[at];
-    // As in PyTorch's files, the root is its own parent.
+    // As in PyTorch's files, the root node is its own parent.
     let parent = node.parent.map_or(node.id, |parent| linked.trace.nodes[parent].id);
     let mut text = node_fields(node.id, &node.name.decode(), parent, node);
     let Some(times) = linked.host[at] else { return text };
@@ -102,7 +102,7 @@ fn gpu_fields(linked: &LinkedTrace<'_>, number: u32, gpu: &GpuNode) -> String {
     text
 }
 
-/// Returns the JSON fields that all nodes have. Inputs, outputs and attributes are copied from `like`.
+/// Returns the JSON fields that all nodes have. Inputs, outputs and attributes are copied from the node `like`.
 fn node_fields(id: u64, name: &str, parent: u64, like: &Node<'_>) -> String {
     format!(
         "\"id\": {id}, \"name\": {}, \"ctrl_deps\": {parent}, \"inputs\": {}, \"outputs\": {}, \"attrs\": {}",
@@ -124,7 +124,7 @@ fn io(values: &Values<'_>) -> String {
     )
 }
 
-/// Returns the attributes of a node of version 1.0.1 in the format of later versions.
+/// Converts the attributes of a node from version 1.0.1 to the format of later versions.
 fn attributes(node: &Node<'_>) -> String {
     let number = |name: &str, kind: &str, value: &dyn std::fmt::Display| {
         format!("{{\"name\": \"{name}\", \"type\": \"{kind}\", \"value\": {value}}}")

@@ -1,5 +1,5 @@
-//! Output formats of the command: the formats that the recorder can write too, and formats that need all rows or large
-//! libraries.
+//! Output formats of the `gpuflame` command: the formats that the recorder also writes, and formats that need all rows
+//! in memory or depend on large libraries.
 
 mod activities;
 mod activity_columns;
@@ -53,7 +53,7 @@ pub static FORMATS: &[&Format] = &[
     &cupti_text::CUPTI_TEXT,
 ];
 
-/// Returns the format whose name is `word`.
+/// Returns the output format whose name is `word`.
 pub fn format(word: &str) -> Option<&'static Format> {
     FORMATS.iter().copied().find(|format| format.word == word)
 }

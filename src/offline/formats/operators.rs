@@ -1,4 +1,5 @@
-//! CPU operators of a torch.profiler trace, sorted by thread and time, used to find the operator that made a call.
+//! CPU operators in a torch.profiler trace, sorted by thread and time. They are used to find the operator that made an
+//! API call.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -6,8 +7,8 @@ use std::collections::HashMap;
 use gpuflame_model::record::{Nanos, ThreadId};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
 
-/// A [`Sink`] that collects operators and annotations with an External id. The sink takes 40 bytes for each. Call
-/// [`Operators::sort`] before the first look-up.
+/// A [`Sink`] that collects operators and annotations with an External id. It takes 40 bytes of memory per operator or
+/// annotation. Call [`Operators::sort`] before the first look-up.
 #[derive(Debug, Default)]
 pub struct Operators {
     base: i64,
@@ -23,7 +24,7 @@ struct Thread {
     annotations: Innermost,
 }
 
-/// Spans of a thread. After sorting, the innermost span at each time is stored too.
+/// Spans of a thread. The method `sort` also stores which span is the innermost at each time.
 #[derive(Debug, Default)]
 struct Innermost {
     spans: Vec<Span>,
@@ -44,7 +45,7 @@ impl Operators {
         Nanos(u64::try_from(self.base).unwrap_or(0))
     }
 
-    /// Returns the base time as text in the trace, if it is not a number of ns since 1970.
+    /// Returns the base time of the trace as text, if it is not a number of ns since 1970.
     pub fn unknown_base(&self) -> Option<&str> {
         self.unknown_base.as_deref()
     }
@@ -67,17 +68,17 @@ impl Operators {
         }
     }
 
-    /// Returns the External id of the operator that `thread` executed at `time`. As in Kineto, this is the innermost
-    /// operator, or otherwise the innermost annotation.
+    /// Returns the External id of the operator that `thread` executed at `time`. As in Kineto, the innermost operator
+    /// takes precedence; outside operators, the innermost annotation is used.
     pub fn external_id(&self, process: u32, thread: ThreadId, time: Nanos) -> Option<u64> {
         let thread = self.threads.get(&(process.into(), thread.0.into()))?;
         let time = i64::try_from(time.0).ok()?.checked_sub(self.base)?;
         thread.operators.at(time).or_else(|| thread.annotations.at(time))
     }
 
-    /// Returns the External id of the operator that made a call. The operator is looked up at the middle of the call. A
-    /// call is inside its operator, but it may begin only 150 ns after the operator begins, and the two clocks differ
-    /// by nearly as much.
+    /// Returns the External id of the operator that made a call. The look-up uses the time at the middle of the call,
+    /// because a call may begin only 150 ns after its operator. The clocks of the call and the operator differ by
+    /// nearly 150 ns.
     pub(super) fn around(&self, process: u32, thread: ThreadId, begun: Nanos, nanos: u64) -> Option<u64> {
         self.external_id(process, thread, Nanos(begun.0.saturating_add(nanos / 2)))
     }
@@ -88,7 +89,7 @@ impl Operators {
         else {
             return;
         };
-        // A profiler step encloses all operators of its time, so it does not identify an operator.
+        // A profiler step encloses all operators of its time range, so it does not identify an operator.
         if !matches!(cpu.kind, CpuKind::Operator | CpuKind::Range) {
             return;
         }
@@ -147,7 +148,7 @@ impl Innermost {
 
     fn close_until(&mut self, open: &mut Vec<Span>, time: i64) {
         while let Some(span) = open.pop_if(|span| span.end <= time) {
-            // If a span ends after the span that encloses it, both end at that time.
+            // If an inner span ends after the span that encloses it, the end of the inner span is used for both spans.
             let end = self.changes.last().map_or(span.end, |(last, _)| span.end.max(*last));
             self.changes.push((end, open.last().map_or(0, |around| around.external)));
         }

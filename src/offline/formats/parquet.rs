@@ -2,8 +2,8 @@
 //! [`super::activity_columns`] lists the columns.
 //!
 //! The file's key-value metadata contain the counts of dropped data (`gpuflame.lost.*`) and the number of launches
-//! without an activity (`gpuflame.launches.pending`). `run` and `rank` are not columns in the file, but are given by
-//! the names of the folders (`run=A/rank=3/`). DuckDB and Spark read such folder names as columns.
+//! without an activity (`gpuflame.launches.pending`). The file has no columns `run` and `rank`. Their values are in the
+//! names of the folders (`run=A/rank=3/`). DuckDB and Spark read such folder names as columns.
 //!
 //! A second thread prepares the values of the columns. The calling thread encodes, compresses and writes the values.
 
@@ -28,12 +28,12 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::IdMap;
 
-/// Number of rows in each row group.
+/// Number of rows in each row group of the file.
 const ROWS_PER_GROUP: usize = 1 << 17;
-/// Maximum number of prepared columns of a row group that wait to be written. A column takes up to 4 MB.
+/// Maximum number of prepared columns that wait to be written. A column of a row group takes up to 4 MB of memory.
 const MAX_READY_COLUMNS: usize = 2;
 
-/// The Parquet format. Names are taken from the profile.
+/// The Parquet format. The names of kernels and functions are taken from the profile.
 pub(super) static PARQUET: Format = Format::of_events(
     "parquet",
     &[".parquet"],
@@ -60,7 +60,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
         let (full, columns) = sync_channel(MAX_READY_COLUMNS);
         let preparing = scope.spawn(move || prepare_columns(profile, events, &full));
         let written = write_columns(&mut writer, &columns);
-        // If writing failed, dropping the receiver makes the other thread stop at its next column.
+        // If writing failed, dropping the receiver makes the second thread stop at its next column.
         drop(columns);
         preparing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         written
@@ -70,7 +70,8 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut (impl Write + Send)) 
     .map_err(io_error)
 }
 
-/// Passes the values of each column to `full`, one row group after another. Stops early if the receiver is gone.
+/// Passes the values of each column to `full`, one row group after another. Stops early if the receiver has been
+/// dropped.
 fn prepare_columns(profile: &Profile, events: &JoinedRows, full: &SyncSender<Values>) {
     let (callers, mut texts) = (Callers::new(profile), IdMap::default());
     let mut rows = events.activities().map(|event| ActivityRow::new(profile, &callers, events, event));
@@ -116,8 +117,8 @@ fn schema() -> std::result::Result<Type, ParquetError> {
     Type::group_type_builder("gpuflame").with_fields(columns).build()
 }
 
-/// Values of a column in a row group. Only values that exist are stored. The definition levels mark the rows that have
-/// a value.
+/// Values of one column in a row group. Only values that are not null are stored. The definition levels mark the rows
+/// that have a value.
 enum Values {
     Int(Vec<i32>, Vec<i16>),
     Long(Vec<i64>, Vec<i16>),

@@ -1,9 +1,9 @@
 //! Writes pprof, the profile format of Go's tools, which `go tool pprof`, Grafana, Parca and speedscope can read.
 //!
-//! Each sample has the values of its view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
+//! The values of a sample depend on the view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
 //! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of
-//! a function and has no address, because GPU work has no addresses, and names are known already. The file is gzipped,
-//! as the format requires.
+//! a function. It has no address, because GPU work has no addresses and the names are already known. The file is
+//! gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
@@ -19,7 +19,7 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Measure, Profile, View};
 use gpuflame_model::record::Missing;
 
-/// Fields of `profile.proto` in github.com/google/pprof that are used here.
+/// The fields of `profile.proto` (github.com/google/pprof) that gpuflame writes.
 mod proto {
     #[derive(Clone, PartialEq, prost::Message)]
     pub(super) struct Profile {
@@ -126,8 +126,8 @@ mod proto {
     }
 }
 
-/// Gzipped pprof. The label `gpu` is the device of a sample. As in every format, missing and dropped work is shown as
-/// frames. Missing and dropped work is also listed in comments.
+/// Gzipped pprof. The label `gpu` contains the device of a sample. As in every format, missing and dropped work is
+/// shown as frames. Missing and dropped work is also listed in comments.
 pub(super) static PPROF: Format = Format::of_views(
     "pprof",
     &[".pb.gz", ".pprof"],

@@ -15,13 +15,13 @@
 //! text     := length:n byte[length]          n := LEB128
 //! ```
 //!
-//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. A kernel that
-//! is a graph node has the stack that created the node instead of its own stack. Waits are events of type 7 (stream), 8
-//! (device) and 10 (event). Calls that record an event on a stream are events of type 9. If CUPTI delivers a record for
-//! a wait, the event has the ids of the record and the stack of the call. Waits for events and records of events have
-//! three numbers in the fields from, to and bytes: the event id plus 1 (0: unknown), 0, and an id that the record
-//! shares with its waits (0: unknown). The format has no field for dropped data, so events of type 0 (unknown) contain
-//! these counts.
+//! Calls are events of type 1 (kernel launch) with their stack, leaf first. Kernels are events of type 2. If a kernel
+//! is a graph node, its stack is the stack that created the node. Waits are events of type 7 (wait for a stream), 8
+//! (for a device) and 10 (for a CUDA event). Calls that record a CUDA event on a stream are events of type 9. If CUPTI
+//! delivers a record for a wait, the wait's event has the ids from CUPTI's record and the stack of the call. Calls that
+//! record a CUDA event, and waits for a CUDA event, have three numbers in the fields from, to and bytes: the id of the
+//! CUDA event plus 1 (0: unknown), 0, and an id that the recording call shares with its waits (0: unknown). The format
+//! has no field for the counts of dropped data, so events of type 0 (unknown) contain them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io::Write;
@@ -40,12 +40,12 @@ use gpuflame_model::record::{
 const HEADER_BYTES: u64 = 72;
 const LITTLE_ENDIAN: u32 = 1;
 const HAS_STACKS: u32 = 2;
-/// File names written for Python frames and range frames without a file.
+/// File names that are written for Python frames and range frames whose source file is unknown.
 const PYTHON: &str = "<python>";
 const RANGE: &str = "<range>";
-/// Event flag: a stack follows the event.
+/// Flag of an event that is followed by a stack.
 const HAS_STACK: u8 = 8;
-/// Event flag: source, destination and number of bytes follow.
+/// Flag of an event that is followed by source, destination and number of bytes.
 const HAS_MEMORY: u8 = 4;
 
 mod kind {
@@ -101,7 +101,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     for (_, event) in all {
         match event {
             SbtEvent::Call(call) => body.write_call(call),
-            // This wait has a CUPTI record, which is written instead of the call.
+            // CUPTI delivered a record for this wait. The record is written instead of the call.
             SbtEvent::Host(call) if synced.contains_key(&call.id.0) => continue,
             SbtEvent::Host(call) => {
                 let record = records.get(&call.id.0).filter(|_| call.event_use == Some(EventUse::Record));
@@ -145,7 +145,7 @@ fn write(profile: &Profile, events: &JoinedRows, out: &mut impl Write) -> Result
     Ok(())
 }
 
-/// Number of facts about a GPU that the format has, but that recordings do not contain.
+/// Number of facts about a GPU that the format requires. Recordings do not contain these facts, so zeros are written.
 const DEVICE_FACTS: usize = 9;
 
 /// Returns the section that lists the GPUs that ran work.
@@ -162,7 +162,7 @@ fn device_table(events: &JoinedRows) -> Vec<u8> {
     section
 }
 
-/// An event to write.
+/// An event that will be written to the file.
 enum SbtEvent<'a> {
     Call(&'a LaunchCall),
     Host(&'a HostCall),
@@ -185,8 +185,8 @@ impl SbtWriter<'_> {
     fn write_call(&mut self, call: &LaunchCall) {
         let (time, duration) = (call.launched.time.0, u64::from(call.launched.duration));
         let caller = self.callers.get(call.launched.context);
-        // A call without a known stack gets no correlation id, because it would get a wrong stack when the file is read
-        // again.
+        // A call without a known stack gets no correlation id, because a reader of the file would assign a wrong stack
+        // to the call.
         let id = if call.has_stack() { call.id.0.into() } else { 0 };
         let name = clean::text(&caller.call);
         self.write_event(kind::LAUNCH, (time, duration), [0, 0, id], &name, (Some(&caller), None));
@@ -225,8 +225,8 @@ impl SbtWriter<'_> {
         self.write_event(kind, times, place, &name, (caller.as_deref(), dependency));
     }
 
-    /// Writes an event, given by (start, duration), (device, stream, correlation), an optional stack and an optional
-    /// [`dependency`].
+    /// Writes an event. `place` is (device, stream, correlation id). The stack (`caller`) and the [`dependency`] are
+    /// optional.
     fn write_event(
         &mut self,
         kind: u8,
@@ -261,7 +261,8 @@ impl SbtWriter<'_> {
         }
     }
 
-    /// Writes an event of type 0 (unknown). Such events come before all others, with the time of the first event.
+    /// Writes an event of type 0 (unknown). Such events come before all other events, and have the time of the first
+    /// other event.
     fn write_loss(&mut self, text: &str) {
         self.write_event_head(kind::UNKNOWN, 0, self.last);
         let name = self.intern_string(text);
@@ -298,7 +299,7 @@ impl SbtWriter<'_> {
                 let shared = u64::from(kernel.static_shared) + u64::from(kernel.dynamic_shared);
                 self.write_varints([shared, kernel.registers.into()]);
             }
-            // A graph is written with eight numbers, like a kernel.
+            // A graph launched as a whole is written with eight numbers, like a kernel; all of them are 0.
             Detail::Graph => self.write_varints([0; 8]),
             Detail::Copy(_) | Detail::Set(_) => self.write_varints([0, 0, activity.bytes()]),
         }
@@ -307,8 +308,8 @@ impl SbtWriter<'_> {
 
     fn write_event_head(&mut self, kind: u8, flags: u8, time: u64) {
         self.bytes.extend([kind, flags]);
-        // In a damaged recording, times may be in any order, so the difference saturates. In all other recordings,
-        // times ascend.
+        // The difference saturates, because the times in a damaged recording may be in any order. In an intact
+        // recording, the times ascend.
         self.write_varints([time.saturating_sub(self.last)]);
         self.last = self.last.max(time);
     }
@@ -328,7 +329,7 @@ impl SbtWriter<'_> {
     }
 }
 
-/// Returns the three numbers that a wait and the record of its event have in common.
+/// Returns the three numbers that link a wait for a CUDA event to the call that recorded the event.
 fn dependency(event: Option<EventId>, record: Option<SyncId>) -> [u64; 3] {
     let event = event.map_or(0, |event| u64::from(event.0) + 1);
     [event, 0, record.map_or(0, |record| record.0)]

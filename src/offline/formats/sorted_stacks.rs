@@ -1,4 +1,5 @@
-//! Converts samples to sorted stacks of frame indexes, for formats that have a frame table.
+//! Converts samples to sorted stacks, for formats that have a table of frames. A stack is a list of indexes into this
+//! table.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -27,14 +28,14 @@ pub(super) struct FrameRow {
     pub(super) module: String,
 }
 
-/// A stack with root first, and the stack's values on a device.
+/// A stack, root frame first, and the values of this stack on one device.
 pub(super) struct StackRow {
     pub(super) frames: Vec<u32>,
     pub(super) device: Option<DeviceId>,
     pub(super) values: Values,
 }
 
-/// Whether frames of one function are distinguished by their line.
+/// Whether frames with the same function but different lines are separate frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Granularity {
     /// Each line of a function is a separate frame.

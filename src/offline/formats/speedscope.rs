@@ -16,7 +16,8 @@ pub(super) static SPEEDSCOPE: Format =
 
 fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     let &Drawing { profile, view, options, .. } = drawing;
-    // The viewer draws each frame of the table as a separate box, and a function should be one box.
+    // The viewer draws each frame of the table as a separate box. To draw a function as one box, all lines of the
+    // function share one frame.
     let SortedStacks { frames, samples } = SortedStacks::new(profile, view, options, Granularity::Functions);
     write!(
         out,
@@ -55,7 +56,8 @@ fn write(drawing: &Drawing<'_>, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-/// Writes the counts of dropped data as a separate profile. Each kind of loss is a frame whose width is its count.
+/// Writes the counts of dropped data as a separate profile. Each kind of dropped data is a frame whose width is the
+/// count.
 fn write_losses(profile: &Profile, first_frame: usize, out: &mut dyn Write) -> Result<()> {
     let counts: Vec<u64> = profile.lost().map(|(_, count)| count).collect();
     if counts.is_empty() {

@@ -1,4 +1,4 @@
-//! Tests of the formats, with profiles made by hand.
+//! Tests of the output formats, with profiles that the tests create themselves.
 
 use std::io::Read as _;
 
@@ -53,7 +53,7 @@ fn losses_are_in_every_format_of_every_view_and_in_the_table() {
         .for_each(|row| join.push(row, &mut events));
     join.final_tally(&mut events);
     events.sort();
-    // This number is unlikely to occur in a file by chance.
+    // The count of dropped data is a number that is unlikely to occur in a file by chance.
     let count = 918_273;
     for loss in Loss::ALL.into_iter().filter(|loss| *loss != Loss::LaunchesCaptured) {
         let profile = of_all_views(loss, count);

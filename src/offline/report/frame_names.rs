@@ -46,7 +46,7 @@ impl NameKind {
 pub(super) enum SourcePlace {
     #[default]
     Unknown,
-    /// File, and the smallest line of the function that occurs in the data.
+    /// Source file, and the smallest line of the function that occurs in the data.
     At(String, u32),
     /// Functions in several files have this name.
     Several,
@@ -92,7 +92,7 @@ pub(super) struct FrameName {
     pub(super) place: SourcePlace,
 }
 
-/// All names, without duplicates.
+/// All frame names, without duplicates.
 #[derive(Debug, Default)]
 pub(super) struct FrameNames {
     list: Vec<FrameName>,
@@ -104,7 +104,8 @@ impl FrameNames {
         &self.list
     }
 
-    /// Returns the index of a name. If the name is known already, its first kind is kept.
+    /// Returns the index of a frame name, and adds the name if it is new. A name keeps the kind with which it was added
+    /// first.
     pub(super) fn add(&mut self, name: FrameName) -> u32 {
         if let Some(&known) = self.numbers.get(&name.text) {
             self.list[known as usize].place.add(name.place);

@@ -1,7 +1,8 @@
 //! Idle time of each GPU, divided by cause, as slices of the timeline.
 //!
-//! The rules are the same as for sums of idle time (`gpuflame_explain::timeline`). A gap in the union of a GPU's work
-//! is attributed to the launch of the work that ended the gap. Gaps count only while a window was open.
+//! Idle time is attributed by the same rules as the sums of idle time (`gpuflame_explain::timeline`). A gap is a time
+//! in which no work ran on a GPU. It is attributed to the launch of the work that ended the gap. Only the parts of a
+//! gap in which a window was open count.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +13,8 @@ use gpuflame_model::record::{ContextId, DeviceId, Nanos, WindowEdge};
 
 use super::timeline_slices::Slice;
 
-/// Names of causes, as in `gpuflame top --by idle`. The name of a slice is its position in this list.
+/// Names of the causes of idle time, as in `gpuflame top --by idle`. The name index of a slice is an index into this
+/// list.
 pub(super) const CAUSES: [&str; 6] =
     ["host_late", "launch_latency", "dependency", "before_the_first", "after_the_last", "unknown"];
 
@@ -45,7 +47,7 @@ pub(super) fn idle_gaps(
     work.into_iter().map(|(device, work)| (device, gaps_of(work))).collect()
 }
 
-/// Time ranges in which a window was open. If there are no windows, the whole time counts.
+/// Time ranges in which a window was open. If the list is empty, idle time counts at all times.
 struct Windows(Vec<(u64, u64)>);
 
 impl Windows {

@@ -15,16 +15,16 @@ use super::reduced_view::{MERGED_NAME, NodeName, ReducedView};
 use super::tracks::Track;
 use super::{PAGE_VIEWS, ReportViews};
 
-/// Maximum number of nodes in a view. Browsers draw this many without delay.
+/// Maximum number of nodes in a view. Browsers draw this number of nodes without delay.
 const MAX_NODES: usize = 400_000;
 /// Minimum number of nodes in a view, even if their names are long.
 const MIN_NODES: usize = 50;
 /// Maximum length of a name in characters. Longer names are truncated.
 const MAX_NAME_CHARS: usize = 2_000;
 
-/// Returns the data of a page as a zlib-compressed JSON object. The object's members are those in `head`, a list such
-/// as `"a":1,"b":2`, and the views, with as many nodes as fit into `max_bytes`. If there is an older run to compare
-/// with, the views of that run are in the member `against`.
+/// Returns the data of a page as a zlib-compressed JSON object. The object contains the members in `head`, a list such
+/// as `"a":1,"b":2`, and the views. The views have as many nodes as fit into `max_bytes`. If there is an older run to
+/// compare with, the views of that run are in the member `against`.
 ///
 /// # Errors
 /// Does not fail in practice, because the compressor writes to memory.
@@ -56,7 +56,7 @@ pub fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns the members `names`, `kinds`, `places`, `tracks` and `views`.
+/// Returns the members `names`, `kinds`, `places`, `tracks` and `views` of the page's data as JSON text.
 fn views_json(views: &ReportViews, max_nodes: usize) -> String {
     let mut names = UsedNames::default();
     let mut list = Vec::new();
@@ -129,8 +129,8 @@ fn view_json(head: &str, view: &ReducedView, names: &mut UsedNames) -> String {
         let _ = write!(text, ",\"merged\":{{\"frames\":{frames},\"value\":{nanos}}}");
     }
     let name_numbers: Vec<i64> = view.nodes.iter().map(|(_, name)| names.number(*name)).collect();
-    // Nodes are in preorder, so nearly all parents come directly before their child. Distances to the parent therefore
-    // need only a tenth of the bytes.
+    // Nodes are in preorder, so nearly all parents come directly before their child. Therefore, the distance to the
+    // parent needs only a tenth of the bytes that the parent's index needs.
     push_list(&mut text, "up", (0_i64..).zip(&view.nodes).map(|(at, (parent, _))| at - parent));
     push_list(&mut text, "name", name_numbers.into_iter());
     let nodes = || view.values.keys().map(|(node, _)| i64::from(*node));
@@ -174,7 +174,8 @@ mod tests {
     use super::super::tracks::Track;
     use super::*;
 
-    /// Returns a view of 3,000 functions below one root. The functions take 1, 2, 3 ... ns, alternately on two threads.
+    /// Returns a view with 3,000 functions below one root node. The functions take 1, 2, 3 ... ns, alternately on two
+    /// threads.
     fn views() -> ReportViews {
         let mut views = ReportViews::default();
         let mut name = |text: String| {

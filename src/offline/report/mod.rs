@@ -1,7 +1,7 @@
 //! Data of a report page: frames and trees for the views of one or several runs, small enough for a browser.
 //!
 //! Every view is a tree of folded stacks. A node has a value for each track (rank, GPU, stream and thread): the total
-//! of the stacks that end at this node. So the sum of all values equals the sum of the folded stacks.
+//! of the stacks that end at this node. Therefore, the sum of all values equals the sum of the folded stacks.
 
 mod frame_names;
 mod idle_gaps;

@@ -1,4 +1,4 @@
-//! Reduces a view to a limited number of nodes, in the order in which the page stores them.
+//! Reduces a view to a limited number of nodes, and puts these nodes into the order in which the page stores them.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use gpuflame_model::profile::add_to;
 use super::frame_names::FrameNames;
 use super::view_tree::{Sums, ViewTree};
 
-/// Name of nodes that replace several small nodes.
+/// Name of a node that replaces several small nodes.
 pub(super) const MERGED_NAME: &str = "[smaller frames, merged]";
 
-/// Name of a node: the name of a frame, or of merged nodes.
+/// Name of a node: the root, the index of a frame name, or the name for merged nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum NodeName {
     Root,
@@ -19,7 +19,7 @@ pub(super) enum NodeName {
     Merged,
 }
 
-/// Nodes in preorder, with children sorted by name, and the values for each node and track.
+/// A reduced view: its nodes in preorder, with children sorted by name, and the values for each node and track.
 #[derive(Debug, Default)]
 pub(super) struct ReducedView {
     pub(super) nodes: Vec<(i64, NodeName)>,
@@ -29,11 +29,12 @@ pub(super) struct ReducedView {
 }
 
 impl ReducedView {
-    /// Keeps the `max_nodes` nodes of `tree` with the largest totals. The values of every other node are added to a
-    /// node for merged nodes, below its nearest ancestor that is kept.
+    /// Keeps the `max_nodes` nodes of `tree` with the largest totals. The values of each removed node are added to a
+    /// node for merged nodes. This node is a child of the nearest kept ancestor.
     pub(super) fn new(tree: &ViewTree, names: &FrameNames, max_nodes: usize) -> Self {
         let kept = heaviest(tree, max_nodes);
-        // For each node, the kept node that replaces it, and whether its values are merged there.
+        // For each node: the node itself if it is kept, otherwise its nearest kept ancestor; and whether its values are
+        // merged.
         let mut targets: Vec<(u32, bool)> = Vec::with_capacity(tree.nodes.len());
         for (at, node) in (0_u32..).zip(&tree.nodes) {
             let target =
@@ -73,7 +74,7 @@ fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
         let total = totals[at];
         add_to(&mut totals[node.parent as usize], total);
     }
-    // The total of a parent is at least as large as the totals of its children, and its index is smaller.
+    // A parent sorts before its children, because its total is at least as large and its index is smaller.
     let mut order: Vec<usize> = (0..tree.nodes.len()).collect();
     order.sort_unstable_by_key(|&at| (Reverse(totals[at]), at));
     let mut kept = vec![false; tree.nodes.len()];
@@ -81,8 +82,8 @@ fn heaviest(tree: &ViewTree, max_nodes: usize) -> Vec<bool> {
     kept
 }
 
-/// Returns the kept nodes in preorder, and the new index of each. A node for merged nodes comes directly after its
-/// parent.
+/// Returns the kept nodes in preorder, and the new index of each kept node. A node for merged nodes comes directly
+/// after its parent.
 fn preorder(
     tree: &ViewTree,
     names: &FrameNames,

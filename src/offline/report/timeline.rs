@@ -17,15 +17,16 @@ use super::timeline_slices::{Slice, pack};
 use super::tracks::ThreadNames;
 use crate::analysis::{PathClass, PathPart};
 
-/// Maximum number of activities that are stored. This many activities take 130 MB of memory.
+/// Maximum number of activities that are stored. At this limit, the activities take 130 MB of memory.
 const MAX_ACTIVITIES: usize = 2_000_000;
-/// Maximum number of slices on a page, over all rows. Browsers read this many in half a second.
+/// Maximum number of slices on a page, over all rows. Browsers read this number of slices in half a second.
 const MAX_SLICES: usize = 2_000_000;
-/// Maximum total size of the names, in bytes. The names with the least time are replaced by [`OTHER_NAMES`].
+/// Maximum total size of the names, in bytes. Beyond this limit, the names with the least total time are replaced by
+/// [`OTHER_NAMES`].
 const MAX_NAME_BYTES: usize = 1_000_000;
-/// Name that replaces all names that do not fit.
+/// Name that replaces all names beyond the size limit.
 const OTHER_NAMES: &str = "[name left out]";
-/// Maximum number of rows for streams and threads. The rows with the least time are omitted.
+/// Maximum number of rows for streams and threads. Beyond this limit, the rows with the least total time are omitted.
 const MAX_ROWS: usize = 64;
 
 /// Collects activities and their launches from joined rows.
@@ -36,7 +37,7 @@ pub struct TimelineActivities {
     /// idle during this time.
     outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
-    /// Start of the earliest activity that was skipped. After this time it is unknown when a GPU was idle.
+    /// Start of the earliest activity that was skipped. After this time, gpuflame does not know when a GPU was idle.
     skipped_from: Option<u64>,
 }
 
@@ -64,7 +65,7 @@ impl TimelineActivities {
         work
     }
 
-    /// Returns the first and the last time of the run.
+    /// Returns the time of the first launch or activity, and the end of the last activity.
     fn span(&self) -> Option<(u64, u64)> {
         let first = self.list.iter().map(|(activity, launched)| {
             launched.map_or(activity.start.0, |launched| launched.time.0.min(activity.start.0))
@@ -119,9 +120,9 @@ impl RowKind {
     }
 }
 
-/// Slices of a stream, a thread, a GPU's idle time or the critical path, sorted by start. For streams and threads, the
-/// name of a slice is an index into the timeline's names. For other rows, the name is an index into the causes of idle
-/// time or the classes of the path.
+/// A row of the timeline: the slices of a stream, of a thread, of a GPU's idle time or of the critical path, sorted by
+/// start. For streams and threads, the name of a slice is an index into the timeline's names. For other rows, the name
+/// is an index into the causes of idle time or the classes of the path.
 #[derive(Debug)]
 struct TimelineRow {
     label: String,
@@ -135,7 +136,7 @@ impl TimelineRow {
     }
 }
 
-/// Timeline of one or several runs. Each run has its own clock, so times of different runs must not be compared.
+/// Timeline of one or several runs. Each run has its own clock, so times in different runs must not be compared.
 #[derive(Debug, Default)]
 pub struct Timeline {
     rows: Vec<TimelineRow>,
@@ -231,7 +232,7 @@ impl Timeline {
     }
 
     /// Sorts the names by their total time, the longest first, and returns them as JSON strings with a total size of at
-    /// most `max_bytes`. Replaces the name indexes in the slices accordingly.
+    /// most `max_bytes`. Updates the slices' name indexes to the sorted order.
     fn limit_names(&mut self, max_bytes: usize) -> Vec<String> {
         let mut nanos = vec![0_u64; self.names.len()];
         let is_named = |row: &&mut TimelineRow| matches!(row.kind, RowKind::Stream | RowKind::Thread);
@@ -309,7 +310,7 @@ fn kind_json(word: &str, label: &str) -> String {
     format!("{{\"kind\":\"{word}\",\"label\":{}}}", quoted(label))
 }
 
-/// Classes of parts of the critical path. The name of a slice is its position in this list.
+/// Classes into which the critical path's parts are divided. The name index of a slice is an index into this list.
 const CLASSES: [PathClass; 11] = [
     PathClass::Kernel,
     PathClass::Memory,
@@ -338,7 +339,7 @@ mod tests {
         let [rare, often, never] = ["rare", "often", "never"].map(|name| timeline.name(name.to_owned()));
         let slices = vec![Slice::new(0, 5, rare), Slice::new(5, 50, often), Slice::new(50, 50, never)];
         timeline.rows.push(TimelineRow { label: String::new(), kind: RowKind::Stream, slices });
-        // The name "often" in quotes takes seven bytes.
+        // With its quotes, the name "often" takes seven bytes.
         assert_eq!(timeline.limit_names(12), ["\"often\"", "\"[name left out]\""]);
         let numbers: Vec<u32> = timeline.rows[0].slices.iter().map(Slice::name).collect();
         assert_eq!(numbers, [1, 0, 1]);

@@ -1,9 +1,10 @@
-//! Slices of the timeline. Neighbouring short slices of a row are merged, and rows are packed into bytes.
+//! Merges neighbouring short slices in each row of the timeline, and packs the rows into bytes.
 //!
 //! The bytes of a row are five columns, each with one number per slice. The columns are: distance from the start of the
-//! previous slice; length; name; count minus 1; and length minus busy time. A difference `d` in the last column is
-//! stored as `2 * d`, or as `2 * |d| - 1` if it is negative. Every number is stored with seven bits per byte, lowest
-//! bits first. The top bit of a byte means that more bytes follow. The page's script reads the columns in this order.
+//! previous slice; length; name; count minus 1; and length minus busy time. The last column can be negative: a
+//! difference `d` is stored as `2 * d` if it is at least 0, and as `2 * |d| - 1` if it is negative. Every number is
+//! stored with seven bits per byte, lowest bits first. The top bit of a byte is set if more bytes of the number follow.
+//! The page's script reads the columns in this order.
 
 use std::io::Write as _;
 
@@ -40,7 +41,7 @@ impl Slice {
         self.name
     }
 
-    /// Replaces the slice's name index by the index that `numbers` has for it.
+    /// Replaces the slice's name index `i` by `numbers[i]`.
     pub(super) fn rename(&mut self, numbers: &[u32]) {
         self.name = numbers[self.name as usize];
     }
@@ -51,7 +52,7 @@ impl Slice {
     }
 }
 
-/// Merges neighbouring slices while they last at most `resolution` ns together, including the gaps between them. With a
+/// Merges neighbouring slices as long as the merged slice, including gaps, lasts at most `resolution` ns. With a
 /// resolution of 0, all slices stay the same. Slices longer than the resolution are not merged, so they remain visible.
 pub(super) fn merged(slices: &[Slice], resolution: u64) -> impl Iterator<Item = Slice> {
     let mut left = slices.iter().copied().peekable();
@@ -86,7 +87,7 @@ pub(super) fn pack(rows: &[&[Slice]], mut max_slices: usize, max_bytes: usize) -
     loop {
         let count = |at: u64| rows.iter().map(|row| merged(row, at).count()).sum::<usize>();
         while count(resolution) > max_slices {
-            // The resolution grows in smaller steps than doubling, so that more slices remain.
+            // The resolution grows by a quarter per step instead of doubling, so that more slices remain.
             resolution = (resolution + resolution / 4).max(100);
         }
         let (mut counts, mut columns) = (Vec::new(), Vec::new());
@@ -103,7 +104,8 @@ pub(super) fn pack(rows: &[&[Slice]], mut max_slices: usize, max_bytes: usize) -
         if bytes.len() <= max_bytes || slices <= rows.len() {
             return Ok(PackedRows { resolution, counts, bytes });
         }
-        // The new limit is a tenth lower than the bytes allow, because fewer slices take more bytes each.
+        // The new limit is a tenth lower than the ratio of the bytes suggests, because with fewer slices each slice
+        // takes more bytes.
         let fitting = (slices as u128 * max_bytes as u128 / bytes.len() as u128) as usize;
         max_slices = (fitting - fitting / 10).max(rows.len());
     }
@@ -120,7 +122,7 @@ fn push_columns(slices: &[Slice], columns: &mut Vec<u8>) {
     slices.iter().for_each(|slice| push_number(u64::from(slice.count - 1), columns));
     for slice in slices {
         let length = slice.end - slice.start;
-        // Slices of a stream may overlap, so their total duration may exceed the length of the merged slice.
+        // Slices on a stream may overlap, so their total duration may exceed the length of the merged slice.
         push_number(
             match length >= slice.nanos {
                 true => (length - slice.nanos) * 2,
@@ -174,7 +176,7 @@ mod tests {
 
     #[test]
     fn rows_are_merged_until_they_fit() {
-        // The starts and lengths vary, so that the bytes do not compress well.
+        // Starts and lengths vary in this test, so that the bytes do not compress well.
         let many: Vec<Slice> = (0..20_000_u64)
             .map(|at| Slice::new(at * 1_000 + at * at % 487, at * 1_000 + 500 + at * at % 311, at as u32 % 7))
             .collect();

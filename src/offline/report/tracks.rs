@@ -10,7 +10,8 @@ const MAX_TRACKS: usize = 2_000;
 /// Name of the thread that replaces merged threads.
 const OTHER_THREADS: &str = "other threads";
 
-/// Origin of a value. A field is `None` if its value is unknown, or if the page shows only one rank.
+/// Rank, GPU, stream and thread from which a value comes. A field is `None` if it is unknown. The rank is also `None`
+/// if the page shows only one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Track {
     pub(super) rank: Option<String>,
@@ -64,7 +65,7 @@ impl ThreadNames {
         Self(profile.threads().map(name).collect())
     }
 
-    /// Returns the name of a thread.
+    /// Returns the name of the thread with this id.
     pub(super) fn name(&self, id: ThreadId) -> String {
         match self.0.get(&id) {
             _ if id == ThreadId::OTHERS => OTHER_THREADS.to_owned(),

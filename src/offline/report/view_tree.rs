@@ -1,4 +1,4 @@
-//! The tree of a view, summed over all runs.
+//! The tree of stacks in a view, summed over all runs on the page.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ pub(super) struct TreeNode {
     pub(super) name: u32,
 }
 
-/// Value and number of occurrences, in this order.
+/// Value of a node, and number of occurrences, in this order.
 pub(super) type Sums = [u64; 2];
 
-/// Tree whose nodes have names, and values for each track.
+/// Tree of stacks. Each node has a name, and a value for each track.
 #[derive(Debug)]
 pub(super) struct ViewTree {
     pub(super) nodes: Vec<TreeNode>,
@@ -86,10 +86,10 @@ pub(super) fn add_view(
 /// Distinct frames in a view of one run.
 #[derive(Default)]
 struct RunLabels {
-    /// Names, each with the length of the kernel's tag.
+    /// Frame names, each with the length of the tag if the frame is a kernel.
     list: Vec<(FrameName, usize)>,
     numbers: HashMap<String, u32>,
-    /// Indexes of frames that have an id in the profile. Nearly all frames have an id.
+    /// Indexes of the frames that have an id in the profile, keyed by this id. Nearly all frames have an id.
     by_frame: HashMap<ShownFrameId, u32>,
     text: String,
 }

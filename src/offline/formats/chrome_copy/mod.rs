@@ -1,5 +1,5 @@
 //! Copies another tool's trace in Chrome's format event by event. Operators, annotations, flows and arguments stay as
-//! they are in the trace. Only the tracks of overlapping GPU work are held in memory.
+//! they are in the trace. Only the new tracks of overlapping GPU work are held in memory.
 //!
 //! An event is changed only if the format of torch.profiler requires it:
 //!
@@ -39,14 +39,15 @@ const CALLS: [&str; 8] = [
     "hpu_runtime",
 ];
 
-/// Function that writes events of another source before the copied events, and returns whether it wrote any.
+/// Function that writes events from another source before the copied events, and returns whether it wrote any events.
 pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> + 'a>;
 
-/// Events and properties of another source that are added to the copy.
+/// Events and a property from another source, which are added to the copy.
 pub struct Addition<'a> {
     /// Writes events before the copied events.
     pub events: MoreEvents<'a>,
-    /// Property `gpuflame`, with its key. The property replaces a property with the same name in the copied trace.
+    /// JSON text of the property `gpuflame`, including the key. It replaces a property with the same key in the copied
+    /// trace.
     pub property: Vec<u8>,
 }
 
@@ -59,13 +60,13 @@ pub struct ChromeCopy<'a> {
     part: Part,
     has_events: bool,
     changes: Changes,
-    /// Number of GPU operations that were copied so far.
+    /// Number of GPU operations copied so far.
     works: u64,
     text: Vec<u8>,
     failed: Option<Error>,
 }
 
-/// Part of the document that is currently written.
+/// Part of the JSON document that is currently being written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// Properties before the events.
@@ -76,7 +77,8 @@ enum Part {
 }
 
 impl<'a> ChromeCopy<'a> {
-    /// Starts the copy. `tracks` are the new tracks of overlapping work, and `more` is added from another source.
+    /// Starts the copy. `tracks` holds the new tracks of overlapping GPU work. `more` holds data from another source to
+    /// add to the copy.
     pub fn new(out: &'a mut dyn Write, tracks: Tracks, more: Option<Addition<'a>>) -> Self {
         let (more, own_property) = more.map(|more| (more.events, more.property)).unzip();
         Self {
@@ -96,7 +98,7 @@ impl<'a> ChromeCopy<'a> {
     /// Completes the document.
     ///
     /// # Errors
-    /// Returns the first error of the output. Nothing was written after this error.
+    /// Returns the first error that occurred while writing the output. Nothing was written after this error.
     pub fn finish(mut self) -> Result<()> {
         if self.part == Part::Head {
             self.open_events();
@@ -216,7 +218,8 @@ impl<'a> ChromeCopy<'a> {
     fn keep_what_is_kineto(&mut self, category: &[u8]) {
         let is_kineto = match self.changes.category {
             Some("cuda_runtime" | "cuda_driver") => CALLS.iter().any(|call| call.as_bytes() == category),
-            // Work of an MTIA accelerator. The kind of such work follows from its name, so the category stays.
+            // Readers of the trace derive the kind of work on an MTIA accelerator from its name, so the category is not
+            // changed.
             Some(_) if category == b"mtia_ccp_events" => true,
             // In Kineto's traces of 2021, a step has the category of an operator.
             Some("user_annotation") => matches!(category, b"user_annotation" | b"cpu_op"),

@@ -1,5 +1,6 @@
 //! Writes one trace event with changes: categories, ids and times are converted to the form that torch.profiler uses.
-//! Only events of other dialects and events with unusual names are written this way, so this code need not be fast.
+//! Only events in another tool's dialect of the format, and events with control characters in their names or
+//! overlapping work, are written this way. This code therefore need not be fast.
 
 use std::fmt::{Display, Formatter};
 
@@ -7,7 +8,7 @@ use super::super::strict_json::{put_printable, put_strict};
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::json::document::{Document, Node};
 
-/// Names of arguments in other dialects, and the names that Kineto uses.
+/// Argument names in other tools' dialects of the format, each with the name that Kineto uses.
 const ARGUMENTS: [(&str, &str); 9] = [
     ("correlation id", "correlation"),
     ("correlationId", "correlation"),
@@ -23,13 +24,13 @@ const ARGUMENTS: [(&str, &str); 9] = [
 /// Changes to a trace event.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// New category, for an event of another dialect.
+    /// New category, if another tool's dialect has a different name for the category.
     pub(super) category: Option<&'static str>,
     /// New name, without control characters.
     pub(super) name: Option<String>,
     /// New start and end in ns.
     pub(super) times: Option<(i64, i64)>,
-    /// New track, which replaces the thread.
+    /// New track, which replaces the event's thread id.
     pub(super) track: Option<u32>,
     /// Arguments that an event with a new category needs.
     pub(super) ids: [(&'static str, Option<u64>); 3],
@@ -41,7 +42,7 @@ impl Changes {
         self.category.is_none() && self.name.is_none() && self.times.is_none() && self.track.is_none()
     }
 
-    /// Sets new times if the event has exact times among its arguments.
+    /// Sets new times if the event has exact times in its arguments (`in_args`).
     pub(super) fn exact_times(&mut self, in_args: bool, start: i64, end: i64) {
         self.times = in_args.then_some((start, end));
     }
@@ -101,7 +102,7 @@ impl<'a> Members<'a> {
         self.out.extend_from_slice(value.as_bytes());
     }
 
-    /// Writes a value as it is in the trace. Words that are not valid JSON, for example `nan`, become strings.
+    /// Copies a value from the trace unchanged. Words that are not valid JSON, for example `nan`, become strings.
     fn put_value(&mut self, key: &str, value: Node<'_>) {
         self.key(key);
         let raw = value.raw();

@@ -1,5 +1,5 @@
-//! Finds GPU work that overlaps other work of its track. Viewers silently drop one of two overlapping slices, so such
-//! work is moved to a separate track.
+//! Finds GPU work that overlaps other work on the same track. Viewers silently drop one of two overlapping slices, so
+//! such work is moved to a separate track.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,10 @@ use gpuflame_export::chrome::Lanes;
 use gpuflame_model::profile::json_string;
 use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
 
-/// First number that is assigned to processes and threads whose ids are text.
+/// First numeric id that is assigned to processes and threads whose ids are text.
 const FIRST_NAMED: u32 = 1 << 29;
 
-/// A [`Sink`] that collects the times of all GPU work. The sink takes 48 bytes per operation.
+/// A [`Sink`] that collects the times of all GPU work. It takes 48 bytes of memory per operation.
 #[derive(Debug, Default)]
 pub struct TrackFinder {
     works: Vec<Work>,
@@ -25,7 +25,7 @@ struct Work {
     lane: (u32, u32),
     start: i64,
     end: i64,
-    /// Number of GPU operations before this operation in the file.
+    /// Number of GPU operations that precede this operation in the file.
     at: u64,
     correlation: Option<u64>,
 }
@@ -34,18 +34,18 @@ struct Work {
 #[derive(Debug, Default)]
 pub struct Tracks {
     by_work: HashMap<u64, u32>,
-    /// Possible ends of flows, keyed by the track and start that the GPU work has in the trace. The map contains only
-    /// starts at which some work is moved.
+    /// GPU operations at which a flow can end, keyed by their track and start time in the original trace. The map
+    /// contains a key only if at least one operation with this track and start is moved.
     by_start: HashMap<((u32, u32), i64), Vec<FlowEnd>>,
     names: Vec<(String, u32, String)>,
     numbers: Numbers,
 }
 
-/// Numbers of processes and threads. Ids that are numbers in the trace stay the same.
+/// Numeric ids of processes and threads. Ids that are numbers in the trace stay the same.
 #[derive(Debug, Default)]
 struct Numbers {
     named: HashMap<String, u32>,
-    /// Ids of the processes as JSON.
+    /// Original ids of the processes, as JSON.
     processes: HashMap<u32, String>,
 }
 
@@ -60,8 +60,8 @@ impl Numbers {
         (number, self.number(thread))
     }
 
-    /// Returns the name of an additional track, for example `stream 7 (overlapping)`. If the trace names the stream by
-    /// text, the name contains this text.
+    /// Returns the name of an additional track, for example `stream 7 (overlapping)`. If the id of the stream is text
+    /// in the trace, the name contains this text.
     fn name_of_track(&self, name: String) -> String {
         let Some((number, rest)) = name.strip_prefix("stream ").and_then(|rest| rest.split_once(' ')) else {
             return name;
@@ -97,7 +97,7 @@ impl Sink for TrackFinder {
 }
 
 impl TrackFinder {
-    /// Assigns tracks to all GPU work.
+    /// Assigns a track to each GPU operation.
     pub fn tracks(mut self) -> Tracks {
         self.works.sort_by_key(|work| (work.start, work.at));
         let first = self.works.first().map_or(0, |work| work.start);
@@ -129,12 +129,12 @@ impl TrackFinder {
 
 impl Tracks {
     /// Returns the new track of a GPU operation, if the operation moves to another track. `at` is the number of GPU
-    /// operations before it in the file.
+    /// operations that precede this operation in the file.
     pub(super) fn of_work(&self, at: u64) -> Option<u32> {
         self.by_work.get(&at).copied()
     }
 
-    /// Returns the new track at which a flow ends, if the GPU work there is moved to another track.
+    /// Returns the new track at which a flow ends, if the GPU work at the flow's end is moved to another track.
     pub(super) fn of_flow(&mut self, flow: &Flow<'_>) -> Option<u32> {
         if flow.begins || self.by_start.is_empty() {
             return None;

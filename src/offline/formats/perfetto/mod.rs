@@ -1,9 +1,9 @@
-//! Writes Perfetto's protobuf format, with its native messages for GPU work. GPU work is on hardware queues (one per
-//! stream), kernels have their grid and block sizes, and every call refers to the work that it submitted. The viewer
-//! draws these references as flows. Calls have their source location, if it is known.
+//! Writes Perfetto's protobuf format, with its native messages for GPU work. GPU work is written on hardware queues
+//! (one per stream), kernels have their grid and block sizes, and every call refers to the work that it submitted. The
+//! viewer draws these references as flows. Calls include their source location, if it is known.
 //!
 //! Field numbers are the same as in `protos/perfetto/trace/` of github.com/google/perfetto. The GPU extensions of
-//! `InternedData` and `TrackEvent` are in `GpuInternedData` and `GpuTrackEvent`.
+//! `InternedData` and `TrackEvent` are defined in `GpuInternedData` and `GpuTrackEvent`.
 
 mod proto;
 mod slice_tracks;
@@ -26,7 +26,7 @@ use slice_tracks::{TrackNumbers, slice_packets, track_packets};
 
 const CUDA: i32 = 4;
 const COMPUTE: i32 = 2;
-/// Sequence id. All packets belong to this one sequence.
+/// Sequence id in all packets, because the trace has only one sequence.
 const SEQUENCE: u32 = 1;
 /// Flag of the first packet, which resets the interned data. All other packets have [`NEEDS_STATE`], because they use
 /// the interned data.
@@ -34,7 +34,7 @@ const CLEARED: u32 = 1;
 const NEEDS_STATE: u32 = 2;
 /// Tag of `Trace.packet` (field 1, a message).
 const PACKET: u8 = 0x0a;
-/// Names of the launch parameters of kernels. The interned id of a name is its index plus one.
+/// Names of a kernel's launch parameters. The interned id of a name is its index plus one.
 const ARGUMENTS: [&str; 3] = ["registers_per_thread", "shared_mem_static", "shared_mem_dynamic"];
 
 /// Perfetto's protobuf format. Times are in ns since 1970. Activities without times are omitted, because they cannot be
@@ -95,7 +95,8 @@ fn write(
 struct InternedNames {
     events: BTreeMap<String, u64>,
     contexts: BTreeMap<(u32, u32), u64>,
-    /// Ids of queues (device, context, stream). Stages (names of kinds of work) get the ids after the queues.
+    /// Ids of queues (device, context, stream). The ids of stages (kernels, or kinds of other GPU work) follow the ids
+    /// of the queues.
     queues: BTreeMap<(u32, u32, u32), u64>,
     stages: BTreeMap<Work, u64>,
     kernels: BTreeMap<NameId, u64>,
@@ -119,7 +120,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Assigns ids to all data that the events refer to, and writes the table of ids.
+    /// Assigns ids to all names, stacks and source lines that the events refer to, and writes the table of ids.
     fn write_names(&mut self, profile: &Profile, events: &JoinedRows) -> Result<()> {
         let activities = || events.activities().map(|event| event.activity);
         let names = &mut self.names;
@@ -263,7 +264,7 @@ impl<W: Write> PerfettoWriter<'_, W> {
         Ok(())
     }
 
-    /// Writes additional tracks, all below the process.
+    /// Writes additional tracks, all below the track of the process.
     fn write_slice_tracks(&mut self, tracks: Vec<SliceTrack<'_>>) -> Result<()> {
         let mut numbers = TrackNumbers::default();
         for track in tracks {
@@ -329,7 +330,7 @@ fn queue_key(activity: &Activity) -> (u32, u32, u32) {
 }
 
 /// Returns the name of the stage: the kernel's name, `Memcpy HtoD`, `Memset` and so on. Perfetto shows the stage's name
-/// as the name of the slice. Releases without the GPU compute view have no other name for a kernel.
+/// as the name of the slice. Perfetto releases without the GPU compute view show a kernel's name only there.
 fn stage_name(profile: &Profile, work: Work) -> String {
     match work {
         Work::Kernel(name) => clean::text(profile.kernel(name).unwrap_or_default()),

@@ -1,4 +1,4 @@
-//! The messages of Perfetto's protobuf format that are written, with the field numbers of Perfetto's definitions.
+//! The messages of Perfetto's protobuf format that gpuflame writes, with the field numbers from Perfetto's definitions.
 
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Packet {
@@ -69,7 +69,7 @@ pub(super) struct TrackEvent {
     pub(super) source_iid: Option<u64>,
     #[prost(message, optional, tag = "3000")]
     pub(super) correlation: Option<Correlation>,
-    /// Flows that begin at the slice. The next field has the flows that end at the slice.
+    /// Ids of the flows that begin at the slice. The field `ending_flows` has the flows that end at the slice.
     #[prost(fixed64, repeated, packed = "false", tag = "47")]
     pub(super) flows: Vec<u64>,
     #[prost(fixed64, repeated, packed = "false", tag = "48")]

@@ -1,9 +1,9 @@
-//! Tracks of slices that an analysis adds to a timeline, with flows between the slices.
+//! Tracks that an analysis adds to a timeline. The tracks contain slices, with flows between the slices.
 
 use super::proto;
 use gpuflame_export::clean;
 
-/// A track of slices, which must be sorted by time and must not overlap.
+/// A track and its slices. The slices must be sorted by time and must not overlap.
 pub struct SliceTrack<'a> {
     /// Name of the track that contains this track; `None` if the track is directly below the process.
     pub group: Option<&'static str>,
@@ -25,9 +25,9 @@ pub struct TrackSlice {
     pub end: u64,
     /// Title of the slice.
     pub title: String,
-    /// Facts as text, as (name, value).
+    /// Facts about the slice with a text value, as (name, value).
     pub texts: Vec<(&'static str, String)>,
-    /// Facts as numbers, as (name, value).
+    /// Facts about the slice with a numeric value, as (name, value).
     pub numbers: Vec<(&'static str, u64)>,
     /// Ids of the flows that begin at the slice.
     pub flows: Vec<u64>,
@@ -35,9 +35,9 @@ pub struct TrackSlice {
     pub ending_flows: Vec<u64>,
 }
 
-/// Id of the process's track.
+/// Track id of the process.
 const PROCESS: u64 = 1;
-/// First id of an added track. The ids of thread tracks are below 2^32 + 2.
+/// Lowest id of an added track. It is above the ids of thread tracks, which are below 2^32 + 2.
 const FIRST_TRACK: u64 = 1 << 33;
 
 /// Ids of the added tracks.
