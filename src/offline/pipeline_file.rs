@@ -35,7 +35,7 @@ pub struct JobLayout {
 }
 
 /// Returns the path of the `meta` file that belongs to `trace-X.parquet`, which is `meta-X.yaml` in the same folder.
-/// Returns `None` if there is no such file.
+/// Returns `None` if this `meta` file does not exist.
 pub fn layout_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_stem()?.to_str()?;
     let meta = path.with_file_name(format!("meta-{}.yaml", name.strip_prefix("trace-")?));

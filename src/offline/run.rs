@@ -32,9 +32,9 @@ pub struct ReadOptions {
     /// Maximum memory of the sums in bytes. Beyond this limit, rare stacks are merged into "other" entries, and the
     /// ledger states the total of these entries. Default: unlimited.
     pub max_memory: Option<usize>,
-    /// Whether GPU work of a backward pass is attributed to the forward pass. This attribution works for traces of
-    /// torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is then
-    /// attributed to autograd, which launched it.
+    /// Whether GPU work of a backward pass is attributed to the forward pass. Attribution to the forward pass works for
+    /// traces of torch.profiler, and for recordings with the NVTX ranges of `emit_nvtx`. Default: false; the work is
+    /// then attributed to autograd, which launched it.
     pub backward_under_forward: bool,
     /// Whether the states of the host's threads are also read for times in which a GPU executed a copy but no kernel.
     /// Default: false.
@@ -134,8 +134,8 @@ pub fn is_writer_alive(writer: &WriterId) -> Option<bool> {
 }
 
 impl Run {
-    /// Creates a run from the rows that `rows` emits: joins the rows, sums them, and symbolizes the stacks. Also
-    /// returns the result of `rows`. The joined rows are passed to `sink` before symbolization.
+    /// Creates a run from the rows that `rows` emits: joins the rows, sums them, and symbolizes the stacks. The second
+    /// part of the returned pair is the result of `rows`. The joined rows are passed to `sink` before symbolization.
     pub fn explained<T>(
         options: &ReadOptions,
         mut sink: impl Sink,

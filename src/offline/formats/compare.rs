@@ -14,8 +14,7 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::format_nanos;
 use gpuflame_model::profile::views::GPU;
 
-/// Writes `STACK BEFORE AFTER` for each stack in either profile. This text is the input format of differential flame
-/// graphs.
+/// Writes `STACK BEFORE AFTER` for each stack in either profile. Tools for differential flame graphs read this format.
 ///
 /// # Errors
 /// Fails if writing to `out` fails.
@@ -48,8 +47,8 @@ pub fn write_diff_svg(
 }
 
 /// Returns the reason why two sets of folded stacks cannot be compared, or `None` if they can. Two sets cannot be
-/// compared if only one set has short kernel names. They also cannot be compared if they have kernels but no stacks in
-/// common, for example because only one set was written with `--all-frames`.
+/// compared if only one set has short kernel names. Two sets also cannot be compared if they have kernels but no stacks
+/// in common, for example because only one set was written with `--all-frames`.
 pub fn explain_mismatch(before: &FoldedStacks, after: &FoldedStacks) -> Option<String> {
     let ([was, is], advice) =
         ([before, after].map(kernel_names), "compare recordings, or write both files with the same options");

@@ -1,5 +1,5 @@
-//! CPU operators in a torch.profiler trace, sorted by thread and time. They are used to find the operator that made an
-//! API call.
+//! CPU operators in a torch.profiler trace, sorted by thread and time. The exporters use these operators to find the
+//! operator that made an API call.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use gpuflame_model::record::{Nanos, ThreadId};
 use gpuflame_traces::import::{CpuKind, CpuOp, Event, Id, Sink, Wants};
 
-/// A [`Sink`] that collects operators and annotations with an External id. It takes 40 bytes of memory per operator or
-/// annotation. Call [`Operators::sort`] before the first look-up.
+/// A [`Sink`] that collects operators and annotations with an External id. The sink takes 40 bytes of memory per
+/// operator or annotation. Call [`Operators::sort`] before the first look-up.
 #[derive(Debug, Default)]
 pub struct Operators {
     base: i64,

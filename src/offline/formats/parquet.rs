@@ -3,7 +3,7 @@
 //!
 //! The file's key-value metadata contain the counts of dropped data (`gpuflame.lost.*`) and the number of launches
 //! without an activity (`gpuflame.launches.pending`). The file has no columns `run` and `rank`. Their values are in the
-//! names of the folders (`run=A/rank=3/`). DuckDB and Spark read such folder names as columns.
+//! names of the folders (`run=A/rank=3/`). DuckDB and Spark read the names of such folders as columns.
 //!
 //! A second thread prepares the values of the columns. The calling thread encodes, compresses and writes the values.
 

@@ -2,7 +2,7 @@
 //!
 //! The values of a sample depend on the view. In the GPU view, the values are `gpu_time` in nanoseconds, `launches`
 //! (number of activities), `bytes`, and `pending` (number of launches without an activity so far). A frame is a line of
-//! a function. It has no address, because GPU work has no addresses and the names are already known. The file is
+//! a function. Frames have no addresses, because GPU work has no addresses and the names are already known. The file is
 //! gzipped, as the format requires.
 
 use std::collections::{BTreeMap, HashMap};
@@ -202,8 +202,8 @@ fn build_profile(profile: &Profile, view: &View, options: &Options) -> proto::Pr
     }
 }
 
-/// Returns the values of a sample. `pending` is the frame index for launches without an activity, if such launches are
-/// counted separately.
+/// Returns the values of a sample. `pending` is the frame index for launches without an activity, if launches without
+/// an activity are counted separately.
 fn sample_values(sample: &StackRow, view: &View, pending: Option<Option<u32>>) -> Vec<i64> {
     let shown = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let mut values: Vec<i64> = sample.values[..view.values.len()].iter().map(|&value| shown(value)).collect();

@@ -1,7 +1,7 @@
 //! Idle time of each GPU, divided by cause, as slices of the timeline.
 //!
 //! Idle time is attributed by the same rules as the sums of idle time (`gpuflame_explain::timeline`). A gap is a time
-//! in which no work ran on a GPU. It is attributed to the launch of the work that ended the gap. Only the parts of a
+//! in which no work ran on a GPU. A gap is attributed to the launch of the work that ended the gap. Only the parts of a
 //! gap in which a window was open count.
 
 use std::collections::BTreeMap;

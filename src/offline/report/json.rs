@@ -22,9 +22,9 @@ const MIN_NODES: usize = 50;
 /// Maximum length of a name in characters. Longer names are truncated.
 const MAX_NAME_CHARS: usize = 2_000;
 
-/// Returns the data of a page as a zlib-compressed JSON object. The object contains the members in `head`, a list such
-/// as `"a":1,"b":2`, and the views. The views have as many nodes as fit into `max_bytes`. If there is an older run to
-/// compare with, the views of that run are in the member `against`.
+/// Returns the data of a page as a zlib-compressed JSON object. The JSON object contains the views, and the members in
+/// `head`, which is a list such as `"a":1,"b":2`. The views have as many nodes as fit into `max_bytes`. If there is an
+/// older run to compare with, the views of that run are in the member `against`.
 ///
 /// # Errors
 /// Does not fail in practice, because the compressor writes to memory.

@@ -33,8 +33,8 @@ const MAX_ROWS: usize = 64;
 #[derive(Debug, Default)]
 pub struct TimelineActivities {
     list: Vec<(Activity, Option<Launched>)>,
-    /// GPU work that was launched outside all windows, as (GPU, start, end). Such work is not drawn, but the GPU is not
-    /// idle during this time.
+    /// GPU work that was launched outside all windows, as (GPU, start, end). GPU work from outside the windows is not
+    /// drawn, but the GPU does not count as idle while it runs.
     outside: Vec<(DeviceId, u64, u64)>,
     skipped: u64,
     /// Start of the earliest activity that was skipped. After this time, gpuflame does not know when a GPU was idle.

@@ -46,8 +46,8 @@ pub(super) type MoreEvents<'a> = Box<dyn FnOnce(&mut dyn Write) -> Result<bool> 
 pub struct Addition<'a> {
     /// Writes events before the copied events.
     pub events: MoreEvents<'a>,
-    /// JSON text of the property `gpuflame`, including the key. It replaces a property with the same key in the copied
-    /// trace.
+    /// JSON text of the property `gpuflame`, including the key. The property replaces a property with the same key in
+    /// the copied trace.
     pub property: Vec<u8>,
 }
 

@@ -1,6 +1,6 @@
 //! Writes one trace event with changes: categories, ids and times are converted to the form that torch.profiler uses.
 //! Only events in another tool's dialect of the format, and events with control characters in their names or
-//! overlapping work, are written this way. This code therefore need not be fast.
+//! overlapping work, are written this way. Because these events are rare, this code need not be fast.
 
 use std::fmt::{Display, Formatter};
 

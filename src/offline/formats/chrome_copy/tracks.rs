@@ -1,5 +1,5 @@
 //! Finds GPU work that overlaps other work on the same track. Viewers silently drop one of two overlapping slices, so
-//! such work is moved to a separate track.
+//! overlapping work is moved to a separate track.
 
 use std::collections::HashMap;
 
@@ -10,7 +10,7 @@ use gpuflame_traces::import::{Event, Flow, Id, Sink, Wants};
 /// First numeric id that is assigned to processes and threads whose ids are text.
 const FIRST_NAMED: u32 = 1 << 29;
 
-/// A [`Sink`] that collects the times of all GPU work. It takes 48 bytes of memory per operation.
+/// A [`Sink`] that collects the times of all GPU work. The sink takes 48 bytes of memory per operation.
 #[derive(Debug, Default)]
 pub struct TrackFinder {
     works: Vec<Work>,

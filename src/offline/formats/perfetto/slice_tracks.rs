@@ -37,7 +37,7 @@ pub struct TrackSlice {
 
 /// Track id of the process.
 const PROCESS: u64 = 1;
-/// Lowest id of an added track. It is above the ids of thread tracks, which are below 2^32 + 2.
+/// Lowest id of an added track. The ids of thread tracks are below 2^32 + 2, so the two ranges of ids do not overlap.
 const FIRST_TRACK: u64 = 1 << 33;
 
 /// Ids of the added tracks.
