@@ -1,6 +1,6 @@
-//! The recorder runs inside the application's process, and has two parts: callbacks and the session. Callbacks run on
-//! each CUDA API call and write rows. The session collects the rows, explains them (joins and sums them) and writes the
-//! outputs.
+//! The recorder, which runs inside the application's process. It consists of callbacks and the session. A callback runs
+//! on each CUDA API call and writes rows. The session collects these rows, explains them (joins and sums them) and
+//! writes the outputs.
 
 #![deny(unsafe_code)]
 

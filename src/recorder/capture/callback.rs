@@ -1,21 +1,24 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read this file from top to bottom.
 //!
-//! The hot path never returns an error and never panics. In the steady state it does not allocate, take a lock or make
-//! a system call. If a record cannot be stored, it is counted as lost. The following cases cost more:
+//! The hot path never returns an error and never panics. In the steady state, the hot path does not allocate, take a
+//! lock or make a system call. A record that cannot be stored is counted as lost. The hot path is slower in the
+//! following cases:
 //!
 //! - A thread's first launch maps memory for the thread's state, and asks the C library for the bounds of the thread's
-//!   stack. The C library allocates memory for its answer.
-//! - A new stack may map memory (`log`), and so may a burst of launches that outruns the collector.
+//!   stack. The C library allocates memory to determine the bounds.
+//! - A stack that occurs for the first time may map memory (`log`). A burst of launches that outruns the collector may
+//!   also map memory.
 //! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
 //!   (`unwind::copy`).
-//! - If code was loaded or unloaded since the last launch, the loader is queried, which takes the loader's own short
-//!   lock (`unwind::Unwinder::check_every_capture`).
+//! - If code was loaded or unloaded since the last launch, gpuflame queries the loader
+//!   (`unwind::Unwinder::check_every_capture`). The query takes the loader's own lock for a short time.
 //! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
 //!
-//! The outermost API call is recorded as the launch. A nested call only adds its correlation id. An asynchronous call
-//! is recorded when it returns, for two reasons: its success is known by then, and the GPU already works while the
-//! stack is unwound. A synchronous call is recorded when it begins, because its GPU work is finished when it returns,
-//! and CUPTI may already have delivered the record of that work.
+//! If API calls are nested, the outermost call is recorded as the launch. A nested call only adds its correlation id to
+//! the launch. An asynchronous launch is recorded when its call returns. By then, it is known whether the call
+//! succeeded, and the GPU already works while gpuflame unwinds the stack. A synchronous launch is recorded when its
+//! call begins. When the call returns, the GPU work is finished, and CUPTI may already have delivered the record of
+//! that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -44,8 +47,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// One of every `TIMING_INTERVAL` calls is timed. The interval is a prime number, so that each call of a short loop is
-/// timed in turn.
+/// One in `TIMING_INTERVAL` calls is timed. The interval is a prime number, so that over time each call in a short loop
+/// is timed.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -68,8 +71,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // The pending call does not enclose this call. The usual reason is that a longjmp or an exception has left
-            // the pending call, so it never returned.
+            // The pending call is not an outer call of this call. Usually, a longjmp or an exception has left the
+            // pending call, so the pending call never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -164,7 +167,8 @@ fn note_launch_after_shutdown(kind: CallKind) {
     }
 }
 
-/// Whether the program has launched GPU work after gpuflame's shutdown. Launches after the shutdown are not counted.
+/// Whether the program has launched GPU work after gpuflame's shutdown. Launches after the shutdown are noted, but not
+/// counted.
 pub fn has_launched_after_shutdown() -> bool {
     LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
@@ -179,8 +183,8 @@ fn announce(kind: CallKind) {
     });
 }
 
-/// Counts a launch that cannot be recorded. Either a signal handler made the launch while the thread was inside
-/// gpuflame, or there is no memory for the thread's state.
+/// Counts a launch that cannot be recorded, for one of two reasons. Either a signal handler made the launch while the
+/// thread was inside gpuflame, or no memory is available for the thread's state.
 #[cold]
 fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     if refused.begin_call(call) {
@@ -191,8 +195,8 @@ fn count_refused(call: &Call<'_>, refused: &EntryRefusal) {
     }
 }
 
-/// Handles the exit of a call that is nested in a launch or was made by a signal handler. The call is recorded here
-/// only if it is a launch made by a signal handler.
+/// Handles the exit of a call that is nested in a launch, or that a signal handler made. This function records the call
+/// only if the call is a launch made by a signal handler.
 #[cold]
 fn exit_inner_call(call: &Call<'_>, slot: u64) {
     if slot == REFUSED {
@@ -210,8 +214,8 @@ fn exit_inner_call(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// Handles the start of a launch: notes the time, and if the launch is synchronous, records it. If the window state is
-/// muted, ignores the launch.
+/// Handles the start of a launch: notes the time, and records the launch if it is synchronous. Ignores the launch if
+/// the window state is muted.
 fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -242,8 +246,8 @@ fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, dep
     (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
 }
 
-/// Handles a call nested in the launch. If the nested call has its own correlation id, the launch is recorded under
-/// that id too.
+/// Handles a call that is nested in a launch. If the nested call has a correlation id of its own, the launch is also
+/// recorded under that id.
 fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: CorrelationId) {
     let outer = &mut own.pending;
     if outer.launch.correlation == correlation {
@@ -260,13 +264,14 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
     }
 }
 
-/// Handles the return of a launch. Records the launch, unless it failed or was already recorded at its entry.
+/// Handles the return of a launch call. Records the launch, unless the launch failed or was already recorded when the
+/// call began.
 #[inline(always)]
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A synchronous launch was recorded at its entry, when it was not known whether it would fail. If the launch
-        // has failed, no activity follows, and it is counted as a launch without an activity.
+        // A synchronous launch is recorded when its call begins, before it is known whether the call fails. If the call
+        // fails, the launch has no activity record, and it is counted as a launch without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);
@@ -294,8 +299,8 @@ fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     }
 }
 
-/// If a window is open, captures the stack and writes the launch's record. If no window is open, counts the launch.
-/// `nested` is the number of ids in `own.pending.aliases`, which are the correlation ids of nested calls.
+/// If a window is open, captures the stack and writes the launch's record. If no window is open, only counts the
+/// launch. `nested` is the number of entries in `own.pending.aliases`, which are the correlation ids of nested calls.
 fn record_launch(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -321,8 +326,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // The ended range is pushed to the log only after `outside.set` has published the new range. In the opposite order,
-    // the collector could read the ended range twice: in the log, and again as the range that still grows.
+    // `outside.set` must publish the new range before the ended range is pushed to the log. In the opposite order, the
+    // collector could read the ended range twice: once from the log, and once as the range that is still growing.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -330,8 +335,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     }
 }
 
-/// Adds the correlation id of a nested call to the current range of launches outside windows. Used if the launch that
-/// encloses the nested call was already counted at its entry.
+/// Adds the correlation id of a nested call to the current range of launches outside windows. Used if the launch around
+/// the nested call was already counted when that launch began.
 #[cold]
 fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
@@ -340,8 +345,8 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
     }
 }
 
-/// Captures the stack, interns it and writes a record, as for a launch, but without a callback's guards and clock
-/// reads. For benchmarks.
+/// Captures the stack, interns it and writes a record, as a callback does for a launch, but omits the callback's guards
+/// and clock reads. Only benchmarks call this function.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
@@ -355,8 +360,7 @@ pub fn record_stack(call: &Call<'_>) {
 #[inline]
 fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
-    // If only the record of an additional id (an alias) is lost, no loss is counted, because the launch itself has a
-    // record.
+    // The launch itself has a record, so losing the record of an additional id (an alias) is not counted as a loss.
     if !pushed && !launch.is_alias() {
         thread.counters.lose(Loss::LaunchesDropped);
     }

@@ -1,16 +1,17 @@
-//! Reads `CLOCK_REALTIME`, which is the clock of CUPTI's activity times, at a low cost. The time is extrapolated from
-//! the processor's time-stamp counter (TSC). The cost of reading the clock matters because each launch reads it twice.
+//! Determines the current `CLOCK_REALTIME` at a low cost. CUPTI's activity times use the same clock. The time is
+//! extrapolated from the processor's time-stamp counter (TSC). The cost matters because each launch reads the clock
+//! twice.
 //!
-//! Reading the clock through the C library takes 21 to 30 ns; reading the TSC takes 11 ns. Therefore the collector
-//! reads both clocks on each visit (each time it wakes up) and fits a line through its readings. A callback reads the
-//! TSC and converts the ticks to a time with the collector's line. If there is no valid line, the callback calls the C
-//! library. There is no valid line at the start of a session, if the collector's last visit was over 250 ms ago, and
-//! just after the clock was set. If the kernel does not use the TSC to keep time, there is never a line.
+//! Reading the clock through the C library takes 21 to 30 ns, but reading the TSC takes 11 ns. Therefore the collector
+//! reads both the clock and the TSC each time it wakes up (a "visit"), and fits a line through its readings. A callback
+//! reads the TSC, and uses the collector's line to convert the ticks to a time. If no line is valid, the callback reads
+//! the clock through the C library. No line is valid at the start of a session, just after the clock was set, or if the
+//! collector's last visit was over 250 ms ago. If the kernel does not use the TSC to keep time, no line is ever fitted.
 //!
-//! A time on the line is within 0.1 us of the clock. The exceptions are that the clock was set, that its speed was
-//! adjusted, or that the machine was suspended and the TSC stopped. In these three cases, callbacks use the old line
-//! until the collector's next visit, for up to 80 ms. When a new line replaces the old line, a thread can see time go
-//! back by the difference between the two lines.
+//! A time computed from the line differs from the clock by at most 0.1 us. The difference can be larger in three cases:
+//! the clock was set, its speed was adjusted, or the machine was suspended and the TSC stopped. In these three cases,
+//! callbacks use the old line until the collector's next visit, which takes up to 80 ms. When a new line replaces the
+//! old line, a thread may see time go backwards by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -19,37 +20,39 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum age of a line. If the collector's last visit was longer ago than this, the clock may have been set since
-/// then.
+/// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was longer ago, the clock may
+/// have been set since that visit.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
 /// Minimum number of TSC ticks between the two readings from which a line's speed is computed (about one millisecond).
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// A line is valid for this multiple of the number of ticks over which its speed was measured. During these ticks, the
-/// error of a reading (15 ns) can grow to 60 ns.
+/// A line stays valid for this many times the number of ticks over which its speed was measured. By the end of that
+/// time, an error of 15 ns in a reading has grown to an error of 60 ns.
 const EXTRAPOLATION_FACTOR: u64 = 4;
 /// Minimum time between the two readings from which a line's speed is computed, except at the start of the session. The
-/// maximum is twice this time.
+/// maximum time between these readings is twice as long.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum distance in ns between a line and a later reading that is taken soon after the line's start. This limit
-/// grows by the same amount for every `measured` ticks after the start. If a reading is farther from the line, the
-/// clock was set or its speed has changed.
+/// Maximum difference in ns between a line and a later reading, if the reading is taken soon after the line's start.
+/// The allowed difference grows by this amount for every `measured` ticks after the line's start. If a reading differs
+/// more from the line, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
-/// Maximum number of ticks between the two TSC reads that enclose a read of the clock. Usually 80 ticks pass. If more
-/// ticks than the maximum pass, the thread was preempted between the two TSC reads.
+/// Maximum number of TSC ticks between the two TSC reads that are made just before and after a read of the clock.
+/// Usually, 80 ticks pass between the two TSC reads. If more ticks than this maximum pass, the thread was preempted
+/// between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to read both clocks. The attempt with the fewest ticks between its two TSC reads provides the
-/// result.
+/// Number of attempts to read the TSC and the clock at the same moment. The attempt with the fewest ticks between its
+/// two TSC reads provides the result.
 const MAX_ATTEMPTS: usize = 4;
-/// Number of fractional bits in the speed of a line.
+/// Number of fractional bits in a line's speed, which is in ns per tick.
 const FRACTION_BITS: u32 = 32;
 
-/// Returns the current `CLOCK_REALTIME`, or a value within 0.1 us of it. A call takes 12 ns.
+/// Returns the current `CLOCK_REALTIME`, with an error of at most 0.1 us. A call of this function takes 12 ns.
 #[inline]
 pub fn now() -> Nanos {
     LINE.convert(read_tsc).unwrap_or_else(read_realtime)
 }
 
-/// Reads both clocks and publishes a new line for the callbacks. Call this function regularly, but not on the hot path.
+/// Reads the TSC and the clock, and publishes a new line for the callbacks. Call this function regularly, but never on
+/// the hot path.
 pub fn recalibrate_clock() {
     static CALIBRATION: Mutex<ClockCalibration> = Mutex::new(ClockCalibration::NEW);
     let Some(mut calibration) = CALIBRATION.try_lock() else { return };
@@ -70,7 +73,8 @@ struct ClockReading {
 impl ClockReading {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// Reads both clocks. Returns `None` if the thread was preempted between the two TSC reads in every attempt.
+    /// Reads the TSC and the clock. Returns `None` if the thread was preempted between the two TSC reads in every
+    /// attempt.
     fn now() -> Option<Self> {
         let attempts = (0..MAX_ATTEMPTS).filter_map(|_| {
             let before = read_tsc();
@@ -95,7 +99,7 @@ struct TscToRealtime {
 }
 
 impl TscToRealtime {
-    /// A line that is not valid for any tick.
+    /// A line that is valid at no tick.
     const NONE: Self = Self { from: ClockReading::ZERO, speed: 0, measured: 0, length: 0 };
 
     /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if the
@@ -109,7 +113,7 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether `reading` is too far from the line. The reading may have been taken at any time after the line was
+    /// Whether `reading` differs too much from the line. The reading may have been taken at any time after the line was
     /// fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
@@ -122,20 +126,20 @@ impl TscToRealtime {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Two earlier readings. The speed of a new line is measured from the first reading. The second reading replaces
-    /// the first reading once the second reading is at least `MIN_BASELINE` old.
+    /// Two earlier readings, from which the speed of new lines is measured. A new line's speed is measured from the
+    /// first of the two readings. Once the second reading is at least `MIN_BASELINE` old, it becomes the first reading.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
-    /// Time at which the kernel's clock source was last queried, and whether the source was the TSC at that time.
+    /// Time of the last query of the kernel's clock source, and whether the source was the TSC at that time.
     clock_source: Option<(Nanos, bool)>,
 }
 
 impl ClockCalibration {
     const NEW: Self = Self { baselines: None, line: None, clock_source: None };
 
-    /// Whether the kernel uses the TSC to keep time. The kernel is queried again if the last answer is a second old,
-    /// because it may abandon the TSC at any time if the processors' TSCs disagree. A virtual machine's host may also
-    /// forbid reading the TSC.
+    /// Whether the kernel uses the TSC to keep time. The answer is queried again after a second, because the kernel may
+    /// abandon the TSC at any time if the TSCs of the processors disagree. A virtual machine's host can also forbid the
+    /// machine to read the TSC.
     fn can_use_tsc(&mut self, now: Nanos) -> bool {
         let fresh =
             self.clock_source.filter(|(queried, _)| now >= *queried && now.since(*queried) < MIN_BASELINE.0);
@@ -146,7 +150,8 @@ impl ClockCalibration {
         uses_tsc
     }
 
-    /// Adds a reading. Returns the new line for callbacks; `None` if no line can be fitted yet.
+    /// Adds a reading of the TSC and the clock. Returns the new line for callbacks, or `None` if no line can be fitted
+    /// yet.
     fn add_reading(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         let has_deviated = self.line.is_some_and(|line| line.deviates(reading));
         let Some([baseline, next]) = self.baselines.filter(|_| !has_deviated) else {
@@ -162,15 +167,16 @@ impl ClockCalibration {
         self.line
     }
 
-    /// Restarts the calibration from this reading. Always returns `None`, because a line needs another reading.
+    /// Restarts the calibration with `reading` as the first reading. Always returns `None`, because fitting a line
+    /// needs a second reading.
     fn restart(&mut self, reading: ClockReading) -> Option<TscToRealtime> {
         (self.baselines, self.line) = (Some([reading; 2]), None);
         None
     }
 }
 
-/// The line that callbacks use. A sequence lock with one writer protects the line, and readers never wait. The sequence
-/// number is odd during a write, and each write increases it.
+/// The line with which callbacks convert TSC ticks to times. A sequence lock protects the line. There is one writer,
+/// and readers never wait. Each write increases the sequence number, and the number is odd during a write.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -183,7 +189,7 @@ struct SharedLine {
 static LINE: SharedLine = SharedLine::new();
 
 impl SharedLine {
-    /// Creates a shared line that is not valid for any tick.
+    /// Creates a shared line that is valid at no tick.
     const fn new() -> Self {
         Self {
             sequence: AtomicU64::new(0),
@@ -194,8 +200,8 @@ impl SharedLine {
         }
     }
 
-    /// Calls `ticks` to read the TSC, and converts the result to a time. Returns `None` if there is no line, if the
-    /// line is not valid for these ticks, or if the line is being written. If there is no line, `ticks` is not called.
+    /// Calls `ticks` to read the TSC, and converts the ticks to a time. Returns `None` if there is no line, if the line
+    /// is not valid at this tick, or if the line is being written. If there is no line, `ticks` is not called.
     #[inline]
     fn convert(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -207,12 +213,12 @@ impl SharedLine {
         if passed >= length {
             return None;
         }
-        // The product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If the loads have read
-        // words of two different lines, the product can have any value.
+        // For a valid line, the product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If
+        // the loads above have mixed words of two lines, the product can have any value, so the multiplication wraps.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // Orders the loads above before the load of the sequence number below. The sequence number shows whether the
-        // loads have read the words of a single line.
+        // This fence keeps the loads above before the load of the sequence number below. The sequence number shows
+        // whether all loaded words belong to the same line.
         fence(Ordering::Acquire);
         let is_consistent = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_consistent.then_some(Nanos(time))
@@ -221,7 +227,7 @@ impl SharedLine {
     fn write(&self, line: &TscToRealtime) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // If a reader sees a word that is stored below, the reader also sees the odd sequence number.
+        // This fence ensures that a reader that sees a word stored below also sees the odd sequence number.
         fence(Ordering::Release);
         self.ticks.store(line.from.ticks, Ordering::Relaxed);
         self.time.store(line.from.time.0, Ordering::Relaxed);
@@ -231,8 +237,8 @@ impl SharedLine {
     }
 }
 
-/// Reads the clock through the C library. The read takes only 21 to 30 ns, because the C library uses the vDSO instead
-/// of a system call.
+/// Reads the clock through the C library. The read takes only 21 to 30 ns, because the C library reads the clock
+/// through the vDSO, without a system call.
 #[inline]
 fn read_realtime() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -241,13 +247,13 @@ fn read_realtime() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Reads the TSC. The processor may execute the read a few instructions early, which changes the result by less than
+/// Reads the TSC. The processor may execute the read a few instructions too early. The resulting error is smaller than
 /// the error of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_tsc() -> u64 {
-    // SAFETY: every x86-64 processor has a TSC, and this function is called only if the kernel keeps time with it, so
-    // that the C library's clock reads the TSC too.
+    // SAFETY: every x86-64 processor has a TSC. This function is called only if the kernel keeps time with the TSC, in
+    // which case the C library's clock reads the TSC too.
     unsafe { std::arch::x86_64::_rdtsc() }
 }
 
@@ -256,9 +262,8 @@ fn read_tsc() -> u64 {
     0
 }
 
-/// Whether the kernel uses the TSC, which [`read_tsc`] reads, to keep time. The kernel uses the TSC if its speed is
-/// constant and equal on all processors. The kernel of a virtual machine does not use the TSC if the host keeps time by
-/// other means.
+/// Whether the kernel uses the TSC to keep time. The kernel uses the TSC if the TSC's speed is constant and equal on
+/// all processors. In a virtual machine, the kernel does not use the TSC if the host provides another clock.
 fn kernel_uses_tsc() -> bool {
     let clock_source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     cfg!(target_arch = "x86_64")
@@ -271,13 +276,14 @@ mod tests {
 
     use super::*;
 
-    /// Returns a simulated reading of both clocks `nanos` ns after the start. At the start, the clock shows 1,000,000
-    /// ns and the TSC, which runs at 2 GHz, shows 7,000.
+    /// Returns a simulated reading of the TSC and the clock, `nanos` ns after the start. At the start, the clock shows
+    /// 1,000,000 ns and the TSC shows 7,000. The TSC runs at 2 GHz.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }
 
-    /// Returns `reading` as it would be after the clock was set forward by `step` ns.
+    /// Returns the reading that would be taken `nanos` ns after the start if the clock had been set forward by `step`
+    /// ns.
     fn after_step(nanos: u64, step: u64) -> ClockReading {
         let reading = reading(nanos);
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }
@@ -326,12 +332,12 @@ mod tests {
         let line = calibration.add_reading(after_step(15_000_000, hour)).unwrap();
         let later = after_step(16_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // The clock is set back again between two visits of the collector.
+        // Between two visits of the collector, the clock is set back to its original time.
         assert!(calibration.add_reading(reading(9_000_000_000)).is_none());
     }
 
-    /// Simulates a machine that was suspended for an hour. Depending on the processor, the TSC has continued or stopped
-    /// during the suspend, or has restarted after it.
+    /// Simulates a machine that was suspended for an hour. Depending on the processor, the TSC continues or stops
+    /// during the suspend, or restarts from 0 after it.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut calibration = ClockCalibration::NEW;
@@ -340,15 +346,16 @@ mod tests {
         let line = calibration.add_reading(reading(5_000_000)).unwrap();
         assert_eq!(at(&line, reading(5_000_000 + hour).ticks), None, "the counter continued");
         assert_eq!(at(&line, 100), None, "the counter restarted");
-        // If the TSC stopped, callbacks get times from before the suspend until the collector's next visit.
+        // If the TSC stopped during the suspend, callbacks get times from before the suspend until the collector's next
+        // visit.
         let woken = after_step(7_000_000, hour);
         assert_eq!(at(&line, woken.ticks), Some(reading(7_000_000).time));
         assert!(calibration.add_reading(woken).is_none(), "the reading is too far from the line");
         let line = calibration.add_reading(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // If the TSC restarted, the collector's next visit drops the old line and the readings from which it was
-        // fitted.
+        // If the TSC restarted after the suspend, the collector's next visit drops the old line and the readings from
+        // which it was fitted.
         assert!(calibration.add_reading(ClockReading { ticks: 200, ..later }).is_none());
     }
 
@@ -358,7 +365,7 @@ mod tests {
         let first = calibration.add_reading(reading(0)).or(calibration.add_reading(reading(50_000)));
         assert!(first.is_none(), "too early to measure a speed");
         for visit in 1..1000 {
-            // Every other reading is taken 15 ns late.
+            // The clock of every other reading is 15 ns ahead.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
             let moment_of = pauses * 80_000_000 + soon * 50_000;
             let line = calibration.add_reading(after_step(moment_of, 15 * soon)).expect("a line");
@@ -373,8 +380,8 @@ mod tests {
         let mut calibration = ClockCalibration::NEW;
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
-        // The speed was measured over 2 ms, and this reading is 40 ms later. After a shorter time, the deviation would
-        // be too small to be detected.
+        // The line's speed was measured over 2 ms, and this reading is taken 40 ms later. If less time had passed, the
+        // deviation from the line would be too small to be detected.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
             .add_reading(after_step(122_000_000, 19_000))
@@ -431,7 +438,7 @@ mod tests {
             }
             followed += usize::from(LINE.convert(read_tsc).is_some());
             let (before, time, after) = (read_realtime(), now(), read_realtime());
-            // Allows ten times the maximum error, because the kernel may be adjusting its clock at the moment.
+            // The test allows ten times the maximum error, because the kernel may be adjusting the speed of its clock.
             let near = before.0 - 10 * MAX_ERROR_NS..=after.0 + 10 * MAX_ERROR_NS;
             assert!(near.contains(&time.0), "{time} is not in {near:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -445,7 +452,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for n in (1..=4000).cycle().take_while(|_| !enough.load(Ordering::Relaxed)) {
-                    // The time of each line at tick 100,000 is n + (100,000 - n) * n.
+                    // For each n, the line converts tick 100,000 to the time n + (100,000 - n) * n.
                     let from = ClockReading { ticks: n, time: Nanos(n) };
                     shared.write(&TscToRealtime {
                         from,
@@ -456,7 +463,7 @@ mod tests {
                 }
             });
             let times = std::iter::from_fn(|| Some(shared.convert(|| 100_000))).flatten().take(2_000_000);
-            // n * (100,001 - n), solved for n.
+            // Solves time = n * (100,001 - n) for n.
             let half = 100_001.0 / 2.0;
             let torn = times.map(|time| time.0).find(|&time| {
                 let n = (half - f64::sqrt(half * half - time as f64)).round() as u64;

@@ -1,10 +1,10 @@
-//! Renewal of stack ids. In a round, all threads forget the ids of their stacks, so that the collector can free its
-//! data about these ids.
+//! Renewal of stack ids, which lets the collector free memory. In a round, all threads forget the ids of their stacks,
+//! so that the collector can free its data about the old ids.
 //!
-//! The collector keeps the stack of an id as long as a launch may refer to the id. When the collector is short of
-//! memory, it begins a round. In the round, every thread must forget its stack ids the next time that it enters
-//! gpuflame. When such a thread captures a stack again, it records the stack under a new id. A round does not wait for
-//! idle threads, because an idle thread writes no ids, and forgets its old ids as soon as it enters gpuflame again.
+//! The collector must keep the stack of an id while a launch may still refer to the id. When the collector is short of
+//! memory, it begins a round. After a round begins, every thread must forget its stack ids the next time that it enters
+//! gpuflame. When such a thread then captures a stack again, it records the stack under a new id. A round does not wait
+//! for idle threads. An idle thread writes no ids, and it forgets its old ids as soon as it enters gpuflame again.
 //!
 //! ```text
 //! collector                      thread
@@ -15,26 +15,27 @@
 //!   no older id is written any more
 //! ```
 //!
-//! The request needs no additional check on the threads, because a thread checks `inside` on every entry anyway, to
-//! detect recursion.
+//! The request adds no check to a launch, because a thread checks `inside` on every entry anyway, to detect recursion.
 //!
-//! Two kinds of launches can still write an old id after the request. The first kind is a launch in flight, which
-//! already has its id. The second kind is a launch whose thread is preempted between its check of `inside` and its own
-//! store to `inside`, and does not run during a whole visit of the collector. When the thread continues, its store
-//! overwrites the request, and the collector wrongly assumes that the thread has seen the request. Therefore the
-//! collector forgets an id one round later than the round in which threads should stop using the id. If a thread misses
-//! the request in two successive rounds, its launches are added to those of other stacks until the next round.
+//! Two kinds of launches can still write an old stack id after the request. The first kind is a launch in flight, which
+//! already has its stack id. The second kind is a launch whose thread is preempted between its check of `inside` and
+//! its own store to `inside`, and then does not run for a whole visit of the collector. When this thread continues, its
+//! store overwrites the request, and the collector wrongly concludes that the thread has noticed the request. Therefore
+//! the collector frees the data of an id one round later than the round in which threads should forget the id. If a
+//! thread misses the requests of two successive rounds, its launches are attributed to other stacks until the next
+//! round.
 
 use super::clock;
 use super::stack::next_context;
 use crate::capture::threads::thread::{all, next_forget_round};
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// A round in which every thread forgets its stack ids. The collector begins the round and polls it.
+/// A round in which every thread forgets its stack ids. The collector begins the round, and polls it until all threads
+/// have noticed it.
 #[derive(Debug)]
 pub struct ForgetRound {
     round: u32,
-    /// First stack id that is assigned after the start of the round. Ids from before the round are lower.
+    /// First stack id that is assigned after the round began. Ids that were assigned earlier are lower.
     first_new_id: ContextId,
     /// Time at which all threads had noticed the round; `None` before that.
     noticed: Option<Nanos>,
@@ -43,19 +44,19 @@ pub struct ForgetRound {
 }
 
 impl ForgetRound {
-    /// Begins a round in which all threads forget their stack ids.
+    /// Begins a round, in which all threads forget their stack ids.
     pub fn begin() -> Self {
         let first_new_id = next_context();
         Self { round: next_forget_round(), first_new_id, noticed: None, is_read: false }
     }
 
-    /// Asks each thread that has not noticed the round yet to forget its stack ids. The collector calls this function
-    /// on each visit, after it has drained the logs of graphs and host calls. Returns `None` until all threads have
-    /// noticed the round and all earlier launches are read. Once both are done, returns the lowest stack id that may
-    /// still appear, apart from launches that were in flight.
+    /// Asks each thread that has not noticed the round yet to forget its stack ids. On each visit, the collector calls
+    /// this function after it has drained the logs of graphs and host calls. Returns `None` until all threads have
+    /// noticed the round and all earlier launches are read. After that, returns the lowest stack id that may still
+    /// appear, apart from the ids of launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
-            // All threads are asked, even if an earlier thread has not noticed the round yet.
+            // `count` asks all threads, even if an earlier thread has not noticed the round yet.
             let unsure = all().filter(|thread| !thread.ask_to_forget(self.round)).count();
             self.noticed = (unsure == 0).then(clock::now);
         }

@@ -1,15 +1,15 @@
-//! A function that does nothing. An external tool can place a probe on it to learn which launch a thread is making. The
-//! library exports the function's name even if the library is stripped.
+//! Provides a function that does nothing. By placing a probe on this function, an external tool can learn which launch
+//! a thread is making. The library exports the function's name even if the library is stripped.
 //!
-//! Once [`window::enable_launch_marker`](crate::control::window::enable_launch_marker) was called, the function is
-//! called at the beginning of every launch. The function starts with a five-byte NOP, because some kernels can place
-//! their cheapest kind of probe on such an instruction.
+//! After a call to [`window::enable_launch_marker`](crate::control::window::enable_launch_marker), every launch calls
+//! this function when the launch begins. The function starts with a five-byte NOP, because some kernels can use their
+//! cheapest kind of probe on such an instruction.
 
 use gpuflame_cupti::tracer::{Call, CallKind};
 
-/// Does nothing. A probe reads the function's arguments. `correlation` is CUPTI's correlation id of the API call that
-/// the thread has begun. `kind` is 0 for a launch, 1 for a graph launch, and 2 for a copy or fill. The meaning of the
-/// arguments will not change in any version of libgpuflame.so.
+/// Does nothing. A probe on this function reads the function's arguments. `correlation` is CUPTI's correlation id for
+/// the API call that the thread has begun. `kind` is 0 for a launch, 1 for a graph launch, and 2 for a copy or fill.
+/// The arguments have the same meaning in all versions of libgpuflame.so.
 #[unsafe(naked)]
 #[unsafe(no_mangle)]
 extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
@@ -19,7 +19,7 @@ extern "C" fn gpuflame_launch_marker(correlation: u32, kind: u32) {
     core::arch::naked_asm!("nop", "ret");
 }
 
-/// Calls the marker for an API call.
+/// Calls the marker function for an API call.
 #[cold]
 pub(super) fn emit_marker(call: &Call<'_>) {
     let kind = match call.kind {

@@ -1,10 +1,9 @@
-//! The code that runs on the application's threads, and the logs and buffers through which it passes records to the
-//! collector.
+//! The code that runs on the application's threads, and the logs and buffers that pass its records to the collector.
 //!
-//! `callback` is the hot path: it stores which launch a thread is making (`calls`), captures the launch's `stack` and
-//! pushes a record. `other_calls` records other API calls. Each thread (`threads`) writes its records to its own log
-//! (`log`). If the order of records across threads matters, all threads write to one log (`common_log`). The collector
-//! reads the logs with [`drain()`].
+//! `callback` is the hot path. It notes which launch a thread is making (`calls`), captures the `stack` of the launch,
+//! and pushes a record. `other_calls` records API calls that are not launches. Each thread (`threads`) writes records
+//! to its own log (`log`). Records whose order across threads matters go to a log that all threads share
+//! (`common_log`). The collector reads the logs with [`drain()`].
 
 #![allow(unsafe_code)]
 
@@ -45,8 +44,8 @@ pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;
 
-/// Limits memory use to `ceiling` bytes. The ids of each thread's stacks may use a sixteenth, unread launches an
-/// eighth, and unread activities the rest. Rows that do not fit are lost and counted.
+/// Limits gpuflame's memory use to `ceiling` bytes. Each thread's table of stack ids may use a sixteenth of the limit,
+/// unread launches an eighth, and unread activities the rest. Rows for which no room is left are lost and counted.
 pub fn limit_memory(ceiling: usize) {
     logs::unread_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);

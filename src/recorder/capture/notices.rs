@@ -1,4 +1,5 @@
-//! Notifies the session of rare events in the tracer (CUPTI). Launches and activity records are not reported this way.
+//! Notifies the session of rare events that the tracer (CUPTI) reports. Launches and activity records do not pass
+//! through this module.
 
 use std::sync::OnceLock;
 
@@ -7,32 +8,35 @@ use gpuflame_cupti::tracer::ClientTakeover;
 /// A rare event that is reported to the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice<'a> {
-    /// A CUDA context was created. Sent inside a resource callback, in which no call to the tracer is allowed.
+    /// A CUDA context was created. This notice is sent inside a resource callback, so the receiver must not call the
+    /// tracer.
     ContextCreated,
-    /// An API call that destroys a CUDA context or resets a device begins. The receiver may flush the tracer during
-    /// this notice, which is the last chance to get the records of that context.
+    /// An API call that destroys a CUDA context or resets a device has begun. The receiver may flush the tracer while
+    /// it handles this notice. This is the last chance to get the records of that CUDA context.
     ContextEnds,
-    /// The program has called `cudaProfilerStart`, so recording of launches should start. Sent inside a callback.
+    /// The program has called `cudaProfilerStart`, so gpuflame should start to record launches. This notice is sent
+    /// inside a callback.
     ProfilerStart,
-    /// The program has called `cudaProfilerStop`, so recording of launches should stop. Sent inside a callback.
+    /// The program has called `cudaProfilerStop`, so gpuflame should stop recording launches. This notice is sent
+    /// inside a callback.
     ProfilerStop,
-    /// A range with this name opens, which begins a step (see [`watch_range`](super::watch_range)).
+    /// A range with this name was opened, which begins a step (see [`watch_range`](super::watch_range)).
     Step(&'a str),
-    /// Filled buffers have accumulated. Sent while the tracer holds its lock, so the receiver must not wait and must
-    /// not call the tracer.
+    /// Many filled activity buffers are waiting to be read. This notice is sent while the tracer holds its lock, so the
+    /// receiver must not wait and must not call the tracer.
     BuffersFilled,
-    /// Another client of the tracing library is about to take over records or the subscription, as [`ClientTakeover`]
-    /// states. Not sent inside a callback.
+    /// Another client of the tracing library (CUPTI) is about to take over the records or the subscription.
+    /// [`ClientTakeover`] states which. This notice is not sent inside a callback.
     ClientTakeover(ClientTakeover),
-    /// The tracer has failed. The text states the reason.
+    /// The tracer has failed, for the reason that the text states.
     Fatal(&'a str),
-    /// gpuflame's callback panicked and was disabled.
+    /// gpuflame's callback has panicked and was disabled.
     Panicked,
 }
 
 static LISTENER: OnceLock<fn(Notice<'_>)> = OnceLock::new();
 
-/// Sets the receiver of notices. Only the first call has an effect.
+/// Sets the function that receives the notices. Only the first call has an effect.
 pub fn set_listener(listener: fn(Notice<'_>)) {
     let _ = LISTENER.set(listener);
 }

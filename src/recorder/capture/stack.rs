@@ -1,4 +1,4 @@
-//! Captures the stack of an API call, assigns it an id, and records it if it is new.
+//! Captures the stack of an API call, assigns an id to the stack, and records the stack if it is new.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -14,7 +14,7 @@ use crate::capture::threads::records::{as_words, context_words};
 use crate::capture::threads::thread::{ThreadOnly, ThreadState, announce};
 use crate::capture::threads::thread_counters::ThreadCounters;
 
-/// Value of `native` if the native frames have no known number in the unwinder's cache.
+/// Value of `native` if the index of the native frames in the unwinder's cache is unknown.
 const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -37,10 +37,10 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
     capture(own, thread, (leaf, launched), std::ptr::from_ref(call).addr())
 }
 
-/// Captures the caller's stack, without gpuflame's own frames, and returns the id of that stack. `leaf` names the API
-/// call. `launched` identifies the kernel that the call launches, or is 0. `ours` is an address in the frame of
-/// gpuflame's function that the tracing library called. The frame of that function, and the frames of all functions
-/// called from it, are gpuflame's own.
+/// Captures the caller's stack without gpuflame's own frames, and returns the id of the launch context (stack and API
+/// call). `leaf` names the API call. `launched` identifies the kernel that the call launches, or is 0. `ours` is an
+/// address in the stack frame of the gpuflame function that the tracing library (CUPTI) has called. The frames of that
+/// function and of all functions that it has called are gpuflame's own.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -95,7 +95,7 @@ pub(super) fn capture(
     }
 }
 
-/// Adds the last captured stack, which already has an id, to the caches, so that it need not be walked again.
+/// Adds the stack that was captured last, and its id, to the caches, so that the stack need not be walked again.
 #[inline(always)]
 fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     if let Some(number) = unwinder.cache_last() {
@@ -103,16 +103,16 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the id that was found in the cache with the id of the walked stack. Counts a difference as a verification
-/// failure.
+/// Compares the id from the cache with the id of the stack that was walked again. If the ids differ, counts a
+/// verification failure.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {
         counters.verified.unlike_plain.add(1);
     }
 }
 
-/// Returns the hash of the open ranges and the Python frames; `None` if the thread has neither. With this hash, stacks
-/// that differ only in ranges or Python frames get different ids.
+/// Returns the hash of the open ranges and the Python frames, or `None` if the thread has neither. Because of this
+/// hash, stacks that differ only in ranges or Python frames get different ids.
 #[inline(always)]
 fn extra_hash_if_any(
     ranges: &mut OpenRanges,
@@ -123,8 +123,8 @@ fn extra_hash_if_any(
     if python.is_none() && ranges.is_empty() { None } else { extra_hash(ranges, python, thread, native) }
 }
 
-/// Computes the hash of the open ranges and the Python frames. `native` is the number that the unwinder's cache has
-/// given to the native frames.
+/// Computes the hash of the open ranges and the Python frames. `native` is the index of the native frames in the
+/// unwinder's cache.
 #[inline(never)]
 fn extra_hash(
     ranges: &mut OpenRanges,
@@ -139,7 +139,7 @@ fn extra_hash(
     }
 }
 
-/// Assigns an id to a new stack, and records the stack.
+/// Assigns an id to a new stack, and writes the stack to the thread's log.
 #[cold]
 #[inline(never)]
 fn record_new_stack(
@@ -151,8 +151,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only when a stack is new, because the first stack that contains
-    // interpreter frames is always new.
+    // The thread looks for a Python interpreter only when a stack is new. This is sufficient, because the first stack
+    // with interpreter frames is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
@@ -183,8 +183,8 @@ fn record_new_stack(
         thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // If the table cannot grow, the id is not stored. The next time, the same stack gets another id, which is correct
-    // but wasteful.
+    // The id is not stored if the table of ids cannot grow. The next time, the same stack then gets another id, which
+    // is correct but wastes memory.
     interner.insert(key, id);
     id
 }

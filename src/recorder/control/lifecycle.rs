@@ -1,37 +1,37 @@
-//! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends, or until gpuflame panics
-//! because of a bug. After a panic, gpuflame is off permanently. The state is one word, which every entry point of
+//! Tracks whether gpuflame may run in this process. It may run until the process ends, or until a bug makes gpuflame
+//! panic. After a panic, gpuflame stays off permanently. The state is stored in one word, which every entry point of
 //! gpuflame reads.
 //!
-//! In a forked child, gpuflame is off until one of the child's threads sets it up again. The word is on its own page,
-//! which the kernel can fill with zeroes in forked children ([`page`]). With this page, gpuflame can distinguish a
-//! child from its parent however the child was forked, at no cost per launch.
+//! In a forked child, gpuflame is off until one of the child's threads sets it up again. The state word is on a page of
+//! its own, which the kernel can fill with zeroes in forked children ([`page`]). The page lets gpuflame distinguish a
+//! child from its parent, whatever method of forking was used, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Values of the state word. The value 0 means that no thread of this process has written the word.
+/// Possible values of the state word. The value 0 means that no thread of this process has written the word.
 const ALIVE: u32 = 1;
 const OVER: u32 = 2;
-/// A thread is currently setting up this forked child. gpuflame is off for all other threads.
+/// A thread is setting up gpuflame in this forked child. gpuflame is off for all other threads.
 const SETTING_UP: u32 = 3;
 
-/// A page that is aligned to the largest page size that Linux supports on the architecture.
+/// A page of memory that is aligned to the largest page size that Linux supports on the architecture.
 #[cfg_attr(target_arch = "x86_64", repr(C, align(4096)))]
 #[cfg_attr(not(target_arch = "x86_64"), repr(C, align(65536)))]
 struct Page {
     word: AtomicU32,
 }
 
-/// Page that contains the state word. This static is initially zero and consists of whole pages. Therefore the linker
-/// puts it into memory that is not backed by a file.
+/// Page that contains the state word. The static is initially zero and fills whole pages. Therefore the linker places
+/// it in memory that is not backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
-/// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not stored on `PAGE`, so that children
-/// inherit its value.
+/// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not on `PAGE`, so children inherit its
+/// value.
 static IS_PAGE_ZEROED_IN_CHILDREN: AtomicBool = AtomicBool::new(false);
 
-/// Whether gpuflame must not run any more.
+/// Whether gpuflame must no longer run.
 #[inline]
 pub fn is_over() -> bool {
     PAGE.word.load(Ordering::Acquire) != ALIVE && is_over_or_inherited()
@@ -47,7 +47,7 @@ pub fn end() {
     PAGE.word.store(OVER, Ordering::Release);
 }
 
-/// Returns the error for calls after gpuflame was switched off.
+/// Returns the error for calls that are made after gpuflame was switched off.
 pub fn over_error() -> Error {
     Error::new(ErrorKind::State, "the process is ending or is a forked child, and nothing more is recorded")
 }
@@ -56,7 +56,7 @@ fn transition(from: u32, to: u32) -> bool {
     PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Address range of the page that contains the word.
+/// Address range of the page that contains the state word.
 pub fn page() -> Range<usize> {
     let start = std::ptr::from_ref(&PAGE).addr();
     start..start + size_of::<Page>()
@@ -68,7 +68,7 @@ pub fn note_children_find_zeroes() {
     IS_PAGE_ZEROED_IN_CHILDREN.store(true, Ordering::Release);
 }
 
-/// Claims the task of setting up gpuflame in this forked child. Returns true on one thread only, which must then call
+/// Claims the task of setting up gpuflame in this forked child. Returns true on only one thread, which must then call
 /// [`set_alive`] or [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the
 /// task.
 pub fn claim_inherited() -> bool {
@@ -84,14 +84,14 @@ pub fn set_alive() {
 mod tests {
     use super::*;
 
-    /// There is only one test here, because the state belongs to the whole process. The test leaves gpuflame switched
+    /// This module has only one test, because the state word belongs to the process. The test leaves gpuflame switched
     /// on.
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
         note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // Zeroes the word, as the kernel does in a forked child.
+        // Sets the word to zero, as the kernel does in a forked child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

@@ -1,8 +1,9 @@
 //! Decides whether gpuflame records and where its outputs go, but not *how* it records.
 //!
-//! [`output_override`] stores the output prefix that the program chose, [`window`] tracks whether a window is open,
-//! [`steps`] counts the program's steps, and [`lifecycle`] tracks whether gpuflame may still run. The code for names of
-//! output files and for the schedule of windows is in [`gpuflame_config`], because the `gpuflame` command needs it too.
+//! [`output_override`] stores the output prefix that the program has chosen. [`window`] tracks whether a window is
+//! open. [`steps`] counts the program's steps. [`lifecycle`] tracks whether gpuflame may still run. The code for the
+//! names of output files and for the schedule of windows is in [`gpuflame_config`], because the `gpuflame` command
+//! needs this code too.
 
 pub mod lifecycle;
 pub mod output_override;

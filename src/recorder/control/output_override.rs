@@ -1,5 +1,4 @@
-//! Stores the path prefix of the outputs that the program itself has chosen, which overrides the prefix from the
-//! settings.
+//! Stores the output path prefix that the program itself has chosen. It overrides the prefix from the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -7,14 +6,14 @@ use gpuflame_config::Outputs;
 
 static OUTPUTS: Mutex<Option<Outputs>> = Mutex::new(None);
 
-/// Sets the path prefix of all outputs that are not written yet.
+/// Sets the path prefix of all outputs that have not been written yet.
 pub fn set(outputs: Outputs) {
     *OUTPUTS.lock().unwrap_or_else(PoisonError::into_inner) = Some(outputs);
 }
 
-/// Returns the path prefix that the program chose last. Returns `None` if the program has chosen no prefix, or if a
-/// thread is inside [`set`] at this moment. This function does not wait for that thread, because the thread may never
-/// continue.
+/// Returns the output path prefix that the program chose last. Returns `None` if the program has chosen no prefix, or
+/// if another thread is inside [`set`]. This function does not wait for that thread, because the thread may never run
+/// again.
 pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -4,15 +4,15 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bit 0 (`OPEN`): a window is open. Bit 1 (`MUTED`): no window is open, and launches are not even counted. Bit 2
-/// (`HAS_LAUNCH_MARKER`): each launch calls a marker function for an external probe. Other bits: number of windows
-/// opened so far.
+/// (`HAS_LAUNCH_MARKER`): each launch calls a marker function for an external probe. The other bits contain the number
+/// of windows that have been opened.
 static WORD: AtomicU32 = AtomicU32::new(0);
 const OPEN: u32 = 1;
 const MUTED: u32 = 2;
 const HAS_LAUNCH_MARKER: u32 = 4;
 const ONE_OPENING: u32 = 8;
 
-/// State of the window at the time when it was read.
+/// State of the window at the time at which the state was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowState(u32);
 
@@ -31,8 +31,8 @@ impl WindowState {
         Self(word)
     }
 
-    /// Whether a window is open, so that launches are recorded. While no window is open, launches are counted as
-    /// launches outside windows, or ignored if [`WindowState::is_muted`].
+    /// Whether a window is open. While a window is open, launches are recorded. While no window is open, launches are
+    /// counted as launches outside windows, or ignored if [`WindowState::is_muted`] is true.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -50,14 +50,15 @@ impl WindowState {
         self.0 & HAS_LAUNCH_MARKER != 0
     }
 
-    /// Whether launches are ignored, or call the marker function. One test for both of these rare cases saves time.
+    /// Whether launches are ignored, or call the marker function for an external probe. Launches test for both of these
+    /// rare cases at once, which saves time.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0
     }
 
-    /// Number of windows opened so far. If this number is the same at two launches outside windows, no window was open
-    /// between these launches.
+    /// Number of windows that have been opened. If two launches outside windows see the same number, no window was open
+    /// between them.
     pub fn openings(self) -> u32 {
         self.0 / ONE_OPENING
     }
@@ -69,19 +70,19 @@ pub fn state() -> WindowState {
     WindowState(WORD.load(Ordering::Acquire))
 }
 
-/// Opens the window. Returns false if it was already open.
+/// Opens the window. Returns false if the window was already open.
 pub fn open() -> bool {
     let opened = |word: u32| (word & OPEN == 0).then(|| (word & !MUTED).wrapping_add(ONE_OPENING) | OPEN);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
 }
 
-/// Closes the window. Returns false if it was not open.
+/// Closes the window. Returns false if the window was not open.
 pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }
 
-/// Mutes launches: they are ignored until the next window opens. Returns false if a window is open, or if launches are
-/// already ignored.
+/// Mutes launches, which means that they are ignored until the next window opens. Returns false if a window is open, or
+/// if launches are already ignored.
 pub fn mute() -> bool {
     let muted = |word: u32| (word & (OPEN | MUTED) == 0).then_some(word | MUTED);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, muted).is_ok()
@@ -96,7 +97,7 @@ pub fn enable_launch_marker() {
 mod tests {
     use super::*;
 
-    /// There is only one test here, because the word belongs to the whole process.
+    /// This module has only one test, because the word belongs to the process.
     #[test]
     fn a_window_opens_and_closes_and_openings_count() {
         assert!(!state().is_open());

@@ -1,17 +1,17 @@
-//! Tracks when launching threads wait for Python's global interpreter lock (GIL). Threads that launch no GPU work are
-//! sampled only around the times of these waits.
+//! Tracks the times at which launching threads wait for Python's global interpreter lock (GIL). Threads that launch no
+//! GPU work are sampled only around these times.
 
 use gpuflame_model::record::ThreadId;
 
-/// Maximum number of recent waits for the GIL that are stored. The stored waits decide which samples of other threads
+/// Maximum number of recent waits for the GIL that are remembered. These waits decide which samples of other threads
 /// are kept.
 const MAX_GIL_WAITS: usize = 256;
 /// Minimum time in ns between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
-/// Time in ns after a wait for the GIL that still counts as part of the wait. A thread that waits for the GIL wakes up
-/// every 5 ms, and may have to wait for a processor for some milliseconds each time.
+/// Time in ns after the end of a wait for the GIL that still counts as part of the wait. A thread that waits for the
+/// GIL wakes up every 5 ms, and may then have to wait some milliseconds for a processor.
 const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
-/// Time in ns without a wait for the GIL after which other threads are no longer sampled.
+/// If no launching thread has waited for the GIL for this time in ns, other threads are no longer sampled.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 
 /// Time ranges in which launching threads waited for Python's GIL.
@@ -20,11 +20,11 @@ pub(super) struct GilWaits {
     /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if the end is
     /// unknown.
     recent: Vec<(ThreadId, u64, Option<u64>)>,
-    /// Start time of the last wait.
+    /// Time at which the latest wait began.
     last: u64,
-    /// Earliest time of the next listing of the process's Python threads.
+    /// Earliest time for the next listing of the process's Python threads.
     next_listing: u64,
-    /// Whether the Python threads must be listed, because a launching thread waits for the GIL.
+    /// Whether the process's Python threads must be listed because a launching thread waits for the GIL.
     pub(super) is_listing_due: bool,
 }
 
@@ -35,13 +35,14 @@ impl GilWaits {
         }
         self.recent.push((thread, time, None));
         self.last = time;
-        // The second condition is true only if the clock was set back.
+        // The second condition is true only if the system clock was set back.
         if time >= self.next_listing || self.next_listing - time > LISTING_NS {
             (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
         }
     }
 
-    /// Ends the wait of a thread. If the end of the wait is unknown, `time` is 0, and the wait does not count.
+    /// Ends the wait of a thread for the GIL. If it is unknown when the wait ended, `time` is 0, and the wait does not
+    /// count.
     pub(super) fn end(&mut self, thread: ThreadId, time: u64) {
         let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);
         if let Some((_, _, end @ None)) = open {
@@ -49,13 +50,13 @@ impl GilWaits {
         }
     }
 
-    /// Whether a launching thread waited for the GIL at `time` or shortly before.
+    /// Whether a launching thread was waiting for the GIL at `time` or shortly before.
     pub(super) fn any_at(&self, time: u64) -> bool {
         let is_before_end = |to: u64| to != 0 && time < to + GIL_WAIT_GRACE_NS;
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no launching thread has begun to wait for the GIL during the last two seconds. Other threads are then no
+    /// Whether no launching thread has begun a wait for the GIL in the last two seconds. If so, other threads are no
     /// longer sampled.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS

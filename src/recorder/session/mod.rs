@@ -1,7 +1,8 @@
-//! The session is the run of one process under gpuflame, from the first call to gpuflame until the files are written on
-//! exit.
+//! The session is the run of one process under gpuflame. It lasts from the first call to gpuflame until the files are
+//! written on exit.
 //!
-//! There is one session per process, however gpuflame was loaded. This file contains gpuflame's entry points.
+//! A process has only one session, no matter how gpuflame was loaded. This file contains gpuflame's entry points, which
+//! use the following modules.
 //!
 //! ```text
 //! inject, start, stop, flush, stats     (this file)      ranges (need no session)
@@ -53,16 +54,16 @@ use run::running::Session;
 pub use run::stats::{KernelTime, Stats};
 use run::{set_up, stage};
 
-/// Sets up the session and, unless the settings forbid it, opens a window. The driver calls this when it injects
-/// gpuflame. If the setup fails, prints one line on stderr.
+/// Sets up the session, and opens a window unless the settings forbid it. The CUDA driver calls this function when it
+/// injects gpuflame. If the setup fails, prints one line to stderr.
 pub fn inject() {
-    // In a forked child, even gpuflame's own locks may be locked forever, so this check comes first.
+    // This check comes first, because in a forked child, even gpuflame's own locks may be locked forever.
     if forked_child::is_over() || environment::forbids_recording() {
         return;
     }
     prepare_process();
-    // The driver calls this function inside `cuInit`. This thread or another thread may be setting up the session at
-    // this moment. The setup may wait for this call to return, so this call must not wait for the setup.
+    // The CUDA driver calls this function inside `cuInit`. At the same time, this thread or another thread may be
+    // setting up the session. That setup may wait for this call to return, so this call must not wait for the setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -73,8 +74,8 @@ pub fn inject() {
     }
 }
 
-/// Prints why nothing is recorded. The code that loads this library calls this function if it has found a reason not to
-/// record.
+/// Prints the reason why nothing is recorded. The code that loads this library calls this function if it finds a reason
+/// not to record.
 pub fn refuse(why: &str) {
     if !forked_child::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
@@ -85,17 +86,17 @@ pub fn refuse(why: &str) {
     }
 }
 
-/// Opens a window: launches that any thread makes after this call are recorded. If a window is already open, nothing
-/// changes.
+/// Opens a window. Launches that any thread makes after this call are recorded. If a window is already open, this call
+/// changes nothing.
 ///
-/// The first call sets up the recorder, unless gpuflame was injected already. The setup takes milliseconds. Make the
-/// first call before the GPU work that you want to record, ideally before any CUDA call. Later calls take nanoseconds.
-/// A later call takes longer only if the window was closed for two seconds or longer, because CUPTI must then switch
-/// its launch callbacks on again.
+/// The first call sets up the recorder, unless the driver has already injected gpuflame. This setup takes milliseconds.
+/// Make the first call before the GPU work that you want to record, preferably before any CUDA call. All later calls
+/// take nanoseconds, with one exception. If the window was closed for two seconds or longer, a call takes longer,
+/// because CUPTI must first turn its launch callbacks on again.
 ///
 /// # Errors
-/// `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded; `State` in a process that is ending or was
-/// forked. The program can ignore the error, because after an error all other calls do nothing.
+/// Returns `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded, and `State` in a process that is ending
+/// or was forked. A program can ignore the error, because after it all other calls do nothing.
 pub fn start() -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
@@ -103,20 +104,20 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // This thread is still setting up the session: a CUPTI call in the setup has made the driver call gpuflame.
+        // This thread is still setting up the session. In the setup, a CUPTI call has made the driver call gpuflame.
         None => Ok(()),
     }
 }
 
-/// Closes the window. If no window is open, nothing changes. Does not wait for the GPU.
+/// Closes the window, without waiting for the GPU. If no window is open, this call changes nothing.
 ///
-/// Launches made in the window are tracked until their GPU work ends, even if that is much later. Launches in the first
-/// second after the window are counted as launches outside windows. Later launches are ignored. Two seconds after the
-/// window, CUPTI's launch callbacks are switched off. With callbacks switched off, a launch only costs the time that
-/// CUPTI needs to record it.
+/// Launches that were made in the window are tracked until their GPU work ends, even if it ends much later. Launches in
+/// the first second after the window closes are counted as launches outside windows. Later launches are ignored, until
+/// the next window opens. Two seconds after the window closes, CUPTI's launch callbacks are turned off. From then on, a
+/// launch costs only the time that CUPTI needs to record it.
 ///
 /// # Errors
-/// The error of [`start`], if `start` has failed; `State` if no window was opened before.
+/// Returns the error of [`start`] if `start` has failed, and `State` if no window was ever opened.
 pub fn stop() -> Result<()> {
     let session = stage::running_session()?;
     if window::state().openings() == 0 {
@@ -126,21 +127,22 @@ pub fn stop() -> Result<()> {
     Ok(())
 }
 
-/// Whether launches are recorded now, because a window is open and recording works. Takes a few nanoseconds.
+/// Whether launches are currently recorded, which means that a window is open and recording works. This call takes a
+/// few nanoseconds.
 pub fn is_active() -> bool {
     !lifecycle::is_over() && Session::get().is_some() && window::state().is_open()
 }
 
 /// Marks the beginning of a step. A step is one iteration of the program's main loop, for example a training step.
-/// [`stats`] counts steps. `GPUFLAME_STEPS` selects the steps to record. If a step opens or closes the window, this
-/// happens before this call returns. Steps that begin while a window is open are recorded, with their time and thread.
-/// A step lasts until the next step of the process begins, or the window closes.
+/// [`stats`] counts steps. `GPUFLAME_STEPS` selects the steps to record. If the step opens or closes the window, this
+/// happens before the call returns. Each step that begins while a window is open is recorded with its time and thread.
+/// A step lasts until the next step in the process begins or the window closes.
 ///
-/// Takes about 100 ns and a lock. Thousands of steps per second are possible; steps for which there is no room are
-/// counted as [`Loss::StepsDropped`](gpuflame_model::record::Loss::StepsDropped).
+/// This call takes about 100 ns, and takes a lock. Thousands of steps per second are possible. Steps for which there is
+/// no room are counted as [`Loss::StepsDropped`](gpuflame_model::record::Loss::StepsDropped).
 ///
 /// # Errors
-/// `State` in a process that is ending or was forked.
+/// Returns `State` in a process that is ending or was forked.
 pub fn step() -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
@@ -149,7 +151,8 @@ pub fn step() -> Result<()> {
     Ok(())
 }
 
-/// Begins a step. `name` is the name of the range that begins the step, or empty if no range does.
+/// Begins a step. `name` is the name of the range that begins the step. It is empty if the step does not begin with a
+/// range.
 fn begin_step(name: &str) {
     let number = steps::begin();
     match Session::get() {
@@ -158,28 +161,30 @@ fn begin_step(name: &str) {
     }
 }
 
-/// Marks the current instant on the timeline of the calling thread. The mark appears in the recording, and in the
-/// timelines (`chrome`, `perfetto`) that `gpuflame convert` makes from the recording. While no window is open, this
+/// Marks the current instant in the timeline of the calling thread. The mark appears in the recording, and in the
+/// timelines (`chrome`, `perfetto`) that `gpuflame convert` creates from the recording. While no window is open, this
 /// call does nothing.
 ///
-/// Takes about 100 ns and a lock. Text is truncated to 1,024 bytes. Thousands of marks per second are possible; marks
-/// for which there is no room are counted as [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
+/// This call takes about 100 ns, and takes a lock. Texts longer than 1,024 bytes are truncated. Thousands of marks per
+/// second are possible. Marks for which there is no room are counted as
+/// [`Loss::MarksDropped`](gpuflame_model::record::Loss::MarksDropped).
 ///
 /// # Errors
-/// `State` if there is no session.
+/// Returns `State` if there is no session.
 pub fn mark(text: &str) -> Result<()> {
     stage::running_session()?.mark(text);
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that are not written yet, including all files that are written on exit.
-/// `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. These include all files that are written
+/// on exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
-/// May be called before the first [`start`], and between windows. If a recording has already begun, its file is moved
-/// when the process ends.
+/// You may call this function before the first [`start`], and between windows. If a recording has already begun, its
+/// file gets the new name when the process ends.
 ///
 /// # Errors
-/// `Setting` for an empty prefix; `State` while a window is open. After an error, the output is unchanged.
+/// Returns `Setting` if the prefix is empty, and `State` while a window is open. If there is an error, the output stays
+/// unchanged.
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forked_child::is_over() {
@@ -197,69 +202,69 @@ pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
 }
 
 /// Collects the activity records of the GPU work that has completed so far. Does not wait for GPU work in flight.
-/// gpuflame also does this automatically, about once per second.
+/// gpuflame also collects records automatically, about once per second.
 ///
 /// # Errors
-/// `State` if there is no session, or if CUPTI does not answer within 5 s.
+/// Returns `State` if there is no session, or if CUPTI does not answer within 5 s.
 pub fn flush() -> Result<()> {
     stage::running_session()?.flush()
 }
 
-/// Returns the results so far; recording continues. The results are the ledger (the counts that are printed on exit)
-/// and the total time of each kernel. GPU work that has not completed is counted as pending launches. The numbers cover
-/// all windows so far and never decrease. Therefore the difference between two calls covers the time between the two
-/// calls.
+/// Returns the results so far, while recording continues. The results consist of the ledger (the counts that are
+/// printed on exit) and the total time of each kernel. GPU work that is not complete yet counts as pending launches.
+/// The numbers cover all windows so far, and never decrease. Therefore the difference between the results of two calls
+/// covers the time between the calls.
 ///
-/// Collects the completed records first, as [`flush`] does. Do not call this function in every step, because its
-/// duration grows with the number of distinct stacks.
+/// Before that, collects the completed records, as [`flush`] does. Do not call this function in every step, because it
+/// takes longer the more distinct stacks there are.
 ///
 /// # Errors
-/// As [`flush`].
+/// Returns the same errors as [`flush`].
 pub fn stats() -> Result<Stats> {
     stage::running_session()?.stats()
 }
 
-/// Guard of an open window. The window closes when the guard is dropped: see [`window`](fn@window).
+/// Guard that represents an open window. When the guard is dropped, the window closes (see [`window`](fn@window)).
 #[derive(Debug)]
 #[must_use = "the window closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Window(());
 
 /// Opens a window, as [`start`] does. The window closes when the returned guard is dropped.
 ///
-/// Windows do not nest. If two guards exist at the same time, on any threads, the window closes when the first guard is
-/// dropped.
+/// Windows cannot be nested. If two guards exist at the same time, even on different threads, the window closes when
+/// the first of them is dropped.
 ///
 /// # Errors
-/// As [`start`].
+/// Returns the same errors as [`start`].
 pub fn window() -> Result<Window> {
     start().map(|()| Window(()))
 }
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // An error means that there is no window to close.
+        // If there is an error, there is no window to close.
         let _ = stop();
     }
 }
 
-/// Prepares the process for the first call to CUPTI.
+/// Prepares the process for the first call of CUPTI.
 fn prepare_process() {
     forked_child::note_session_begin();
     notices::set_listener(on_notice);
 }
 
-/// Handles notices from CUPTI's callbacks. Runs on the application's threads.
+/// Handles notices, which CUPTI's callbacks send. This function runs on the application's threads.
 fn on_notice(notice: Notice<'_>) {
     if lifecycle::is_over() && notice != Notice::Panicked {
         return;
     }
     match notice {
         // The driver may register exit handlers when it creates its first CUDA context. gpuflame's exit handler must
-        // run before those handlers, so it is moved to the front again.
+        // run before them, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
-            // gpuflame must not hold any of its own locks while it calls CUPTI. `running_session` has already released
-            // the stage's lock.
+            // gpuflame must not hold one of its own locks while it calls CUPTI. `running_session` has already released
+            // the lock of the stage.
             let session = stage::running_session();
             if let Ok(session) = session {
                 session.on_context_end();

@@ -1,4 +1,5 @@
-//! Entry points for named ranges of code. The program opens and closes ranges directly or through NVTX.
+//! Entry points for named ranges, which are parts of the program's execution. The program opens and closes these ranges
+//! directly or through NVTX.
 
 use std::ffi::CStr;
 use std::marker::PhantomData;
@@ -11,13 +12,14 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::session::process::environment;
 
-/// Opens a range on this thread. Until [`range_pop`], the range is a frame in the stack of every launch of this thread.
+/// Opens a range on this thread. Until [`range_pop`] closes the range, the range is a frame in the stack of every
+/// launch on this thread.
 pub fn range_push(name: &CStr) -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
     forked_child::install_handler();
-    // If there is no room for the range, it is counted as dropped.
+    // A range for which there is no room is counted as dropped.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
 }
@@ -36,8 +38,8 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Attaches to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame. The injection
-/// may precede all CUDA calls, or the program may make no CUDA calls. Therefore this function does not set up a
+/// Attaches gpuflame to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame. The
+/// program may not have made any CUDA call yet, and may never make one. Therefore this function does not set up a
 /// session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forked_child::is_over() || environment::forbids_recording() {
@@ -49,7 +51,7 @@ pub fn inject_nvtx(table: NvtxTable) {
     table.attach();
 }
 
-/// Guard of an open range. The range closes when the guard is dropped: see [`range`].
+/// Guard that represents an open range. When the guard is dropped, the range closes (see [`range`]).
 #[derive(Debug)]
 #[must_use = "the range closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Range {
@@ -58,18 +60,18 @@ pub struct Range {
     own_thread: PhantomData<*const ()>,
 }
 
-/// Opens a range on this thread. Until the returned guard is dropped, the stack of every launch on this thread has a
-/// frame `[range]NAME` between the CPU frames and the kernel. NAME is `name`.
+/// Opens a range on this thread. Until the returned guard is dropped, the stack of every launch on this thread contains
+/// a frame `[range]NAME`, between the CPU frames and the kernel. NAME stands for the text in `name`.
 ///
-/// Ranges nest, up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A few thousand distinct
-/// names are fine, but do not use a new name for each step of a long run. Ranges for which there is no room are counted
-/// as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
+/// Ranges can be nested up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A few thousand
+/// distinct names are possible, but do not use a new name for each step of a long run. Ranges for which there is no
+/// room are counted as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forked_child::is_over();
     if is_open {
         forked_child::install_handler();
-        // If there is no room for the range, it is counted as dropped. The guard closes a dropped range like any other
-        // range.
+        // A range for which there is no room is counted as dropped. The guard closes such a range in the same way as
+        // any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

@@ -1,5 +1,5 @@
-//! Assembles the stacks of samples. The native frames come from the stack copies that the kernel made; the Python
-//! frames are read soon after the sample.
+//! Assembles the stacks of samples from native frames and Python frames. The native frames come from copies of the
+//! stack that the kernel has made. The Python frames are read soon after the sample.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,23 +14,24 @@ use gpuflame_os::scheduling;
 use gpuflame_unwind::CopyUnwinder;
 use gpuflame_unwind::python::{self, OtherThreads, SampledPython};
 
-/// Assembles the stacks of samples. Only one thread may use the reader at a time.
+/// Assembles the stacks of samples from native frames and Python frames. Only one thread may use this reader at a time.
 #[derive(Debug)]
 pub(super) struct StackReader {
     unwinder: CopyUnwinder,
-    /// Reader of Python frames; `None` until a Python interpreter is found in the process.
+    /// Reader of Python frames; `None` until a Python interpreter was found in the process.
     python: Option<OtherThreads>,
-    /// Limits the CPU time that is spent on reading Python frames.
+    /// Limits how much CPU time is spent on reading Python frames.
     reading: Budget,
-    /// Processor on which the sampler's thread should sleep: the processor of the sampled thread. When the sampler's
-    /// thread wakes up on that processor, it runs before the sampled thread executes another instruction, so the Python
-    /// frames are still the sample's. On different processors, both threads would run at the same time.
+    /// Processor on which the sampler's thread should sleep, which is the processor of the sampled thread. When the
+    /// sampler's thread wakes up there, it runs before the sampled thread executes another instruction. Therefore the
+    /// Python frames are still those of the sample. On different processors, the two threads would run at the same
+    /// time.
     pub(super) processor: Option<u32>,
 }
 
-/// Limits for reading Python frames. After a read, ten times the duration of the read must pass before the next read,
-/// so that the sampled threads lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum amount of
-/// unused time that may be saved for several reads in quick succession.
+/// Limits on reading Python frames. After a read, ten times the duration of that read must pass before the next read.
+/// Therefore the sampled threads lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum amount of
+/// unused time that can be saved up for several reads in quick succession.
 const READ_COST: u64 = 10;
 const MAX_READ_BURST_NS: u64 = 100_000_000;
 
@@ -47,12 +48,12 @@ impl ReadStack {
     }
 }
 
-/// Counts the sampled stacks in Python code, including the stacks of waits that are dropped later.
+/// Counts the sampled stacks that are in Python code. They include the stacks of waits that are dropped later.
 #[derive(Debug, Default)]
 pub(super) struct PythonCounts {
     read: AtomicU64,
     not_read: AtomicU64,
-    /// Delays in ns between a sample and the reading of its Python frames.
+    /// Delays in ns between a sample and the read of its Python frames.
     delays: Mutex<Histogram>,
 }
 
@@ -66,8 +67,8 @@ impl StackReader {
         self.python.is_some()
     }
 
-    /// Whether Python frames can be read. Looks for an interpreter, unless one was found. Call this function on the
-    /// sampler's thread.
+    /// Whether Python frames can be read in this process. Looks for a Python interpreter if none was found before. Call
+    /// this function only on the sampler's thread.
     pub(super) fn reads_python(&mut self) -> bool {
         if self.python.is_none() && !OtherThreads::is_refused() {
             self.python = OtherThreads::new().filter(|_| !OtherThreads::is_refused());
@@ -78,7 +79,7 @@ impl StackReader {
         self.python.is_some()
     }
 
-    /// Returns the kernel's thread ids of all Python threads.
+    /// Returns the kernel's thread ids of the process's Python threads.
     pub(super) fn python_threads(&mut self) -> Vec<i32> {
         self.python.as_mut().map(OtherThreads::all).unwrap_or_default()
     }
@@ -88,8 +89,9 @@ impl StackReader {
         self.unwinder.check_loaded_objects();
     }
 
-    /// Returns the stack of a sample. The Python frames are read only if `is_new` is true and the reading budget is not
-    /// exceeded. If the thread has run since the sample was taken, the sample's Python frames are gone.
+    /// Returns the complete stack of a sample. The Python frames are read only if `is_new` is true and the budget for
+    /// reading is not exceeded. If the sampled thread has run since the sample was taken, the Python frames of the
+    /// sample are gone.
     pub(super) fn read(
         &mut self,
         thread: ThreadId,
@@ -130,20 +132,20 @@ impl StackReader {
     }
 
     /// Makes the sampler's thread sleep on the processor on which `thread` was just sampled. If the scheduling policy
-    /// of `thread` keeps other threads off that processor, the sampler's thread may sleep on any processor.
+    /// of `thread` keeps other threads off that processor, the sampler's thread may sleep on any processor instead.
     pub(super) fn follow(&mut self, thread: ThreadId, processor: u32) {
         let is_safe = self.python.is_some() && scheduling::shares_its_processor(thread.0 as i32);
         self.processor = is_safe.then_some(processor);
     }
 }
 
-/// Whether a waiting thread with these registers waits for Python's GIL.
+/// Whether a waiting thread that has these registers waits for Python's GIL.
 pub(super) fn waits_for_gil(sample: &ThreadSample<'_>) -> bool {
     python::waits_for_gil(&sample.registers)
 }
 
 impl PythonCounts {
-    /// Returns the ledger's line about samples in Python code; `None` if there were none.
+    /// Returns the ledger's line about samples in Python code, or `None` if there were no such samples.
     pub(super) fn line(&self) -> Option<String> {
         let [read, not_read] = [&self.read, &self.not_read].map(|count| count.load(Ordering::Relaxed));
         let delays = self.delays.lock();

@@ -1,18 +1,17 @@
-//! The sampler is a thread that reads stack samples of launching threads from the kernel and unwinds them.
+//! The sampler, a thread that reads stack samples of launching threads from the kernel and unwinds the stacks.
 //!
 //! ```text
 //! kernel -ring per thread-> this thread: walks the copied stacks -ready-> pipeline: contexts, rows
 //!        collector: a thread has launched -requests-> opens a ring for it
 //! ```
 //!
-//! The settings select what is observed: on-CPU time, off-CPU time or both. On-CPU time is observed by periodic
-//! samples. Off-CPU time is measured from the moment at which the thread leaves its processor voluntarily until it runs
-//! again.
+//! The settings select whether on-CPU time, off-CPU time or both are observed. On-CPU time is observed by taking
+//! samples periodically. Off-CPU time is the time from the moment at which a thread voluntarily leaves its processor
+//! until it runs again.
 //!
-//! Samples that the kernel takes do not interrupt the observed threads. If the kernel refuses to take samples, timers
-//! interrupt the observed threads with signals instead. The pipeline takes finished samples without waiting for the
-//! sampler's thread, because the sampler's thread asks the loader for the mapped modules, and the loader may block that
-//! thread.
+//! The kernel takes samples without interrupting the observed threads. If the kernel refuses to take samples, timers
+//! interrupt the observed threads by signals instead. The pipeline takes finished samples without waiting for the
+//! sampler's thread. That thread asks the loader which modules are mapped, and the loader may block it.
 
 use std::io;
 use std::mem;
@@ -35,38 +34,38 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between rounds of the sampler (each round reads all rings). This pause applies while no thread is
-/// sampled and the sampler's thread only watches for the end of the session.
+/// Maximum pause between two rounds of the sampler. (A round reads the rings of all threads.) The maximum applies while
+/// no thread is sampled, and the sampler's thread only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between rounds of the sampler if waits (off-CPU times) are recorded. The pause is short, because a thread's
+/// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. The pause is short because a thread's
 /// ring holds only 63 waits, and a thread may wait thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Budget for the sampler's rounds. The three constants are the minimum average time between rounds, the maximum unused
-/// time that may be saved for rounds in quick succession, and the pause while the budget is exceeded. The budget is
-/// needed because a thread may wait thousands of times per second, and in programs with Python each wait wakes the
-/// sampler.
+/// Time budget for the rounds of the sampler. The three constants are the minimum average time between rounds, the
+/// maximum unused time that can be saved up for rounds in quick succession, and the pause while the budget is exceeded.
+/// A budget is needed because a thread may wait thousands of times per second. In programs with Python, each wait wakes
+/// the sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
-/// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, this is enough for ten
-/// seconds.
+/// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, the samples of ten
+/// seconds can wait.
 const MAX_READY_SAMPLES: usize = 10_000;
-/// Maximum number of threads observed at the same time. Each observed thread takes 0.5 MiB of memory for its samples,
-/// and 1 MiB for its waits.
+/// Maximum number of threads that are observed at the same time. The samples of each observed thread take 0.5 MiB of
+/// memory, and its waits take 1 MiB.
 const MAX_OBSERVED_THREADS: usize = 256;
-/// Maximum number of threads that are sampled although they launch no GPU work. Each of these threads takes 64 KiB of
-/// memory for its samples.
+/// Maximum number of threads that are sampled even though they launch no GPU work. The samples of each of these threads
+/// take 64 KiB of memory.
 const MAX_OTHERS: usize = 32;
-/// Minimum duration in ns of a wait whose Python frames are still read after the wait has ended.
+/// Minimum duration in ns of a wait for which Python frames are still read after the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum time for which the sampler may block another thread that requests sampling of a new thread or takes finished
-/// samples.
+/// Maximum time for which the sampler may block another thread. This may happen when the thread requests sampling of a
+/// new thread, or takes finished samples.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Stack of a sampled thread, and the time at which it was sampled.
+/// Stack of a sampled thread, with the time at which the sample was taken.
 #[derive(Debug)]
 pub(super) struct SampledStack {
     pub(super) time: Nanos,
@@ -74,39 +73,39 @@ pub(super) struct SampledStack {
     pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
-    /// Whether the thread was sampled only because a launching thread waited for Python's global interpreter lock
+    /// Whether the thread was sampled only because a launching thread was waiting for Python's global interpreter lock
     /// (GIL).
     is_other: bool,
 }
 
-/// Kind of a sample, and the time that it represents in ns.
+/// Kind of a sample, and the time in ns that the sample represents.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SampleKind {
     /// The thread was on a processor.
     OnCpu { ns: u32 },
-    /// The thread waited, starting at the time of the sample.
+    /// The thread began to wait at the time of the sample.
     OffCpu { ns: u64 },
 }
 
-/// Settings for observing threads that launch GPU work.
+/// Settings that control how threads that launch GPU work are observed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SamplerOptions {
     /// Number of samples per second of CPU time; `None` if on-CPU time is not sampled.
     pub(super) hertz: Option<u32>,
     /// Whether to sample with timer signals if the kernel refuses to take samples.
     pub(super) by_timer: bool,
-    /// Whether to record where threads wait, and for how long.
+    /// Whether to record where and for how long threads wait.
     pub(super) waits: bool,
 }
 
-/// The sampler. The module's documentation describes what it does.
+/// The sampler thread's shared state. The documentation of this module describes the sampler.
 #[derive(Debug)]
 pub(super) struct Sampler {
     options: SamplerOptions,
     /// CPU time that one sample represents.
     period: Duration,
     requests: Mutex<Vec<ThreadId>>,
-    /// Kernel thread id of the sampler's thread; 0 while that thread is not running.
+    /// Kernel thread id of the sampler's thread; 0 while it is not running.
     own_thread: AtomicI32,
     observed: Mutex<ObservedThreads>,
     ready: Mutex<Vec<SampledStack>>,
@@ -116,14 +115,14 @@ pub(super) struct Sampler {
 #[derive(Debug, Default)]
 struct SampleCounts {
     samples: AtomicU64,
-    /// Number of samples dropped because the kernel's ring or `ready` was full.
+    /// Number of samples that were dropped because the kernel's ring or `ready` was full.
     dropped: AtomicU64,
-    /// Number of samples whose stack was not unwound to its root.
+    /// Number of samples whose stack could not be unwound to its root.
     cut: AtomicU64,
     threads: AtomicU64,
-    /// Number of threads that the kernel did not allow gpuflame to sample.
+    /// Number of threads that the kernel has not allowed gpuflame to sample.
     refused: AtomicU64,
-    /// Total CPU time in ns of the observed threads while a window was open.
+    /// Total CPU time in ns that the observed threads have used while a window was open.
     cpu_time: AtomicU64,
     is_user_time: AtomicBool,
     /// Number of threads that are sampled with timer signals.
@@ -133,16 +132,17 @@ struct SampleCounts {
     others: OtherCounts,
 }
 
-/// Counters for sampled threads that launch no GPU work.
+/// Counters for sampled threads that do not launch GPU work.
 #[derive(Debug, Default)]
 struct OtherCounts {
     samples: AtomicU64,
     dropped: AtomicU64,
-    /// Peak number of threads that were not sampled, because the kernel refused or there were too many threads.
+    /// Maximum number of threads that were not sampled at the same time, because the kernel refused or there were too
+    /// many threads.
     not_sampled: AtomicU64,
 }
 
-/// Counters for waits.
+/// Counters for waits (off-CPU times).
 #[derive(Debug, Default)]
 struct WaitCounts {
     count: AtomicU64,
@@ -153,46 +153,47 @@ struct WaitCounts {
     refused: AtomicU64,
 }
 
-/// State of all observed threads. Only one thread at a time may use this state.
+/// State of all observed threads. Only one thread may use this state at a time.
 #[derive(Debug)]
 struct ObservedThreads {
     stacks: StackReader,
     threads: Vec<ObservedThread>,
     gil_waits: GilWaits,
-    /// Whether a window was open in the previous round.
+    /// Whether a window was open during the previous round.
     was_open: bool,
-    /// Whether a message was printed about refused samples (first element) and about refused waits (second element).
+    /// Whether a message about refused samples (first element) and about refused waits (second element) was already
+    /// printed.
     is_refusal_printed: [bool; 2],
 }
 
 #[derive(Debug)]
 struct ObservedThread {
     thread: ThreadId,
-    /// Source of on-CPU samples.
+    /// Source of the thread's on-CPU samples.
     samples: Option<SampleSource>,
-    /// Perf event that reports when the thread leaves a processor and when the thread returns to a processor.
-    /// `pending_wait` is the wait that is still in progress.
+    /// Perf event that reports when the thread leaves a processor and when it returns to one. `pending_wait` is the
+    /// wait that is in progress.
     switches: Option<PerfEvent>,
     left: LeftProcessor,
     pending_wait: Option<PendingWait>,
-    /// CPU time that the thread had used by the previous round.
+    /// CPU time that the thread had used at the time of the previous round.
     cpu_time: Duration,
-    /// Whether the thread launches no GPU work, and is observed only because a launching thread waited for the GIL.
+    /// Whether the thread launches no GPU work and is observed only because a launching thread waited for the GIL.
     is_other: bool,
 }
 
-/// Sample of a thread that has left its processor.
+/// Sample that was taken when a thread left its processor.
 #[derive(Debug, Default)]
 struct LeftProcessor {
     time: u64,
     registers: [u64; REGISTERS],
     stack: Vec<u8>,
-    /// Whether `stack` contains a sample. `is_blocked` states whether the thread is known to wait.
+    /// Whether `stack` contains a sample. `is_blocked` states whether it is known that the thread waits.
     is_sampled: bool,
     is_blocked: bool,
 }
 
-/// Mechanism that samples a thread.
+/// Mechanism with which a thread is sampled.
 #[derive(Debug)]
 enum SampleSource {
     Kernel(PerfEvent),
@@ -207,8 +208,8 @@ struct PendingWait {
 }
 
 impl Sampler {
-    /// Starts the sampler. Returns `None` if the settings request no observation. If the sampler cannot be started,
-    /// prints a message and returns `None`.
+    /// Starts the sampler. Returns `None` if the settings do not ask to observe threads. If the sampler cannot be
+    /// started, prints a message and returns `None`.
     pub(super) fn start(options: SamplerOptions) -> Option<&'static Self> {
         if options.hertz.is_none() && !options.waits {
             return None;
@@ -246,7 +247,7 @@ impl Sampler {
         }
     }
 
-    /// Returns the CPU time in ns that `periods` sampling periods represent.
+    /// Returns the CPU time in ns to which `periods` sampling periods correspond.
     fn nanos(&self, periods: u64) -> u32 {
         (self.period.as_nanos() as u64).saturating_mul(periods).try_into().unwrap_or(u32::MAX)
     }
@@ -257,13 +258,13 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // Even after a panic, gpuflame's timers must stop, and no thread may wake the sampler's thread any more.
+            // Even after a panic, gpuflame's timers must stop, and no thread may wake the sampler's thread.
             self.own_thread.store(0, Ordering::Release);
             self.observed.lock().threads.clear();
         })
     }
 
-    /// Requests that a thread be sampled. Called after the first launch of that thread.
+    /// Requests that a thread be sampled. This function is called after the thread's first launch.
     pub(super) fn request(&self, thread: ThreadId) {
         if let Some(mut requests) = self.requests.try_lock_for(HAND_OVER_TIMEOUT) {
             requests.push(thread);
@@ -274,19 +275,19 @@ impl Sampler {
         }
     }
 
-    /// Returns the samples finished since the last call. The samples of each thread are in order of time.
+    /// Returns the samples that were finished since the last call. The samples of each thread are ordered by time.
     pub(super) fn drain_ready(&self) -> Vec<SampledStack> {
         let ready = self.ready.try_lock_for(HAND_OVER_TIMEOUT);
         ready.map(|mut ready| mem::take(&mut *ready)).unwrap_or_default()
     }
 
-    /// Returns the number of dropped samples and the number of dropped waits so far.
+    /// Returns how many samples and how many waits were dropped so far.
     pub(super) fn dropped(&self) -> [u64; 2] {
         [&self.counts.dropped, &self.counts.waits.dropped].map(|count| count.load(Ordering::Relaxed))
     }
 
-    /// Reads the remaining samples from the kernel's rings, if the thread that uses the rings releases them within
-    /// `limit`. A wait that is still in progress is recorded as if it ended now.
+    /// Reads the remaining samples from the kernel's rings, unless another thread uses the rings for longer than
+    /// `limit`. A wait that is still in progress is recorded as if it had ended now.
     pub(super) fn drain_remaining(&self, limit: Duration) {
         if let Some(mut observed) = self.observed.try_lock_for(limit) {
             self.read_all(&mut observed);
@@ -295,8 +296,8 @@ impl Sampler {
             let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
             self.hand_over(stacks);
-            // The timers must stop, because they would continue to send signals although no thread reads their samples
-            // any more.
+            // The timers must stop. Otherwise, they would continue to send signals although no thread reads their
+            // samples any more.
             observed.threads.clear();
         }
     }
@@ -308,8 +309,8 @@ impl Sampler {
         samples.into_iter().chain(waits).chain(self.python_line()).collect()
     }
 
-    /// Returns the ledger's line about Python frames, which is also part of the recording; `None` if no sample was in Python
-    /// code.
+    /// Returns the ledger's line about Python frames, which is also in the recording. Returns `None` if no sample was
+    /// in Python code.
     pub(super) fn python_line(&self) -> Option<String> {
         self.counts.python.line()
     }
@@ -385,10 +386,10 @@ impl Sampler {
         }
     }
 
-    /// Waits until a request arrives or `pause` is over. If `processor` is known, the thread sleeps on that processor.
-    /// Returns the threads to observe.
+    /// Waits until a request to sample a thread arrives, but at most for `pause`. If `processor` is given, the thread
+    /// sleeps on that processor. Returns the threads whose observation was requested.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
-        // A thread that makes a request after this check wakes this thread, so the wait ends immediately.
+        // A thread that makes a request after this check wakes this thread up, so the wait ends immediately.
         let is_idle = self.requests.lock().is_empty();
         match processor {
             _ if !is_idle => false,
@@ -398,8 +399,8 @@ impl Sampler {
         mem::take(&mut *self.requests.lock())
     }
 
-    /// Returns the pause until the next round: half of the shortest time in which a ring or a timer's sample slots may
-    /// fill up.
+    /// Returns the pause until the next round, which is half of the shortest time in which a ring or the sample slots
+    /// of a timer can fill up.
     fn pause(&self, observed: &ObservedThreads) -> Duration {
         if observed.threads.iter().any(|one| one.switches.is_some()) {
             return PAUSE_WITH_WAITS;
@@ -416,19 +417,19 @@ impl Sampler {
             return Vec::new();
         }
         for one in &observed.threads {
-            // These threads will be counted again when their observation restarts.
+            // These threads are counted again when their observation restarts.
             self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
             self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
         }
         observed.threads.iter().map(|one| one.thread).collect()
     }
 
-    /// Starts to observe a thread that launches GPU work. If a launching thread with the same id was observed before,
-    /// that thread has ended and is dropped. To make room, threads that launch no GPU work are dropped as well; the
-    /// next listing of Python threads finds them again.
+    /// Starts to observe a thread that launches GPU work. If a launching thread with the same id is already observed,
+    /// that thread must have ended, so it is dropped. Threads that launch no GPU work are also dropped, to make room.
+    /// The next listing of Python threads finds them again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
-        // In a program without Python, samples need not wake the sampler's thread, which saves time.
+        // In a program without Python, time is saved because samples need not wake the sampler's thread.
         let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
@@ -459,9 +460,9 @@ impl Sampler {
         }
     }
 
-    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops when no
-    /// launching thread has waited for the GIL during the last two seconds. A thread is not sampled if the kernel
-    /// refuses or if there are too many threads.
+    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops this when no
+    /// launching thread has waited for the GIL for two seconds. A thread is not sampled if the kernel refuses, or if
+    /// there are too many threads.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
@@ -475,7 +476,7 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // Python may still list a thread that has ended, and one of gpuflame's threads may now have its id.
+            // Python may still list a thread that has ended, and one of gpuflame's threads may have got its id.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }
@@ -491,7 +492,7 @@ impl Sampler {
         self.counts.others.not_sampled.fetch_max(not_sampled, Ordering::Relaxed);
     }
 
-    /// Falls back to a timer if the settings permit timers and the kernel denies access to perf events.
+    /// Uses a timer instead if the kernel denies access to perf events and the settings permit timers.
     fn fall_back_to_timer(
         &self,
         opened: io::Result<SampleSource>,
@@ -516,7 +517,7 @@ impl Sampler {
         timer.map(SampleSource::Timer)
     }
 
-    /// Stops all timers if the program has set its own action for the signal that the timers use.
+    /// Stops all timers if the program has installed its own handler for the signal that the timers use.
     fn stop_lost_timers(&self, observed: &mut ObservedThreads) {
         if self.counts.by_timer.load(Ordering::Relaxed) > 0 && cpu_timer::is_signal_taken() {
             let is_timer = |one: &ObservedThread| matches!(one.samples, Some(SampleSource::Timer(_)));
@@ -547,11 +548,11 @@ impl Sampler {
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            // The waits are read before the samples, because a wait for the GIL decides whether samples of other
-            // threads, which come later in this loop, are kept.
+            // The waits are read before the samples. A wait for the GIL decides whether samples of other threads are
+            // kept, and those threads come later in this loop.
             self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
             let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
-            // If the thread has ended, its final CPU time can only be computed from its samples.
+            // The final CPU time of a thread that has ended can be computed only from its samples.
             let now = cpu_time.unwrap_or_else(|| one.cpu_time + self.period * periods as u32);
             if is_wanted && one.samples.is_some() && !one.is_other {
                 let more = now.saturating_sub(one.cpu_time);
@@ -566,7 +567,7 @@ impl Sampler {
         self.hand_over(stacks);
     }
 
-    /// Reads the samples of a thread. Returns the number of sampling periods that the samples represent.
+    /// Reads the samples of a thread. Returns the number of sampling periods to which these samples correspond.
     fn read_samples(
         &self,
         one: &mut ObservedThread,
@@ -581,7 +582,7 @@ impl Sampler {
             all += periods;
             if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
                 // Python frames are read only for the newest sample, because the thread has already left the frames of
-                // older samples.
+                // the older samples.
                 let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
                 self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
@@ -609,7 +610,7 @@ impl Sampler {
         all
     }
 
-    /// Reads the waits of a thread from its ring. A wait is complete once the thread is on a processor again.
+    /// Reads the waits of a thread from its ring. A wait is complete when the thread runs on a processor again.
     fn read_waits(
         &self,
         one: &mut ObservedThread,
@@ -634,7 +635,7 @@ impl Sampler {
                 gil_waits.end(thread, 0);
                 left.set(&sample);
             }
-            // After dropped perf records, it is unknown which wait ends next.
+            // After perf records were dropped, it is unknown which wait ends next.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
                 gil_waits.end(thread, 0);
                 *pending_wait = None;
@@ -696,8 +697,8 @@ impl SampleSource {
 }
 
 impl PendingWait {
-    /// Returns the wait, which ended at `time`. Returns `None` if the thread only waited for gpuflame's own work on
-    /// exit.
+    /// Returns the wait, which has ended at `time`. Returns `None` if, on exit, the thread only waited for gpuflame's
+    /// own work.
     fn end_at_time(self, time: u64, thread: ThreadId) -> Option<SampledStack> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;
@@ -752,11 +753,11 @@ impl LeftProcessor {
     }
 }
 
-/// Names of the settings that request CPU samples and off-CPU waits.
+/// Names of the settings that enable CPU samples and off-CPU waits.
 const CPU_SAMPLES: &str = "GPUFLAME_CPU_SAMPLES";
 const OFF_CPU: &str = "GPUFLAME_OFF_CPU";
 
-/// Counts a perf event that was opened or refused, and prints the first refusal.
+/// Counts a perf event that the kernel has opened or refused, and prints a message about the first refusal.
 fn note_opened<T>(
     opened: io::Result<T>,
     [threads, refused]: [&AtomicU64; 2],
@@ -768,7 +769,7 @@ fn note_opened<T>(
             threads.fetch_add(1, Ordering::Relaxed);
             Some(event)
         }
-        // The thread has ended.
+        // The thread has already ended.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);
@@ -780,7 +781,7 @@ fn note_opened<T>(
     }
 }
 
-/// Returns a message that explains why samples or waits are missing, and how to get them.
+/// Returns a message that explains why samples or waits are missing, and how the user can get them.
 fn refusal(setting: &str, error: &io::Error) -> String {
     let level = if setting == OFF_CPU { 1 } else { 2 };
     let errno = error.raw_os_error().map(|errno| format!(", errno {errno}")).unwrap_or_default();

@@ -1,14 +1,16 @@
-//! Limits the CPU time of the sampler's thread, which may be woken thousands of times per second.
+//! Limits the CPU time that the sampler's thread uses, because this thread may be woken thousands of times per second.
 
-/// Maximum debt in ns. A larger debt can only result from a clock that was set back. The debt is reset in that case.
+/// Maximum debt of a budget in ns. A larger debt can only mean that the clock was set back. In that case, the debt is
+/// reset.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
-/// A budget of time. The cost of each piece of work is a debt, which is paid off as time passes.
+/// A budget of time, for example of CPU time. The cost of each piece of work adds to a debt, which decreases as time
+/// passes.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Maximum cost in ns of the work that may be done without a break after a pause.
+    /// Maximum cost in ns of the work that may be done without a break, after a pause.
     burst: u64,
-    /// Time in ns at which the cost of all work so far is paid off.
+    /// Time in ns at which the costs of all work so far are paid off.
     paid_until: u64,
 }
 
@@ -24,7 +26,7 @@ impl Budget {
         self.paid_until = from.saturating_add(cost).min(now.saturating_add(MAX_DEBT_NS));
     }
 
-    /// Whether the cost of the work done until `now` is not paid off yet.
+    /// Whether the cost of the work so far is not yet paid off at the time `now`.
     pub(super) fn is_overdrawn(&self, now: u64) -> bool {
         self.paid_until > now && self.is_plausible(now)
     }
@@ -42,7 +44,8 @@ mod tests {
 
     #[test]
     fn work_is_limited_after_a_burst() {
-        // Each piece of work costs half a millisecond. The burst of 20 ms allows 40 pieces without a break.
+        // Each piece of work costs half a millisecond. The burst of 20 ms therefore allows 40 pieces of work without a
+        // break.
         let (mut budget, start) = (Budget::new(20 * MS), 1_000_000_000_000);
         let mut is_done = |now| {
             budget.pay(now, MS / 2);
@@ -51,7 +54,7 @@ mod tests {
         assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
         let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
         assert_eq!(later, 1000, "pieces of work that are a millisecond apart");
-        // A thread that is woken all the time sleeps while its budget is overdrawn.
+        // The thread is woken all the time, but sleeps while its budget is overdrawn.
         let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
         while now < end {
             now += if is_done(now) { MS / 50 } else { 5 * MS };

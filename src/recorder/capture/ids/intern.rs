@@ -1,10 +1,10 @@
-//! Assigns a context id to each stack. Hashes only the frames that have changed, and looks the hash up in the thread's
-//! table.
+//! Assigns a context id to each launch context (a stack together with its API call). Only the frames that have changed
+//! since the last stack are hashed, and the hash is looked up in the thread's table.
 //!
-//! A stack is hashed from its root, and the hash after each frame is stored. The unwinder returns how many frames at
-//! the root are the same as in the thread's last stack, so only the other frames are hashed again. A context (a stack
-//! together with its API call) is identified by its 128-bit hash alone, not by its frames. With a million distinct
-//! stacks, the probability that two stacks have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
+//! A stack is hashed from its root, and the hash after each frame is kept. The unwinder reports how many frames at the
+//! root equal those of the thread's last stack, so only the other frames are hashed again. A context is identified by
+//! its 128-bit hash alone; its frames are not compared. With a million distinct stacks, the probability that two stacks
+//! have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -25,9 +25,9 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Adds a word to the hash. The two halves of the hash are computed by independent chains of operations, which take
-    /// 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing need not wait for
-    /// the hash of the previous frame.
+    /// Adds a word to the hash. Two independent chains of operations compute the two halves of the hash. The chains
+    /// take 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing does not wait
+    /// for the hash of the previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -38,13 +38,13 @@ impl Hash {
         }
     }
 
-    /// Combines two hashes. The order of the two hashes matters.
+    /// Combines two hashes into one hash. The result depends on the order of the two hashes.
     #[inline]
     pub(crate) fn and(self, other: Self) -> Self {
         self.then(other.a).then(other.b)
     }
 
-    /// Returns the bits of the hash that select a slot in a table.
+    /// Returns the bits of the hash that select a slot in a hash table.
     pub(crate) fn bits(self) -> usize {
         (self.a >> 32) as usize
     }
@@ -60,15 +60,15 @@ struct ContextSlot {
 
 pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 
-/// Context id of a stack in the unwinder's cache. An entry that consists of zero bytes is empty.
+/// Context id of a stack that is in the unwinder's cache. An entry that consists of zero bytes is empty.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedContext {
-    /// Key of the context to which `id` belongs. The same cached frames may also occur with other API calls, open
-    /// ranges or foreign (Python) frames.
+    /// Key of the context to which `id` belongs. The same cached frames may occur in several contexts, with other API
+    /// calls, open ranges or foreign (Python) frames.
     stack: ContextKey,
     id: ContextId,
-    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since then, the
+    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids after that, the
     /// entry is stale.
     round: u32,
 }
@@ -76,55 +76,57 @@ struct CachedContext {
 type CachedContexts = [CachedContext; Unwinder::MAX_CACHED_STACKS];
 
 const MIN_SLOTS: usize = 1024;
-/// Maximum number of slots in a thread's table. A table of this size takes 12 MiB and has room for 262,144 stacks.
+/// Maximum number of slots in the hash table of a thread. A table of this size takes 12 MiB and holds up to 262,144
+/// stacks.
 const MAX_SLOTS: usize = 1 << 19;
-/// Current limit on the number of slots: `MAX_SLOTS`, or less under a small memory limit.
+/// Current limit on the number of slots in a thread's table. The limit is `MAX_SLOTS`, or less under a small memory
+/// limit.
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
-/// Limits the table of each thread to `bytes`. If a thread's stacks exceed the limit, the thread forgets all of its
-/// ids, and a stack that occurs again gets a new id. Therefore the same stack may be recorded under several ids, and
-/// the code that reads the ids must allow for this.
+/// Limits the hash table of each thread to `bytes`. If a thread's stacks exceed the limit, the thread forgets all of
+/// its context ids. A stack that occurs again then gets a new id. Therefore the recording may contain the same stack
+/// under several ids, and the code that reads the ids must allow for this.
 pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
 }
 
-/// Result of looking up a stack.
+/// Result of looking up the id of a launch context.
 pub(crate) enum InternResult {
-    /// The stack has an id.
+    /// The context already has an id.
     Known(ContextId),
-    /// The stack is new. Store an id for it with [`Interner::insert`].
+    /// The context is new. Store an id for this context with [`Interner::insert`].
     New(NewContext),
 }
 
-/// Key of a new context, to which no id is assigned yet.
+/// Key of a new context, which has no id yet.
 pub(crate) struct NewContext(ContextKey);
 
-/// Table of the context ids of one thread.
+/// Table of the context ids that one thread has assigned.
 pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. The array is in
-    /// a separate mapping, because this struct is created and moved on the thread's stack, which may be small.
+    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. The array has
+    /// its own mapping, because this struct is created and moved on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
-    /// Number of hashes in `prefix` that belong to the last stack.
+    /// Number of hashes in `prefix` that belong to the stack that was looked up last.
     depth: usize,
     last: Option<(ContextKey, ContextId)>,
-    /// Context ids of the stacks in the unwinder's cache, indexed by the stack's number in that cache. The memory is
-    /// mapped when the first id is stored.
+    /// Context ids of the stacks in the unwinder's cache, indexed by the stack's index in that cache. The memory of
+    /// this array is mapped when the first id is stored.
     cached: Option<NonNull<CachedContexts>>,
-    /// Number of times that the thread has forgotten its ids.
+    /// Number of times that the thread has forgotten its context ids.
     round: u32,
 }
 
-/// The values from which a context's hash is computed. Comparing two keys is cheaper than hashing a key. All-zero bytes
-/// are a valid value.
+/// The values from which the hash of a context is computed. Comparing two keys is cheaper than hashing one key. A key
+/// that consists of zero bytes is a valid key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct ContextKey {
     frames: Hash,
-    /// Hash of the open ranges and of the foreign (Python) frames, if the stack has any.
+    /// Hash of the open ranges and of the foreign (Python) frames; unused if the stack has neither.
     extra: Hash,
     leaf: Frame,
     has_extra: bool,
@@ -143,7 +145,7 @@ impl ContextKey {
 }
 
 impl Interner {
-    /// Creates an empty table; `None` if the kernel provides no memory.
+    /// Creates an empty table. Returns `None` if the kernel provides no memory.
     pub(crate) fn new() -> Option<Self> {
         let slots = map_slots(MIN_SLOTS)?;
         let mut prefix = memory::map(size_of::<PrefixHashes>())?.cast::<PrefixHashes>();
@@ -161,9 +163,9 @@ impl Interner {
         })
     }
 
-    /// Looks up the stack that consists of `frames` (leaf first) with the API call `leaf` on top. `unchanged` is the
-    /// number of frames at the root that are the same as in the last call to this function. `extra` is the hash of the
-    /// open ranges and of the Python frames. Stacks that differ only in `extra` get different ids.
+    /// Looks up the context that consists of the stack `frames` (leaf first) and the API call `leaf` on top of it.
+    /// `unchanged` is the number of frames at the root that equal those in the last call of this function. `extra` is
+    /// the hash of the open ranges and of the Python frames. Contexts that differ only in `extra` get different ids.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -190,7 +192,7 @@ impl Interner {
         }
     }
 
-    /// Like [`Interner::find`], but not inlined. Used for launches with open ranges or Python frames.
+    /// Like [`Interner::find`], but never inlined. Used for launches with open ranges or Python frames.
     #[inline(never)]
     pub(crate) fn find_with_extra(
         &mut self,
@@ -202,7 +204,8 @@ impl Interner {
         self.find(extra, leaf, frames, unchanged)
     }
 
-    /// Stores the id of the stack that was looked up last. `number` is the stack's number in the unwinder's cache.
+    /// Stores the id of the context that was looked up last. `number` is the index of the stack in the unwinder's
+    /// cache.
     #[cold]
     pub(crate) fn cache_last(&mut self, number: usize) {
         if self.cached.is_none() {
@@ -214,9 +217,9 @@ impl Interner {
         }
     }
 
-    /// Returns the context id of the stack `number` in the unwinder's cache, with the API call `leaf` on top. `extra`
-    /// is the hash of the open ranges and Python frames. Returns `None` if the context has no id, or if no id is stored
-    /// for this number.
+    /// Returns the id of the context whose stack has the index `number` in the unwinder's cache, and whose API call is
+    /// `leaf`. `extra` is the hash of the open ranges and Python frames. Returns `None` if the context has no id, or if
+    /// no id is stored at this index.
     #[inline(always)]
     pub(crate) fn find_cached(
         &mut self,
@@ -240,8 +243,8 @@ impl Interner {
 
     #[inline(always)]
     fn cached(&mut self, number: usize) -> Option<&mut CachedContext> {
-        // SAFETY: the array of results is mapped as long as `self` lives, its zero bytes are valid entries, and only
-        // `self` refers to it.
+        // SAFETY: the array of cached contexts is mapped as long as `self` lives, its zero bytes are valid entries, and
+        // only `self` refers to it.
         unsafe { self.cached?.as_mut() }.get_mut(number)
     }
 
@@ -254,7 +257,7 @@ impl Interner {
         InternResult::Known(slot.id)
     }
 
-    /// Stores the id of the context `key`. If there is no memory to enlarge the table, returns `false` and does not
+    /// Stores the id of the context `key`. If no memory is available to enlarge the table, returns `false` and does not
     /// store the id.
     #[cold]
     pub(crate) fn insert(&mut self, key: NewContext, id: ContextId) -> bool {
@@ -269,7 +272,8 @@ impl Interner {
         true
     }
 
-    /// Returns the index of the slot that contains `hash`, or of the empty slot into which it must be inserted.
+    /// Returns the index of the slot that contains `hash`. If no slot contains it, returns the index of the empty slot
+    /// where it must be inserted.
     #[inline]
     fn probe(&self, hash: Hash) -> usize {
         let mask = self.capacity - 1;
@@ -288,7 +292,8 @@ impl Interner {
         if 2 * self.capacity > SLOT_LIMIT.load(Ordering::Relaxed) { self.forget() } else { self.grow() }
     }
 
-    /// Forgets all ids. If the kernel provides no memory for the new table, returns `false` and forgets nothing.
+    /// Forgets all context ids of the thread. If the kernel provides no memory for the new table, returns `false` and
+    /// forgets nothing.
     #[cold]
     pub(crate) fn forget(&mut self) -> bool {
         let Some(slots) = map_slots(MIN_SLOTS) else { return false };
@@ -339,7 +344,8 @@ impl Drop for Interner {
         // SAFETY: the array of hashes came from `memory::map` with this size, and is dropped with its owner.
         unsafe { memory::unmap(self.prefix.cast(), size_of::<PrefixHashes>()) };
         if let Some(cached) = self.cached {
-            // SAFETY: the array of results came from `memory::map` with this size, and is dropped with its owner.
+            // SAFETY: the array of cached contexts came from `memory::map` with this size, and is dropped with its
+            // owner.
             unsafe { memory::unmap(cached.cast(), size_of::<CachedContexts>()) };
         }
     }
@@ -398,7 +404,7 @@ mod tests {
     fn a_kept_prefix_hashes_like_a_fresh_stack() {
         let mut interner = Interner::new().unwrap();
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 0, 2), 2);
-        // The two frames next to the root are unchanged; the frames on the leaf side are new.
+        // The two frames at the root side are unchanged; the frames at the leaf side are new.
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 2, 3), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 0, 99), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 2, 99), 2);

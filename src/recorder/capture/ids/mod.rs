@@ -1,4 +1,5 @@
-//! Assigns process-wide unique ids to stacks, range names and texts. Records contain these ids.
+//! Assigns process-wide unique ids to stacks, range names and texts. Records refer to stacks, names and texts by these
+//! ids.
 
 pub(super) mod intern;
 pub(super) mod range_names;

@@ -1,5 +1,5 @@
-//! Names of ranges, and the domains (namespaces) to which ranges belong. Each name and each domain has an id that is
-//! unique in the process. Any thread can look up an id at any time (`text_table`).
+//! Assigns ids to the names of ranges, and to the domains (namespaces) to which ranges belong. The id of each name or
+//! domain is unique in the process. Any thread can look up an id at any time (see `text_table`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -10,27 +10,27 @@ use gpuflame_model::record::{RangeId, Row};
 use super::intern::Hash;
 use super::text_table::{MAX_TEXTS, TextTable};
 
-/// Number of domains that can still be added when there are `MAX_NAMES` names.
+/// Number of domains for which the table of names still has room once it contains `MAX_NAMES` range names.
 const MAX_DOMAINS: usize = 1 << 10;
-/// Maximum number of names.
+/// Maximum number of range names.
 const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
-/// Maximum length of a name in bytes. The rest of a longer name is ignored.
+/// Maximum length of a range name in bytes. A longer name is truncated.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Names of ranges and of domains. The id of a range name's domain is stored with the name.
+/// Table of the names of ranges and domains. The table stores the id of its domain with each range name.
 static NAMES: TextTable = TextTable::new();
 
-/// A namespace of ranges: a pop closes only a range of the same domain. The id of a domain is the id of the domain's
-/// name in `NAMES`.
+/// A namespace of ranges. Closing a range with a pop affects only ranges in the same domain. The id of a domain is the
+/// id of the domain's name in `NAMES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
 impl RangeDomain {
-    /// Domain of NVTX ranges that the application opens without a domain.
+    /// Domain of the NVTX ranges that the application opens without naming a domain.
     pub const DEFAULT: Self = Self(0);
     /// Domain of the ranges that `gpuflame_range_push` opens.
     pub const USER: Self = Self(u32::MAX);
-    /// Represents every domain that the user has excluded.
+    /// Stands for all domains that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
     /// Pseudo-domain that contains the names of the domains.
     const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
@@ -40,13 +40,13 @@ impl RangeDomain {
         Self(number)
     }
 
-    /// Returns the domain's id, which serves as its NVTX handle.
+    /// Returns the domain's id, which is also its NVTX handle.
     pub(crate) fn number(self) -> u32 {
         self.0
     }
 }
 
-/// Name of a range as the application passes it.
+/// A range name in the form in which the application passes it.
 #[derive(Clone, Copy, Debug)]
 pub enum RangeName<'a> {
     /// Name as bytes, usually UTF-8.
@@ -57,8 +57,8 @@ pub enum RangeName<'a> {
     Registered(RangeId),
 }
 
-/// Returns the hash that identifies a name. The address of the name cannot identify it, because the application may
-/// later store another name at that address.
+/// Returns the hash that identifies a range name. The address of the name cannot identify the name, because the
+/// application may later store another name at that address.
 pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
     let start = Hash::ROOT.then(u64::from(domain.0)).then(text.len() as u64);
@@ -69,11 +69,11 @@ pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
     })
 }
 
-/// Returns the hash under which a thread caches a name of wide characters.
+/// Returns the hash under which a thread caches a range name that consists of wide characters.
 pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
-    // The first hashed word is larger than the length of any byte string, so that a wide string never has the hash of a
-    // byte string.
+    // The first hashed word exceeds the length of any byte string, so a wide string and a byte string never have the
+    // same hash.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
@@ -81,17 +81,18 @@ pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
 /// NVTX domains that the user has excluded; null if there are none. A stored list is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// Pattern for the names of ranges that begin a step; null if there is no pattern. A stored pattern is never freed.
+/// Pattern for the names of the ranges that begin a step; null if the user has set no pattern. A stored pattern is
+/// never freed.
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Makes each range with this name begin a step when it opens, whatever its domain. If `name` ends in `*`, it matches
-/// all names that begin with the text before the `*`. The session is notified of each step by a
+/// Lets each range with this name begin a step when the range opens. The range's domain does not matter. If `name` ends
+/// in `*`, it matches all names that begin with the text before the `*`. The session is notified of each step by a
 /// [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// If a range with this name begins a step, runs `body` with the name. `id` is the id of the name, if it has one.
+/// Calls `body` with the name if a range with this name begins a step. `id` is the id of the name, if the name has one.
 pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };
@@ -115,7 +116,7 @@ pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: imp
     }
 }
 
-/// Sets the NVTX domains to exclude.
+/// Sets the NVTX domains whose ranges are ignored.
 pub fn ignore_domains(domains: &[String]) {
     IGNORED.store(Box::into_raw(Box::new(domains.to_vec())), Ordering::Release);
 }
@@ -126,22 +127,23 @@ fn is_ignored(name: &[u8]) -> bool {
     ignored.is_some_and(|ignored| ignored.iter().any(|ignored| ignored.as_bytes() == name))
 }
 
-/// Returns the domain with this name. All callers get the same domain for the same name.
+/// Returns the domain with the name `name`. All callers get the same domain for the same name.
 pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
     with_text(name, |name| {
         if is_ignored(name) {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain could not get its own id, so it is ignored. If the ranges of this domain were recorded, pops
-            // of other domains could close them.
+            // The domain could not get an id of its own, so its ranges are ignored. If its ranges were recorded under
+            // another domain, a pop in one domain could close a range of the other.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
     })
 }
 
-/// Returns the id of a name, which may be new; [`RangeId::OTHER`] if there are too many names.
+/// Returns the id of a name, and assigns an id if the name is new. Returns [`RangeId::OTHER`] if there are too many
+/// names.
 #[cold]
 pub(crate) fn intern(domain: RangeDomain, name: RangeName<'_>) -> RangeId {
     match name {
@@ -156,7 +158,7 @@ fn number_in_domain(domain: RangeDomain, text: &[u8], max: usize) -> Option<u32>
     NAMES.number_of(hash_bytes(domain, text), domain.0, text, max)
 }
 
-/// Runs `body` with the name as bytes (wide characters are converted to UTF-8), truncated to the maximum length.
+/// Calls `body` with the bytes of the name, truncated to the maximum length. Wide characters are converted to UTF-8.
 fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     match name {
         RangeName::Text(text) => body(&text[..text.len().min(MAX_NAME_BYTES)]),
@@ -175,9 +177,9 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes a row for each new name to `each`. Launch contexts refer to names, so the order of calls matters: first mark
-/// the ends of the context logs, then call this function, and then pass on the contexts up to the marks. Only one
-/// thread may call this function at a time.
+/// Passes a row for each new name to `each`. Launch contexts refer to names, so the order of calls matters. First mark
+/// the ends of the context logs, then call this function, then pass on the contexts up to these marks. Only one thread
+/// may call this function at a time.
 pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {
@@ -200,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// There is only one test here, because the table of names belongs to the whole process.
+    /// This module has only one test, because all tests share the table of names, which belongs to the process.
     #[test]
     fn a_range_name_has_one_id_on_all_threads_and_is_emitted_once() {
         let mut told = HashMap::new();

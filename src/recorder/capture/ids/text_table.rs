@@ -1,10 +1,10 @@
-//! Tables of texts (names of ranges, descriptions of functions), in which each text has a process-wide unique number as
+//! Tables of texts, such as range names and descriptions of functions. Each text gets a process-wide unique number as
 //! its id.
 //!
-//! Any thread may need the number of a text at any time: in a signal handler, inside the application's allocator, or in
-//! a forked child. Therefore this code takes no lock and uses no allocator, and no thread waits for another thread. (In
-//! a forked child, a thread that holds a lock might not even exist.) Other threads see a text only after it is
-//! completely written. If a thread is stopped before its text is visible, the next thread that needs the text writes it
+//! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
+//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. (In
+//! a forked child, a thread that held a lock may not exist.) Other threads see a text only after it is completely
+//! written. If a thread is stopped before its text is visible, the next thread that needs the same text writes it
 //! again, under another number.
 
 use std::mem::size_of;
@@ -15,48 +15,48 @@ use gpuflame_unwind::memory;
 
 use super::intern::Hash;
 
-/// Maximum number of texts per table. Without this limit, a program whose texts are all different (because they contain
-/// a counter, for example) would exhaust the memory.
+/// Maximum number of texts in a table. Without this limit, a program whose texts are all different (for example,
+/// because they contain a counter) would use up all memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Table of all texts of one kind, such as range names. The caller can store one word with each text. The table takes a
-/// megabyte of address space, which is mapped when the first text is added; its pages take memory only as texts are
-/// added.
+/// Table of all texts of one kind, such as range names. The caller can store one word of its own with each text. A
+/// table maps a megabyte of address space when the first text is added, but its pages take memory only as further texts
+/// are added.
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
-    /// Hash table of the texts' numbers; a slot with 0 is empty. The hash of a text selects the slot at which the
-    /// search begins.
+    /// Hash table of the texts' numbers, in which 0 marks an empty slot. The search for a text begins at the slot that
+    /// the text's hash selects.
     slots: [AtomicU32; SLOTS],
-    /// Entries of the texts, indexed by the text's number; null if the entry is not written yet.
+    /// Entries of the texts, indexed by the text's number. An entry that is not written yet is null.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Count of assigned numbers. `written` is the count of completely written texts.
+    /// Count of numbers that were assigned to texts. `written` counts the texts that are completely written.
     assigned: AtomicU32,
     written: AtomicU32,
     /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// Count of texts that the collector has received. `received_up_to` is the highest number up to which it has
-    /// received every text.
+    /// Count of texts that were passed to the collector. `received_up_to` is the highest number for which the collector
+    /// has received all texts up to that number.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
 
-/// Number of slots in the hash table. About half of the slots stay empty.
+/// Number of slots in the hash table of texts. About half of the slots stay empty.
 const SLOTS: usize = 1 << 17;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS * 10 > MAX_TEXTS * 19);
 
-/// Entry of a text. After the entry is written, only the field `is_received` changes.
+/// Entry of a text in the table. After an entry is written, only its field `is_received` changes.
 struct TextEntry {
     hash: Hash,
     /// Word that the caller has stored with the text.
     word: u32,
-    /// Address of the text, which is stored directly after the entry.
+    /// Address of the text's bytes, which directly follow the entry.
     text: NonNull<u8>,
     bytes: u32,
     is_received: AtomicBool,
 }
 
-/// Header of a chunk of memory to which texts are written.
+/// Header of a memory chunk that holds texts.
 #[repr(C)]
 struct TextChunk {
     used: AtomicUsize,
@@ -70,7 +70,7 @@ impl TextTable {
     }
 
     /// Returns the number of the text that has this hash. If the text is new and fewer than `max` numbers are assigned,
-    /// assigns a new number. Returns `None` if there are too many texts or no memory.
+    /// assigns a number to it. Returns `None` if there are too many texts or no memory.
     pub(crate) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         let table = self.table()?;
         table
@@ -82,13 +82,13 @@ impl TextTable {
             .ok()
     }
 
-    /// Returns the text of an assigned number.
+    /// Returns the text that has the number `number`.
     pub(super) fn text(&self, number: u32) -> Option<&'static [u8]> {
         Some(self.table_if_any()?.entry(number)?.text())
     }
 
-    /// Passes the number, the word and the text of each new text to `each`. Before the very first text, passes the
-    /// number 0, which belongs to no text. Only one thread may call this function at a time.
+    /// Passes the number, the word and the text of each new text to `each`. Before the first text of the table, passes
+    /// the number 0, which belongs to no text. Only one thread may call this function at a time.
     pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
@@ -105,15 +105,15 @@ impl TextTable {
             let memory = memory::map(size_of::<TextSlots>())?;
             let new = memory.as_ptr().cast::<TextSlots>();
             if self.0.compare_exchange(null_mut(), new, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: the memory was mapped above, and no other thread has seen its address.
+                // SAFETY: the memory was mapped above, and no other thread knows its address.
                 unsafe { memory::unmap(memory, size_of::<TextSlots>()) };
             }
             self.table_if_any()
         })
     }
 
-    /// Assigns a number without writing its text. A table gets into this state if a thread is stopped, or the process
-    /// is forked, before the text is written.
+    /// Assigns a number without writing its text. This happens if a thread is stopped, or the process is forked, before
+    /// the thread has written the text.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
@@ -141,12 +141,12 @@ impl TextSlots {
     }
 
     fn entry(&self, number: u32) -> Option<&'static TextEntry> {
-        // SAFETY: the pointer is null, or points to an entry that was written before its address was stored, and that
-        // is never unmapped.
+        // SAFETY: the pointer is null, or points to an entry that was written before its address was stored and that is
+        // never unmapped.
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new number. Other threads do not see the number yet. Returns `None` if there are too many
+    /// Writes a text under a new number. Other threads cannot find the number yet. Returns `None` if there are too many
     /// texts or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         if self.assigned.load(Ordering::Relaxed) >= max as u32 {
@@ -174,7 +174,7 @@ impl TextSlots {
     }
 
     /// Makes a text visible to all threads. Returns the text's number. If another thread has published the same text
-    /// first, returns the number that the other thread assigned.
+    /// earlier, returns the number that the other thread has assigned.
     fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
         while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(slot, hash) {
@@ -185,12 +185,12 @@ impl TextSlots {
         number
     }
 
-    /// Allocates memory for a text. The memory is never freed.
+    /// Allocates memory for a text and its entry. The memory is never freed.
     fn allocate(&self, bytes: usize) -> Option<NonNull<u8>> {
         let bytes = bytes.next_multiple_of(align_of::<TextEntry>());
         loop {
             let current = self.chunk.load(Ordering::Acquire);
-            // SAFETY: the pointer is null, or points to a chunk, which is never unmapped once its address is stored in
+            // SAFETY: the pointer is null or points to a chunk. A chunk is never unmapped once its address is stored in
             // `self.chunk`.
             if let Some(chunk) = unsafe { current.as_ref() } {
                 let at = chunk.used.fetch_add(bytes, Ordering::Relaxed);
@@ -240,7 +240,7 @@ impl TextSlots {
 
 impl TextEntry {
     fn text(&self) -> &'static [u8] {
-        // SAFETY: the text's `bytes` bytes were written before the entry's address was stored, and they never change.
+        // SAFETY: the text's `bytes` bytes were written before the entry's address was stored, and never change.
         unsafe { std::slice::from_raw_parts(self.text.as_ptr(), self.bytes as usize) }
     }
 }

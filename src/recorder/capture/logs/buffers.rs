@@ -1,13 +1,14 @@
-//! Buffers that the tracer (CUPTI) fills with activity records, and the cycle of states of a buffer. A ready buffer is
-//! empty and waits to be lent to the tracer.
+//! Buffers that the tracer (CUPTI) fills with activity records. A buffer passes through the following states in a
+//! cycle. A "ready" buffer is empty and can be lent to the tracer.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
 //! ```
 //!
-//! The tracer requests a buffer on an application thread, while it holds its own lock. A request takes a ready buffer
-//! or creates a new buffer, and never waits. If the memory limit leaves no room, the request gets a small buffer or no
-//! buffer. If a request gets no buffer, the records that would have filled the buffer are counted as lost.
+//! The tracer requests a buffer on an application thread, while the tracer holds its own lock. A request takes a ready
+//! buffer or creates a buffer, but never waits. If the memory limit leaves no room for a full-size buffer, the request
+//! gets a small buffer or none. If a request gets no buffer, the activity records that would have filled the buffer are
+//! counted as lost.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,40 +23,42 @@ use super::{log, unread_limit};
 use crate::capture::clock;
 
 /// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13, every launching thread fills its
-/// own buffer, so many buffers may be nearly full at the same time. A large buffer also delays records. While a kernel
-/// runs, CUPTI does not hand over the buffer that will contain the kernel's record, and that buffer may contain 5,000
-/// other records.
+/// own buffer, so many buffers may be nearly full at the same time. A large buffer also delays the delivery of records.
+/// While a kernel runs, CUPTI keeps the buffer that will contain the kernel's record, even if that buffer already
+/// contains 5,000 other records.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size in bytes of a small buffer, which holds about 300 records. A small buffer is lent if there is no room for a
-/// full-size buffer, or if many threads each fill a buffer.
+/// Size in bytes of a small buffer, which holds about 300 records. A request gets a small buffer if there is no room
+/// for a full-size buffer, or if many threads fill a buffer each.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// The size of a buffer is the memory limit divided by this number, but at most [`MAX_BUFFER_BYTES`], which a limit of
-/// 64 MiB reaches.
+/// A buffer's size is the memory limit divided by this number, but at most [`MAX_BUFFER_BYTES`]. The maximum is reached
+/// with a memory limit of 64 MiB.
 const BUFFER_DIVISOR: usize = 64;
-/// The memory limit divided by this number is reserved for full-size buffers, even if other data have used up the
-/// limit. With the usual limit, this share is enough for 32 threads. Further threads get small buffers.
+/// Full-size buffers may always use the memory limit divided by this number, even if other data have used up the limit.
+/// With the usual memory limit, this reserve is enough for full-size buffers for 32 threads. Any further threads get
+/// small buffers.
 const RESERVED_DIVISOR: usize = 8;
-/// Maximum number of unused buffers that are ready for the next requests. Two of these buffers keep all their memory,
-/// and the other six keep 64 KiB each.
+/// Maximum number of unused buffers that are kept ready for the next requests. Two of these buffers keep all of their
+/// memory, and the other six keep 64 KiB each.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of further unused buffers. The memory of these buffers is returned to the kernel, but the buffers are
-/// not freed, because freeing does not reliably return memory to the kernel.
+/// Maximum number of unused buffers in addition to the ready buffers. The kernel gets back the memory of these buffers,
+/// but the buffers are not freed, because freeing them does not reliably return their memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// If a filled buffer contains at most this many bytes of records, the records are copied out, so that the buffer is
-/// immediately ready again.
+/// If the records in a filled buffer take at most this many bytes, they are copied out of the buffer, so that the
+/// buffer is ready again immediately.
 const MAX_COPIED_BYTES: usize = 4 << 10;
-/// Number of filled buffers at which the collector is woken. With a small memory limit, the collector is woken earlier.
-/// This number is small because other threads may delay the collector by 20 ms, in which two processors fill 10 MiB.
+/// Number of filled buffers at which the collector is woken up. With a small memory limit, fewer filled buffers wake
+/// the collector. The number is small because other threads may delay the collector by 20 ms. In that time, two
+/// processors can fill 10 MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
     ready: SlotPool<Buffer, READY_BUFFERS>,
     empty: SlotPool<Buffer, EMPTY_BUFFERS>,
     filled: TakeAllStack<WaitingBuffer>,
-    /// Filled buffers that were moved out of `filled` but are still unread, oldest first. Only the collector accesses
-    /// this queue.
+    /// Filled buffers that were moved here from `filled` but are still unread, oldest first. Only the collector
+    /// accesses this queue.
     taken: Mutex<VecDeque<WaitingBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
@@ -63,7 +66,7 @@ struct BufferCycle {
     discarded: AtomicU64,
 }
 
-/// A filled buffer that waits to be read.
+/// A filled buffer that the collector has not read yet.
 struct WaitingBuffer {
     filled: FilledBuffer,
     /// Time at which the tracer completed the buffer.
@@ -80,7 +83,7 @@ static CYCLE: BufferCycle = BufferCycle {
     discarded: AtomicU64::new(0),
 };
 
-/// Returns a buffer for the tracer to fill; `None` if there is no room for even a small buffer.
+/// Returns a buffer for the tracer to fill. Returns `None` if there is no room for even a small buffer.
 pub(crate) fn request() -> Option<Buffer> {
     let buffer = find_or_create();
     unread_limit::note_activities_lost(buffer.is_none());
@@ -99,8 +102,8 @@ fn find_or_create() -> Option<Buffer> {
     create(whole.or_else(|| has_room(SMALL_BUFFER_BYTES).then_some(SMALL_BUFFER_BYTES))?)
 }
 
-/// Whether another buffer of `bytes` bytes may be lent within the lent buffers' share of the memory limit. The share is
-/// limited because most of a lent buffer may be unused.
+/// Whether a buffer of `bytes` bytes may be lent without exceeding the share of the memory limit for lent buffers. Lent
+/// buffers have a limited share because most of their memory may be unused.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
@@ -110,13 +113,13 @@ fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may use even if other data have used up the memory limit: the share for full-size
-/// buffers, plus two small buffers per log. Each thread has one or two logs.
+/// Memory in bytes that buffers may use even if other data have used up the memory limit. It consists of the reserve
+/// for full-size buffers and two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
 
-/// Size in bytes of a full-size buffer under the user's memory limit.
+/// Size in bytes of a full-size buffer, which depends on the user's memory limit.
 fn buffer_bytes() -> usize {
     let share = unread_limit::bytes() / BUFFER_DIVISOR;
     share.clamp(SMALL_BUFFER_BYTES, MAX_BUFFER_BYTES) / SMALL_BUFFER_BYTES * SMALL_BUFFER_BYTES
@@ -133,8 +136,8 @@ fn create(bytes: usize) -> Option<Buffer> {
     buffer
 }
 
-/// Takes over a buffer that the tracer has filled. Returns true if the collector should be woken because many filled
-/// buffers are waiting.
+/// Takes over a buffer that the tracer has filled. Returns true if so many filled buffers are waiting that the
+/// collector should be woken up.
 pub(crate) fn completed(filled: FilledBuffer) -> bool {
     let cycle = &CYCLE;
     let filled = if filled.valid() <= MAX_COPIED_BYTES {
@@ -149,7 +152,7 @@ pub(crate) fn completed(filled: FilledBuffer) -> bool {
     are_many_filled()
 }
 
-/// Whether the collector should be woken because many filled buffers are waiting to be read.
+/// Whether so many filled buffers are waiting to be read that the collector should be woken up.
 pub fn are_many_filled() -> bool {
     let share = unread_limit::bytes() / BUFFER_DIVISOR / buffer_bytes();
     count_filled() >= (2 * share).clamp(2, MAX_FILLED_BEFORE_WAKE)
@@ -170,13 +173,13 @@ pub(crate) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 
-/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffer is waiting. Called by the
+/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffers are waiting. Called by the
 /// collector.
 pub fn oldest_completed() -> Option<Nanos> {
     with_taken(|taken| taken.front().map(|oldest| oldest.completed))
 }
 
-/// Removes and returns the oldest filled buffer; `None` if none is waiting. Called by the collector.
+/// Removes and returns the oldest filled buffer; `None` if no filled buffers are waiting. Called by the collector.
 pub fn next_filled() -> Option<FilledBuffer> {
     let oldest = with_taken(VecDeque::pop_front)?;
     CYCLE.count.fetch_sub(1, Ordering::Relaxed);
@@ -191,7 +194,7 @@ fn with_taken<T>(use_queue: impl FnOnce(&mut VecDeque<WaitingBuffer>) -> T) -> T
     use_queue(&mut taken)
 }
 
-/// Makes a buffer ready again after its records were read.
+/// Makes a buffer ready for reuse after its records were read.
 pub fn recycle(filled: FilledBuffer) {
     make_ready(filled.recycle());
 }
@@ -206,15 +209,16 @@ fn make_ready(buffer: Option<Buffer>) {
 }
 
 /// Returns the memory of all ready buffers to the kernel. Call this function only when the program is idle, because
-/// each 4 KiB of later records then costs a page fault.
+/// afterwards each 4 KiB of new records cost a page fault.
 pub fn release_ready_memory() {
-    // The loop is limited to `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
+    // The loop handles at most `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
         store_empty(buffer);
     }
 }
 
-/// Returns a buffer's memory to the kernel, and stores the buffer for later requests. If that fails, frees the buffer.
+/// Returns a buffer's memory to the kernel, and stores the buffer for later requests. If the memory cannot be returned
+/// or there is no place to store the buffer, frees the buffer.
 fn store_empty(mut buffer: Buffer) {
     if !buffer.release_pages() || CYCLE.empty.put(buffer).is_err() {
         CYCLE.created.fetch_sub(1, Ordering::Relaxed);

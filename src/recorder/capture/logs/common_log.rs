@@ -1,4 +1,4 @@
-//! A log to which all threads write under a lock, for rare records whose order across threads matters.
+//! A log to which all threads write under a lock. It is used for rare records whose order across threads matters.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -13,11 +13,11 @@ pub(crate) struct CommonLog {
     reader: Mutex<LogEnd<LogReader>>,
 }
 
-/// The writer or the reader of a log.
+/// The writer or the reader of a log (an "end").
 struct LogEnd<T>(T);
 
-// SAFETY: an end points to chunks that only its log refers to; the thread that holds the lock of an end is the only
-// writer, or the only reader.
+// SAFETY: an end points to chunks to which only its log refers. The thread that holds the end's lock is the only writer
+// or the only reader.
 unsafe impl<T> Send for LogEnd<T> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -35,8 +35,8 @@ impl CommonLog {
 
     /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
     pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // Signals are blocked during the push, because a signal handler that jumps out of this call would leave the
-        // lock held permanently.
+        // Signals are blocked during the push. Otherwise, a signal handler that jumps out of this call would leave the
+        // lock held forever.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
@@ -48,8 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Records of a log that were unread when this struct was created. If these records refer to records in other logs,
-/// drain the other logs first.
+/// Records of a log that were unread when this struct was created. If the records refer to records in other logs, drain
+/// the other logs first.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,
@@ -57,7 +57,7 @@ pub(crate) struct Unread<'a> {
 }
 
 impl Unread<'_> {
-    /// Passes each unread record to `each`. All records of the log consist of `WORDS` words.
+    /// Passes each unread record to `each`. Each record of the log must consist of `WORDS` words.
     pub(crate) fn drain<const WORDS: usize>(mut self, mut each: impl FnMut(&[u64; WORDS])) {
         self.reader.0.drain(self.log, self.mark, |words| words.as_chunks().0.iter().for_each(&mut each));
     }

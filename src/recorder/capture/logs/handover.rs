@@ -1,15 +1,15 @@
-//! Containers that pass items between threads. No thread waits for another thread to finish a step.
+//! Containers that pass items from one thread to another. No thread waits for another thread to finish a step.
 //!
-//! A bounded queue with per-slot sequence numbers would not have this property, because a thread that finds a slot
-//! claimed but not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot,
-//! as under `SCHED_FIFO` on one core. After such a preemption, neither the spinning thread nor the claiming thread
-//! makes progress.
+//! A bounded queue with a sequence number per slot would not have this property: a thread that finds a slot claimed but
+//! not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. This happens
+//! under `SCHED_FIFO` on one core. In that case, neither the spinning thread nor the claiming thread ever makes
+//! progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
 
-/// A small pool of items, in no particular order.
+/// A small pool of items, which have no particular order.
 pub(super) struct SlotPool<T, const SLOTS: usize> {
     slots: [PoolSlot<T>; SLOTS],
 }
@@ -19,13 +19,13 @@ struct PoolSlot<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-/// States of a slot. The thread that changes the state to `HELD` owns the slot until it stores another state; all other
-/// threads skip the slot.
+/// Possible states of a pool slot. The thread that changes a slot's state to `HELD` owns the slot until it stores
+/// another state. All other threads skip the slot.
 const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;
 
-// SAFETY: an item is accessed only by the thread that has changed the state of the item's slot to `HELD`.
+// SAFETY: only the thread that has changed the state of a slot to `HELD` accesses the item in the slot.
 unsafe impl<T: Send, const SLOTS: usize> Sync for SlotPool<T, SLOTS> {}
 
 impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
@@ -35,7 +35,7 @@ impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
         }
     }
 
-    /// Takes an item, if one is available.
+    /// Takes an item from the pool, if one is available.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.slots.iter().find(|slot| slot.try_change(FULL, HELD))?;
         // SAFETY: this thread holds the slot.
@@ -44,7 +44,7 @@ impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
         item
     }
 
-    /// Stores an item, or returns it if there is no free slot.
+    /// Stores an item in the pool. Returns the item if no slot is free.
     pub(super) fn put(&self, item: T) -> Result<(), T> {
         let Some(slot) = self.slots.iter().find(|slot| slot.try_change(EMPTY, HELD)) else {
             return Err(item);
@@ -62,9 +62,9 @@ impl<T> PoolSlot<T> {
     }
 }
 
-/// A lock-free stack of items. Any thread can push an item. One thread takes all items at once.
+/// A lock-free stack of items. Any thread can push an item. One thread takes all items in a single step.
 pub(super) struct TakeAllStack<T> {
-    /// Most recently pushed item; null if the stack is empty.
+    /// Item that was pushed last; null if the stack is empty.
     last: AtomicPtr<StackNode<T>>,
 }
 
@@ -81,12 +81,13 @@ impl<T> TakeAllStack<T> {
         Self { last: AtomicPtr::new(null_mut()) }
     }
 
-    /// Pushes an item. The exchange is repeated only if another thread has pushed or taken items since the last load.
+    /// Pushes an item onto the stack. The compare-and-exchange is repeated if another thread has pushed or taken items
+    /// since the last load.
     pub(super) fn push(&self, item: T) {
         let node = Box::into_raw(Box::new(StackNode { item, next: null_mut() }));
         let mut last = self.last.load(Ordering::Relaxed);
         loop {
-            // SAFETY: no other thread knows the node before the exchange below.
+            // SAFETY: no other thread has a pointer to the node before the exchange below.
             unsafe { (*node).next = last };
             match self.last.compare_exchange_weak(last, node, Ordering::Release, Ordering::Relaxed) {
                 Ok(_) => return,
@@ -95,7 +96,7 @@ impl<T> TakeAllStack<T> {
         }
     }
 
-    /// Removes all items, and returns them newest first.
+    /// Removes all items from the stack, and returns them newest first.
     pub(super) fn take_all(&self) -> impl Iterator<Item = T> {
         let mut at = self.last.swap(null_mut(), Ordering::Acquire);
         std::iter::from_fn(move || {
@@ -118,7 +119,7 @@ mod tests {
     fn a_slot_held_by_a_preempted_thread_is_skipped() {
         let pool = SlotPool::<u32, 3>::new();
         assert_eq!((pool.put(1), pool.put(2), pool.put(3), pool.put(4)), (Ok(()), Ok(()), Ok(()), Err(4)));
-        // Simulates a thread that was preempted while it held the first slot.
+        // Simulates a thread that was preempted while it held the pool's first slot.
         assert!(pool.slots[0].try_change(FULL, HELD));
         assert_eq!((pool.take(), pool.take(), pool.take()), (Some(2), Some(3), None));
         assert_eq!((pool.put(5), pool.put(6), pool.put(7)), (Ok(()), Ok(()), Err(7)));

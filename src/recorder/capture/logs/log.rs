@@ -1,5 +1,5 @@
-//! A log through which one application thread passes records, as 64-bit words, to the collector. A single log has no
-//! maximum length, but all logs together have a memory limit.
+//! A log that passes records, as 64-bit words, from one application thread to the collector. The length of a single log
+//! is unlimited, but all logs together have a memory limit.
 //!
 //! ```text
 //! writer (application thread)                      reader (collector)
@@ -7,11 +7,11 @@
 //!    plain stores, then len with Release                  reads up to len, gives the chunk back
 //! ```
 //!
-//! Chunks come from a pool that the collector refills. While the collector keeps up, a push neither allocates nor makes
-//! a system call. If the writer outruns the collector, the writer maps further chunks itself, which takes about 20 us
-//! per chunk. Examples of causes are a thousand new stacks, or a collector that gets no processor time. The collector
-//! unmaps these further chunks after it has read them. If the number of chunks reaches a limit, the push is refused,
-//! and the caller counts the loss.
+//! A log consists of chunks of memory, which come from a pool that the collector refills. While the collector keeps up
+//! with the writer, a push neither allocates memory nor makes a system call. If the writer outruns the collector, the
+//! writer itself maps further chunks, which takes about 20 us per chunk. This happens, for example, if a thousand new
+//! stacks occur, or if the collector gets no processor time. After the collector has read the additional chunks, it
+//! unmaps them. If the number of chunks has reached its limit, the push is refused, and the caller counts the loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -23,21 +23,22 @@ use gpuflame_unwind::memory;
 use super::unread_limit;
 
 const CHUNK_BYTES: usize = 64 << 10;
-/// Number of words per chunk. A launch has 3 words, and this number is a multiple of 3, so that launches fill a chunk
-/// completely.
+/// Number of 64-bit words per chunk. The record of a launch has 3 words. The number of words is a multiple of 3, so
+/// that records of launches fill a chunk completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
-/// Maximum number of chunks in all logs together. This many chunks take 32 MiB, which is enough for 1.4 million unread
-/// launches. The first chunk of each log (a thread has two logs) does not count against the maximum. If several threads
+/// Maximum number of chunks in all logs together. At this limit, the chunks take 32 MiB, which is enough for 1.4
+/// million unread launches. The first chunk of each log does not count. Each thread has two logs. If several threads
 /// map a chunk at the same moment, a few more chunks may exist.
 const MAX_CHUNKS: usize = 512;
-/// Current limit on the number of chunks: `MAX_CHUNKS`, or less under a small memory limit.
+/// Current limit on the number of chunks in all logs together. The limit is `MAX_CHUNKS`, or less under a small memory
+/// limit.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
-/// Number of ready (empty) chunks after the collector has refilled the pool. The ready chunks take 2 MiB, which is
-/// enough for 90,000 launches between two visits of the collector.
+/// Number of ready (empty) chunks in the pool after the collector has refilled it. The ready chunks take 2 MiB, which
+/// is enough for the 90,000 launches that may occur between two visits of the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks, including chunks that the collector has read and returned. Because it is 1.5 times
-/// `READY_CHUNKS`, the number of launches between two visits can vary by 40,000 before chunks must be mapped or
-/// unmapped.
+/// Maximum number of ready chunks in the pool, including chunks that the collector has read and returned. The maximum
+/// is 1.5 times `READY_CHUNKS`. Therefore the number of launches between two visits of the collector can vary by 40,000
+/// before chunks must be mapped or unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
 
 #[repr(C, align(64))]
@@ -49,18 +50,19 @@ struct LogChunk {
 
 const _: () = assert!(size_of::<LogChunk>() <= CHUNK_BYTES && offset_of!(LogChunk, words) <= 64);
 
-/// Limits the total memory of all chunks to `bytes`. At least `MAX_READY_CHUNKS` chunks are always allowed.
+/// Limits the total memory of all chunks to `bytes`. At least `MAX_READY_CHUNKS` chunks are always allowed, even if
+/// `bytes` is smaller.
 pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or puts a chunk into a slot, with one
-/// atomic exchange. Therefore a preempted thread never blocks another thread, whatever the priorities of the two
-/// threads are.
+/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or puts a chunk into a slot, with a
+/// single atomic exchange. Therefore a preempted thread never blocks another thread, whatever priorities the threads
+/// have.
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs with at least one record. Each log with a record permanently holds at least one chunk.
+    /// Number of logs with at least one record. Each of these logs permanently holds at least one chunk.
     logs: AtomicUsize,
     /// Whether [`refill_chunks`] was called at least once. Before the first call, every push is refused.
     is_open: AtomicBool,
@@ -80,8 +82,9 @@ impl ChunkPool {
 
     /// Takes a ready chunk from the pool. Examines each of the 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
-        // Each slot is loaded before it is exchanged, because an exchange takes the cache line away from all other
-        // threads. During a burst of launches most slots are empty, so most exchanges would be useless.
+        // The slot is loaded before the exchange, because an exchange takes the slot's cache line away from all other
+        // threads. During a burst of launches most slots are empty, so exchanging without a check would usually be
+        // useless.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
@@ -104,7 +107,7 @@ pub(crate) fn count_logs() -> usize {
     POOL.logs.load(Ordering::Relaxed)
 }
 
-/// Maps chunks until enough are ready. Called by the collector, never from a callback.
+/// Maps chunks until `READY_CHUNKS` chunks are ready. Called by the collector, never from a callback.
 pub fn refill_chunks() {
     POOL.is_open.store(true, Ordering::Release);
     while POOL.len() < READY_CHUNKS {
@@ -113,7 +116,7 @@ pub fn refill_chunks() {
     }
 }
 
-/// Maps a new chunk. Returns `None` if there are too many chunks or the kernel provides no memory.
+/// Maps a new chunk of memory. Returns `None` if there are too many chunks or the kernel provides no memory.
 #[cold]
 fn create_chunk() -> Option<NonNull<LogChunk>> {
     let created = POOL.created.load(Ordering::Relaxed).saturating_sub(POOL.logs.load(Ordering::Relaxed));
@@ -127,22 +130,22 @@ fn create_chunk() -> Option<NonNull<LogChunk>> {
     Some(chunk)
 }
 
-/// Returns an empty chunk, either from the pool or newly mapped; `None` if there are too many chunks or there is no
-/// memory.
+/// Returns an empty chunk, which comes from the pool or is newly mapped. Returns `None` if there are too many chunks or
+/// no memory is available.
 fn take_chunk() -> Option<NonNull<LogChunk>> {
     if !POOL.is_open.load(Ordering::Acquire) {
         return None;
     }
     let chunk = POOL.take().or_else(create_chunk)?;
-    // SAFETY: this thread owns the chunk exclusively since the chunk left the pool; its memory is a live mapping.
+    // SAFETY: this thread alone owns the chunk since the chunk left the pool, and the chunk's memory is mapped.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
     empty.next.store(null_mut(), Ordering::Relaxed);
     Some(chunk)
 }
 
-/// Returns the first chunk of a log. First chunks do not count against the limit, because otherwise many threads could
-/// use up the limit with their first chunks alone.
+/// Returns a chunk that will be the first chunk of a log. First chunks do not count against the limit. Otherwise, many
+/// threads could use up the limit with their first chunks alone.
 #[cold]
 fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);
@@ -153,17 +156,17 @@ fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     chunk
 }
 
-/// Returns a chunk to the pool. If enough chunks are ready, unmaps the chunk instead, so that the memory used by a
-/// burst is released.
+/// Returns a chunk to the pool. If the pool is full, unmaps the chunk instead, so that the memory used by a burst of
+/// launches is released.
 fn return_chunk(chunk: NonNull<LogChunk>) {
     if !POOL.put(chunk) {
         POOL.created.fetch_sub(1, Ordering::Relaxed);
-        // SAFETY: only the reader still referred to this chunk, and it has finished reading.
+        // SAFETY: only the reader still has a pointer to this chunk, and it has finished reading.
         unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) };
     }
 }
 
-/// State that the writer and the reader of a log share: a pointer to the first chunk. Each chunk points to the next
+/// State that a log's writer and reader share: a pointer to the first chunk of the log. Each chunk points to the next
 /// chunk.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -205,7 +208,7 @@ impl LogWriter {
                 None => return false,
             },
         };
-        // SAFETY: the writer's chunk stays mapped until the reader has seen the chunk after it.
+        // SAFETY: the writer's current chunk stays mapped until the reader has moved past it.
         let chunk = unsafe { chunk.as_ref() };
         for word in parts.into_iter().flatten() {
             chunk.words[self.used].set(*word);
@@ -226,7 +229,7 @@ impl LogWriter {
             None => take_first_chunk(),
         }?;
         let link = match &self.chunk {
-            // SAFETY: as in `push`.
+            // SAFETY: as in `push`, the writer's current chunk stays mapped until the reader has moved past it.
             Some(chunk) => unsafe { &chunk.as_ref().next },
             None => &log.first,
         };
@@ -244,7 +247,7 @@ pub(crate) struct LogReader {
     read: usize,
 }
 
-/// Position in a log: the end of the words that were written before the mark was made.
+/// Position in a log: the end of the words that had been written when the mark was made.
 #[derive(Clone, Copy)]
 pub(crate) struct LogMark {
     chunk: *const LogChunk,
@@ -253,8 +256,8 @@ pub(crate) struct LogMark {
 
 impl LogMark {
     fn at(chunk: *const LogChunk) -> Self {
-        // SAFETY: a chunk of a log stays mapped until the reader has moved to the next chunk, and only the reader calls
-        // this function.
+        // SAFETY: only the reader calls this function, and a chunk stays mapped until the reader has moved to the next
+        // chunk.
         let len = unsafe { chunk.as_ref() }.map_or(0, |chunk| chunk.len.load(Ordering::Acquire) as usize);
         Self { chunk, len }
     }
@@ -268,7 +271,7 @@ impl LogReader {
     /// Returns a mark at the current end of `log`.
     pub(crate) fn mark_end(&self, log: &Log) -> LogMark {
         let mut mark = self.mark_chunk_end(log);
-        // SAFETY: all chunks from the reader's current chunk to the newest one stay mapped, because only this reader
+        // SAFETY: all chunks from the reader's current chunk to the newest chunk stay mapped, because only this reader
         // frees chunks.
         while let Some(chunk) = unsafe { mark.chunk.as_ref() } {
             let next = chunk.next.load(Ordering::Acquire);
@@ -280,12 +283,12 @@ impl LogReader {
         mark
     }
 
-    /// Returns the number of words in the log that were written but not read.
+    /// Returns the number of words in the log that are written but not yet read.
     pub(crate) fn unread(&self, log: &Log) -> usize {
         let first = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         let mut words = 0;
         let mut at = first;
-        // SAFETY: as in `mark_end`.
+        // SAFETY: as in `mark_end`, all chunks from the reader's current chunk to the newest chunk stay mapped.
         while let Some(chunk) = unsafe { at.as_ref() } {
             words += chunk.len.load(Ordering::Acquire) as usize;
             at = chunk.next.load(Ordering::Acquire);
@@ -298,14 +301,14 @@ impl LogReader {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
 
-    /// Returns a mark at the current end of the words in the reader's current chunk.
+    /// Returns a mark at the current end of the reader's current chunk.
     pub(crate) fn mark_chunk_end(&self, log: &Log) -> LogMark {
         let chunk = if self.chunk.is_null() { log.first.load(Ordering::Acquire) } else { self.chunk };
         LogMark::at(chunk)
     }
 
-    /// Passes every word up to `mark` to `each`, in slices of complete records. Returns each chunk to the pool once
-    /// both the writer and the reader have finished it. Returns `false` if there was nothing left to read.
+    /// Passes all words up to `mark` to `each`, in slices of complete records. Returns a chunk to the pool once both
+    /// the writer and the reader have finished with it. Returns `false` if there were no words left to read.
     pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -314,13 +317,13 @@ impl LogReader {
             self.chunk = log.first.load(Ordering::Acquire);
         }
         let mut any = false;
-        // SAFETY: as in `mark_end`.
+        // SAFETY: as in `mark_end`, all chunks from the reader's current chunk to the newest chunk stay mapped.
         while let Some(chunk) = unsafe { self.chunk.as_ref() } {
             let is_last = std::ptr::eq(self.chunk, mark.chunk);
             let next = chunk.next.load(Ordering::Acquire);
             let len = if is_last { mark.len } else { chunk.len.load(Ordering::Acquire) as usize };
             if self.read < len {
-                // SAFETY: words below a length that was published with Release are never written again.
+                // SAFETY: words below a length that the writer has stored with Release are never written again.
                 each(unsafe {
                     std::slice::from_raw_parts(
                         chunk.words.as_ptr().cast::<u64>().add(self.read),
@@ -330,8 +333,8 @@ impl LogReader {
                 self.read = len;
                 any = true;
             }
-            // If the chunk had a successor when `next` was loaded, the writer adds no more words to the chunk, so its
-            // length is final.
+            // If the chunk already had a successor when `next` was loaded, the writer adds no more words to the chunk,
+            // so the chunk's length is final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {
                 self.chunk = next;
@@ -358,14 +361,14 @@ mod tests {
             (0..MAX_READY_CHUNKS).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
-        // No intermediate state is visible: a preempted thread has either completed its atomic exchange or not begun
-        // it.
+        // No intermediate state of a slot is visible, because a preempted thread has either completed its atomic
+        // exchange or not begun it.
         let mut taken: Vec<_> = std::thread::scope(|scope| {
             let take_all = || {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // The thread puts every other chunk back.
+                        // The thread puts every second chunk back into the pool.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {
@@ -382,7 +385,7 @@ mod tests {
         let mut all: Vec<_> = chunks.iter().map(|chunk: &NonNull<LogChunk>| chunk.addr().get()).collect();
         all.sort();
         assert_eq!((taken, pool.len()), (all, 0), "every chunk exactly once");
-        // SAFETY: each chunk was mapped above with this size, and no thread uses it any more.
+        // SAFETY: each chunk was mapped above with this size, and no thread uses the chunk any more.
         chunks.iter().for_each(|chunk| unsafe { memory::unmap(chunk.cast(), CHUNK_BYTES) });
     }
 

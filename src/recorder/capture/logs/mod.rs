@@ -1,4 +1,4 @@
-//! Logs and buffers through which records pass from the application's threads to the collector. In `buffers`,
+//! Logs and buffers that pass records from the application's threads to the collector. In the modules `buffers`,
 //! `handover` and `log`, no thread waits for another thread to finish a step.
 
 pub(super) mod buffers;

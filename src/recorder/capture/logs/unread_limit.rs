@@ -1,28 +1,29 @@
-//! Applies the user's memory limit to records that wait for the collector. All other data have fixed shares of the
-//! limit. Unread records may use the rest.
+//! Applies the user's memory limit to the records that the collector has not read yet. All other data have fixed shares
+//! of the memory limit. Unread records may use the rest of the memory limit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Unread records must leave 1/8 of the limit free, in addition to [`MARGIN_BYTES`]. The free memory is needed because
-/// the collector allocates memory while it reads records, and because several threads may request memory at the same
-/// moment.
+/// Unread records must leave 1/8 of the memory limit free, in addition to [`MARGIN_BYTES`]. This margin is needed
+/// because the collector allocates memory while it reads records, and because several threads may request memory at the
+/// same moment.
 const MARGIN_DIVISOR: usize = 8;
-/// Allowance for memory that is not counted: the library's own image, the stacks of its threads, and CUPTI's lists.
+/// Allowance for memory that gpuflame does not count: the library's own image, the stacks of its threads, and CUPTI's
+/// lists.
 const MARGIN_BYTES: usize = 3 << 20;
 
 static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
-/// Memory in bytes that gpuflame holds: its mappings, its buffers, and its heap.
+/// Returns the number of bytes of memory that gpuflame holds in its mappings, its buffers and its heap.
 pub fn bytes_held() -> usize {
     gpuflame_unwind::bytes_held() + gpuflame_cupti::tracer::bytes_held() + gpuflame_os::heap::held_bytes()
 }
 
-/// Sets the limit to `bytes`.
+/// Sets the memory limit to `bytes`.
 pub(crate) fn set(bytes: usize) {
     LIMIT.store(bytes, Ordering::Relaxed);
 }
 
-/// The limit in bytes.
+/// The user's memory limit in bytes.
 pub(crate) fn bytes() -> usize {
     LIMIT.load(Ordering::Relaxed)
 }
@@ -33,21 +34,22 @@ pub(crate) fn has_room(bytes: usize) -> bool {
     bytes_held().saturating_add(bytes) <= limit - limit / MARGIN_DIVISOR - MARGIN_BYTES.min(limit / 4)
 }
 
-/// Whether the last request for a buffer was refused. While this flag is true, the activities of new launches are lost.
+/// Whether the last request for an activity buffer was refused. While this flag is true, the activity records of new
+/// launches are lost.
 static ARE_ACTIVITIES_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Notes whether a request for a buffer was refused.
+/// Notes whether a request for an activity buffer was refused.
 pub(crate) fn note_activities_lost(are_lost: bool) {
     if ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) != are_lost {
         ARE_ACTIVITIES_LOST.store(are_lost, Ordering::Relaxed);
     }
 }
 
-/// Whether the activities of new launches are lost, and there is no room for `bytes` more bytes. If both are true, new
-/// launches should not be recorded, because launches without activities are of little use and would delay the collector
-/// further.
+/// Whether the activity records of new launches are lost and there is no room for `bytes` more bytes. In this state,
+/// new launches should not be recorded. Launches without activity records are of little use, and would delay the
+/// collector further.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
-    // `has_room` is checked as well, because memory may have become free since the last request for a buffer, so the
-    // flag may be out of date. For example, no requests arrive while another client owns the activity records.
+    // `has_room` is checked as well. The flag may be out of date, because memory may have become free since the last
+    // request for a buffer. For example, while another client owns the activity records, no buffer is requested.
     ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }

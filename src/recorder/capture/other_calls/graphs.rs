@@ -1,13 +1,13 @@
-//! Records which API call created which node of a CUDA graph. Callbacks on the application's threads write graph events
-//! to a log, and the collector turns the log into rows.
+//! Records which API call has created which node of a CUDA graph. Callbacks on the application's threads write graph
+//! events to a log, and the collector turns the log into rows.
 //!
-//! A graph is created rarely and launched often, so no code in this module runs during a launch. The collector finds
-//! the nodes that a launch executed by the node ids in the activity records. Nodes are recorded even if no window is
-//! open, because a graph that is created outside windows may be launched inside a window.
+//! Graphs are created rarely but launched often, so no code in this module runs during a launch. To find the nodes that
+//! a launch has executed, the collector uses the node ids in the activity records. Nodes are recorded even if no window
+//! is open, because a graph that is created outside windows may be launched inside a window.
 //!
-//! All threads write to one log under a lock, so that the records are in the order of the events. The order matters
-//! because one thread may create a graph that another thread copies. The record of the copy makes sense only after the
-//! record of the original.
+//! All threads write to one log under a lock, so the records in the log have the order of the events. The order matters
+//! because one thread may copy a graph that another thread has created. The record of a copied node makes sense only
+//! after the record of the original node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -24,8 +24,8 @@ use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
-/// Kinds of records in the log of graph events. A record has three words: `kind | graph << 32`, and two words whose
-/// meaning depends on the kind. The comments below list these two words; `-` means unused.
+/// Kinds of records in the log of graph events. Each record has three words: `kind | graph << 32` and two words whose
+/// meaning depends on the kind. The comments below name these two words; `-` means that a word is unused.
 mod kind {
     /// node, context
     pub(super) const NODE: u64 = 1;
@@ -44,7 +44,7 @@ mod kind {
 }
 
 static LOG: CommonLog = CommonLog::new();
-/// The collector's table of the executable graphs that exist now.
+/// The collector's table of the executable graphs that currently exist.
 static EXECS: Mutex<Option<ExecGraphs>> = Mutex::new(None);
 
 /// Records a graph event.
@@ -91,8 +91,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier graph call encloses this call, this call is nested in it. If the earlier graph call does not
-    // enclose this call, the earlier call has never returned (for example, because of a longjmp).
+    // If the earlier graph call on this thread encloses this call, this call is nested in it. If the earlier graph call
+    // does not enclose this call, the earlier call never returned, for example because of a longjmp.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -102,8 +102,8 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the graph call that is in progress on the thread. Returns `None` if there is none, or if the thread has left
-/// the call by a jump.
+/// Returns the thread's graph call that is in progress. Returns `None` if there is no such call, or if the thread has
+/// left the call by a jump.
 fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -133,10 +133,10 @@ fn node_created(
     Some((graph, node))
 }
 
-/// Records a dependency between two graph nodes. CUPTI's documentation does not state which of the two nodes waits.
-/// gpuflame assumes that the node with the higher id waits. Ids ascend in a graph, so the node with the higher id was
-/// created later, and a new node can only depend on existing nodes. The edges of a copied graph are derived from the
-/// edges of the original.
+/// Records a dependency between two graph nodes. CUPTI's documentation does not state which of the two nodes waits for
+/// the other. gpuflame assumes that the node with the higher id waits. Node ids increase within a graph, so the node
+/// with the higher id was created later, and a new node can depend only on existing nodes. The edges of a copied graph
+/// are derived from the edges of its original.
 fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
     let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
@@ -147,8 +147,8 @@ fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (G
     push(thread, [word(kind::EDGE, graph), one.0.min(other.0), one.0.max(other.0)]);
 }
 
-/// Records a copied node. If the call names the graph to which it adds nodes, the node belongs to that graph, because
-/// child graphs are destroyed together with their parent.
+/// Records that a node was created as a copy of another node. If the API call names the graph to which it adds nodes,
+/// the copy belongs to that graph, because child graphs are destroyed together with their parent.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);
@@ -185,19 +185,18 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
     }
 }
 
-/// Source graph of each existing executable graph, keyed by the address of the executable graph. Addresses are used
+/// Source graphs of the existing executable graphs, keyed by the address of the executable graph. The key is an address
 /// because CUPTI before 12.3 has no ids for executable graphs.
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. A graph in `graphs` counts as destroyed only when its executable graph is
-    /// destroyed.
+    /// Ids of the graphs in `graphs`. Such a graph counts as destroyed only when its executable graph is destroyed.
     owned: HashSet<GraphId>,
 }
 
-/// Passes all unread graph events to `each`. First passes the launch contexts (stack and API call) to which the events
-/// refer. The collector calls this function before it reads activity records, so that all nodes in the records are
-/// known.
+/// Passes all unread graph events to `each`. Before that, passes the launch contexts (stack and API call) to which the
+/// events refer. The collector calls this function before it reads activity records, so that it knows every node to
+/// which an activity record refers.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

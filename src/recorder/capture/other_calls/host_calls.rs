@@ -1,13 +1,14 @@
-//! Records host calls, which are CUDA calls that create no GPU work: calls that wait for GPU work, and calls that
-//! allocate or free memory. If the user requests dependencies, two more kinds of host calls are recorded: calls that
-//! record CUDA events on streams, and calls that make streams wait for CUDA events. Host calls take microseconds or
-//! longer, so this code need not be fast.
+//! Records host calls, which are CUDA calls that create no GPU work. They wait for GPU work, or allocate or free
+//! memory. If the user requests dependencies, two more kinds of host calls are recorded: calls that record CUDA events
+//! on streams, and calls that make a stream wait for a CUDA event. Host calls take microseconds or more, so this code
+//! need not be fast.
 //!
-//! Each host call is written to the thread's own log, among the thread's launches, to show which calls preceded a
-//! delayed launch. Details of the calls are recorded only on request, in one log for all threads, under a lock. All
-//! threads share this log because one thread may free memory that another thread immediately allocates again. When
-//! memory is reused like this, only the order of the records shows to which allocation a free belongs. For the same
-//! reason, a free is written to the common log when the call begins. All other calls are written when they return.
+//! Each host call is written to the thread's own log, in order with the thread's launches, to show which calls preceded
+//! a delayed launch. The details of host calls are recorded only on request, in one log that all threads share under a
+//! lock. The threads share this log because one thread may free memory that another thread allocates again immediately.
+//! If memory is reused in this way, only the order of the records shows which allocation a call has freed. For the same
+//! reason, the record of a free is written to the shared log when the call begins. The records of all other host calls
+//! are written when the calls return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -26,9 +27,9 @@ use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::records::called_words;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
-/// Kinds of records in the common log of host calls. A record has five words: `kind | memory or duration << 32`,
-/// `correlation | context << 32`, the time, and two words whose meaning depends on the kind. The comments below list
-/// these two words; `-` means unused.
+/// Kinds of records in the common log of host calls. Each record has five words: `kind | memory or duration << 32`,
+/// `correlation | context << 32`, the time, and two words whose meaning depends on the kind. The comments below name
+/// these two words; `-` means that a word is unused.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -40,7 +41,7 @@ mod kind {
     pub(super) const EVENT_RECORD: u64 = 4;
     /// event, stream
     pub(super) const EVENT_WAIT: u64 = 5;
-    /// whether the launch is programmatic, -
+    /// 1 if the launch is programmatic and 0 otherwise, -
     pub(super) const ATTRIBUTES: u64 = 6;
 }
 
@@ -48,7 +49,7 @@ static LOG: CommonLog = CommonLog::new();
 static WAITS: AtomicBool = AtomicBool::new(false);
 static MEMORY: AtomicBool = AtomicBool::new(false);
 
-/// Kinds of calls whose details are recorded.
+/// Kinds of host calls whose details are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCallDetails {
     /// Calls that wait, including synchronous copies and fills.
@@ -57,7 +58,7 @@ pub struct HostCallDetails {
     pub memory: bool,
 }
 
-/// Selects the kinds of calls whose details are recorded after this call.
+/// Selects the kinds of host calls whose details are recorded from now on.
 pub fn select_host_call_details(details: HostCallDetails) {
     WAITS.store(details.waits, Ordering::Relaxed);
     MEMORY.store(details.memory, Ordering::Relaxed);
@@ -73,7 +74,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
         return refuse(event, &EntryRefusal::determine());
     };
     let (own, thread) = entered.parts();
-    // As for a launch, `call` is in the stack frame of gpuflame's function that the tracing library has called.
+    // As for a launch, `call` is in the stack frame of the gpuflame function that the tracing library (CUPTI) has
+    // called.
     match *event {
         HostCallEvent::Begins { call, address } => begin(own, thread, call, address),
         HostCallEvent::Ends { call, done } => {
@@ -83,8 +85,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing, because a signal handler on a stack at a higher address has
-                    // made another call, whose entry has replaced the entry of this call.
+                    // The entry of this call is missing. A signal handler that runs on a stack at a higher address has
+                    // made another call, and the entry of that call has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -98,8 +100,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Records whether a launch with attributes may begin before the previous kernel ends. If the log has no room or a
-/// signal handler makes the launch, nothing is recorded, and the attributes of the launch count as unknown.
+/// Records whether a launch with attributes may begin before the previous kernel ends. Nothing is recorded if the log
+/// has no room or a signal handler makes the launch. The attributes of the launch then count as unknown.
 #[cold]
 pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
     if !lifecycle::is_over() && window::state().is_open() {
@@ -108,8 +110,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether an unrecorded call of this kind counts as a loss. The call counts only if the user has asked for details of
-/// such calls.
+/// Whether failing to record a call of this kind counts as a loss. It counts only if the user has asked for the details
+/// of such calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -118,8 +120,8 @@ fn counts_as_loss(kind: CallKind) -> bool {
     }
 }
 
-/// Counts a call that cannot be recorded, either because a signal handler made the call while the thread was inside
-/// gpuflame, or because the thread has no state.
+/// Counts a call that cannot be recorded. Either a signal handler made the call while the thread was inside gpuflame,
+/// or the thread has no state.
 fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
@@ -145,7 +147,7 @@ fn begin(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, address: u
     call.slot.set(HOST_CALL);
     let time = now();
     own.host_call = Some(PendingHostCall { time, correlation: call.correlation, depth });
-    // Freeing a null pointer is allowed and has no effect.
+    // A program may free a null pointer, which has no effect.
     let is_free = call.kind == CallKind::Free && MEMORY.load(Ordering::Relaxed);
     if is_free && window::state().is_open() && address != 0 {
         let context = capture_call(own, thread, call);
@@ -190,7 +192,7 @@ fn end(
     }
 }
 
-/// Records the wait of a synchronous copy or fill that has returned.
+/// Records how long a synchronous copy or fill that has returned made the thread wait.
 pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
@@ -202,8 +204,8 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
     }
 }
 
-/// Writes a row about a finished call to the thread's log, among the thread's launches. If the log has no room, no loss
-/// is counted, because the only effect is that the time before the thread's next launch is explained less exactly.
+/// Writes a row about a finished host call to the thread's log, in order with the thread's launches. If the log has no
+/// room, no loss is counted. The only effect is a less exact explanation of the time before the thread's next launch.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
@@ -216,8 +218,8 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
     }
 }
 
-/// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the calls
-/// refer. Called by the collector.
+/// Passes all unread host calls to `each`. Before that, passes the launch contexts (stack and API call) to which the
+/// host calls refer. Called by the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,12 +1,13 @@
-//! The NVTX injection interface: replaces functions of the application's NVTX with functions of gpuflame's library.
+//! The NVTX injection interface, which replaces functions of the application's NVTX with functions of gpuflame's
+//! library.
 //!
-//! NVTX is a header, so each library that uses NVTX has its own copy with its own table of function pointers. On the
-//! first call to a copy, NVTX loads the library that `NVTX_INJECTION64_PATH` names, and gives that library access to
-//! the copy's table. gpuflame replaces the pointers to functions that open, close and name ranges. NVTX marks,
-//! categories, payloads and colours are ignored.
+//! NVTX is a header-only library, so each library that uses NVTX has its own copy of NVTX, with its own table of
+//! function pointers. On the first call to a copy of NVTX, the copy loads the library that `NVTX_INJECTION64_PATH`
+//! names, and gives the library access to the copy's table. gpuflame replaces the pointers to functions that open,
+//! close and name ranges. NVTX marks, categories, payloads and colours are ignored.
 //!
-//! The layouts of the structs come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. These layouts have not changed since
-//! version 3.0.
+//! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. These layouts are the same in all versions
+//! since 3.0.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};
@@ -16,11 +17,10 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName};
 use gpuflame_cupti::tracer::errno;
 use gpuflame_model::record::RangeId;
 
-/// Type of NVTX's function that returns one of NVTX's tables. The argument is the index of the table.
+/// Type of the NVTX function that returns one of NVTX's tables. The argument is the index of the table.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the function table of one copy of NVTX. The application and each library that it uses may have their own
-/// copy.
+/// Access to the function table of one copy of NVTX. The application and each of its libraries may have a copy of NVTX.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
@@ -36,13 +36,13 @@ type NvtxFunction = *const c_void;
 
 /// Index of the table [`Callbacks`].
 const CALLBACKS: u32 = 1;
-/// Ids of two NVTX modules: functions without a domain (`CORE`) and functions with a domain (`CORE2`).
+/// Ids of two NVTX modules: the functions without a domain (`CORE`) and the functions with a domain (`CORE2`).
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// Value that a push or pop returns if the tool does not count the open ranges, as defined by NVTX.
+/// Value that NVTX defines for a push or pop if the tool does not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
-/// The first fields of `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
+/// The first fields of NVTX's `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
 #[repr(C)]
 struct NvtxAttributes {
     version: u16,
@@ -59,29 +59,30 @@ struct NvtxAttributes {
 
 const _: () = assert!(size_of::<NvtxAttributes>() == 48 && offset_of!(NvtxAttributes, message) == 40);
 
-/// Types of messages, as defined by NVTX.
+/// Types of messages that NVTX defines.
 const ASCII: i32 = 1;
 const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
 
 impl NvtxTable {
-    /// Wraps the function that NVTX passes to its injection library.
+    /// Wraps the function that NVTX passes to an injection library.
     ///
     /// # Safety
-    /// `table` is the argument of `InitializeInjectionNvtx2`.
+    /// `table` must be the argument of `InitializeInjectionNvtx2`.
     pub unsafe fn new(table: extern "C" fn(u32) -> *const c_void) -> Self {
         Self(table)
     }
 
-    /// Installs gpuflame's functions in NVTX's table. NVTX waits until this function returns. Returns `false` if NVTX
-    /// does not have the expected tables, which may happen with an unknown version of NVTX.
+    /// Installs gpuflame's functions in NVTX's table. NVTX waits for this function to return. Returns `false` if NVTX
+    /// does not have the expected tables, for example because its version is unknown.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
 }
 
 fn replace(table: GetExportTable) -> bool {
-    // SAFETY: for this number NVTX returns a `Callbacks` that lives as long as its library, or null.
+    // SAFETY: for this index, NVTX returns null or a `Callbacks` that lives as long as the library with this copy of
+    // NVTX.
     let Some(callbacks) = (unsafe { table(CALLBACKS).cast::<Callbacks>().as_ref() }) else { return false };
     let Some(module_table) = callbacks.module_table else { return false };
     if callbacks.struct_size < size_of::<Callbacks>() {
@@ -115,7 +116,7 @@ fn replace(table: GetExportTable) -> bool {
             continue;
         }
         for (number, function) in functions.into_iter().filter(|(number, _)| *number < count as usize) {
-            // SAFETY: the table has `count` entries, each null or the address of a function pointer.
+            // SAFETY: the table has `count` entries, and each entry is null or the address of a function pointer.
             if let Some(slot) = unsafe { (*slots.add(number)).as_mut() } {
                 *slot = function;
             }
@@ -124,10 +125,10 @@ fn replace(table: GetExportTable) -> bool {
     replaced
 }
 
-/// Returns the range name from the attributes that NVTX has passed.
+/// Returns the range name that is in NVTX's attributes.
 ///
 /// # Safety
-/// The message in the attributes has the type that their `message_type` states.
+/// The message in the attributes must have the type that `message_type` states.
 unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
     let Some(attributes) = attributes.filter(|known| usize::from(known.size) >= size_of::<NvtxAttributes>())
     else {
@@ -144,15 +145,15 @@ unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
     }
 }
 
-/// Maximum length of a range name in characters. The rest of a longer name is ignored.
+/// Maximum length of a range name in characters. A longer name is truncated.
 const MAX_NAME_CHARS: usize = 512;
 
-/// A string as NVTX passes it.
+/// A string in one of the types in which NVTX passes strings.
 trait NvtxText {
     /// Converts the string to a range name.
     ///
     /// # Safety
-    /// The string is null or ends in a 0, and lives for `'a`.
+    /// The string must be null or end in a 0, and must live for `'a`.
     unsafe fn name<'a>(self) -> RangeName<'a>;
 }
 
@@ -166,7 +167,7 @@ impl NvtxText for Narrow {
         if self.is_null() {
             return RangeName::Text(b"");
         }
-        // SAFETY: the slice ends at the terminating NUL or before it.
+        // SAFETY: the slice ends at the string's terminating NUL or before it.
         RangeName::Text(unsafe {
             std::slice::from_raw_parts(self.cast(), libc::strnlen(self, MAX_NAME_CHARS))
         })
@@ -180,13 +181,13 @@ impl NvtxText for Wide {
         }
         // SAFETY: the loop reads no word after the terminating 0.
         let length = (0..MAX_NAME_CHARS).take_while(|at| unsafe { *self.add(*at) } != 0).count();
-        // SAFETY: the loop above has read these `length` characters.
+        // SAFETY: the loop above has already read these `length` characters.
         RangeName::Wide(unsafe { std::slice::from_raw_parts(self, length) })
     }
 }
 
-/// Runs `body`, which NVTX has called, and preserves errno. A panic in `body` is a bug in gpuflame and must not reach
-/// the application. After a panic, gpuflame is off, and this function returns `otherwise`.
+/// Runs `body` for a call from NVTX, and preserves errno. A panic in `body` is a bug in gpuflame and must not reach the
+/// application. After such a panic, gpuflame is off, and this function returns `otherwise`.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::lifecycle::end();
@@ -209,7 +210,8 @@ fn start(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     guarded(0, || start_range(domain, name))
 }
 
-/// Returns the domain of a handle. The handle contains the domain's id, so a null handle represents the default domain.
+/// Returns the domain that an NVTX handle identifies. The handle contains the domain's id, so a null handle identifies
+/// the default domain.
 fn domain_of_handle(handle: *const c_void) -> RangeDomain {
     RangeDomain::from_number(handle.addr() as u32)
 }
@@ -223,7 +225,7 @@ extern "C" fn start_ex(attributes: *const NvtxAttributes) -> u64 {
 }
 
 extern "C" fn start_text<T: NvtxText>(message: T) -> u64 {
-    // SAFETY: NVTX passes on the application's string, which is null or ends in a 0.
+    // SAFETY: NVTX passes the application's string, which is null or ends in a 0.
     start(RangeDomain::DEFAULT, unsafe { message.name() })
 }
 
@@ -245,7 +247,7 @@ extern "C" fn pop() -> c_int {
 }
 
 extern "C" fn domain_start_ex(domain: *const c_void, attributes: *const NvtxAttributes) -> u64 {
-    // SAFETY: NVTX passes on the application's attributes, or null.
+    // SAFETY: NVTX passes the application's attributes, or null.
     start(domain_of_handle(domain), unsafe { name_of(attributes.as_ref()) })
 }
 
@@ -262,7 +264,7 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
     pop_from(domain_of_handle(domain))
 }
 
-/// Registers a string. The returned handle contains the id of the string's range name.
+/// Registers a string. The returned handle contains the id that the string has as a range name.
 extern "C" fn register_text<T: NvtxText>(domain: *const c_void, message: T) -> *const c_void {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };

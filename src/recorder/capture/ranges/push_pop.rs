@@ -1,8 +1,8 @@
-//! Records ranges that the application opens and names, through NVTX or `gpuflame_range_push`. The ranges that are
-//! open on a thread become frames in the stack of each launch of that thread.
+//! Records the ranges that the application opens and names through NVTX or `gpuflame_range_push`. The ranges that are
+//! open on a thread become frames in the stack of each launch on that thread.
 //!
-//! Each thread has its own open ranges (`open_ranges`). Each range name has one id in the whole process
-//! (`range_names`). Each thread also caches the names that it used most recently.
+//! Each thread has its own list of open ranges (`open_ranges`). In the whole process, each range name has one id
+//! (`range_names`). Each thread caches the names that it has used most recently.
 
 use std::ptr::from_ref;
 use std::sync::atomic::Ordering;
@@ -17,8 +17,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread. [`pop_range`] closes it. Returns the number of ranges of the same domain that enclose
-/// the new range; `None` if the range could not be stored.
+/// Opens a range on this thread. [`pop_range`] closes the range. Returns the number of ranges in the same domain that
+/// enclose the new range, or `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return None;
@@ -51,8 +51,8 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     opened.map(|()| around)
 }
 
-/// Notifies the session if the range begins a step. Call this function after the thread's state was released, because
-/// the receiver of the notice may take time and may need that state.
+/// Notifies the session if the range begins a step. Call this function only after the thread's state was released,
+/// because the receiver of the notice may take time and may need that state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
     with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
@@ -60,16 +60,17 @@ fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
 /// Result of closing a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PopResult {
-    /// The range is closed. The value is the number of ranges of the same domain that are still open on the thread.
+    /// The range is closed. The value is the number of ranges in the same domain that are still open on the thread.
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
     /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself has opened the
-    /// range, the range is closed; no launch has a frame for it. Any other range stays open, and the loss is counted.
+    /// range, the range is closed, although no launch has a frame for it. Any other range stays open, and the loss is
+    /// counted.
     InHandler,
 }
 
-/// Closes the range of this domain that was pushed last on this thread.
+/// Closes the range in this domain that was pushed last on this thread.
 pub fn pop_range(domain: RangeDomain) -> PopResult {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return PopResult::NoneOpen;
@@ -94,7 +95,7 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
     PopResult::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread. Any thread may close it with [`end_range`]. Returns the id of the range; 0 if the
+/// Opens a range on this thread. Any thread may close it with [`end_range`]. Returns the id of the range, or 0 if the
 /// range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
@@ -119,7 +120,7 @@ pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if opened.is_some() { page << SERIAL_BITS | u64::from(serial) } else { 0 }
 }
 
-/// Closes the range with this id. May be called on any thread. Invalid ids are ignored.
+/// Closes the range with this id. Any thread may call this function. An invalid id is ignored.
 pub fn end_range(id: u64) {
     if id == 0 || forked_child::is_over() {
         return;
@@ -134,8 +135,8 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // The range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. This thread
-    // does not wait for the thread that owns the range, but leaves a note for it.
+    // Either the range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. This
+    // thread leaves a note for the thread that owns the range, and does not wait for that thread.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {
@@ -143,18 +144,18 @@ pub fn end_range(id: u64) {
     }
 }
 
-/// Returns the id of a range name. Returns `None` if the domain is excluded or recording is over.
+/// Returns the id of a range name. Returns `None` if the user has excluded the domain or if recording is over.
 pub(super) fn register(domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
     (domain != RangeDomain::IGNORED && !forked_child::is_over()).then(|| intern(domain, name))
 }
 
-/// Returns the domain with this name; [`RangeDomain::IGNORED`] if recording is over.
+/// Returns the domain with the name `name`, or [`RangeDomain::IGNORED`] if recording is over.
 pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forked_child::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the number of the memory page that contains a thread's state. A range's id contains this number to identify
-/// the thread that owns the range.
+/// Returns the page number of the memory in which a thread's state begins. A range's id contains this page number,
+/// which identifies the thread that owns the range.
 fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS
 }

@@ -1,11 +1,11 @@
-//! State of the API calls in flight on a thread. There are three kinds of calls: launches, graph calls and other
+//! State of the API calls that are in flight on a thread. Calls are of three kinds: launches, graph calls and other
 //! recorded calls. If calls of one kind are nested, only the outermost call is recorded, and the inner calls count as
-//! parts of it.
+//! part of it.
 //!
-//! A call never returns if its thread jumps out of it, for example with longjmp. To detect such a jump, the stack depth
-//! is stored at the entry of each call. A later call at the same or a shallower depth is not nested in the earlier
-//! call, so the earlier call must have ended. The exception is a later call from a signal handler on an alternate
-//! stack, because an alternate stack may be at any address.
+//! If a thread jumps out of a call (for example, with longjmp), the call never returns. To detect such a jump, the
+//! stack depth is stored at the entry of each call. A later call at the same or a smaller stack depth is not nested in
+//! the earlier call, so the earlier call must have ended. A call from a signal handler on an alternate stack is an
+//! exception, because an alternate stack may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,39 +18,39 @@ use super::thread_counters::ThreadCounters;
 
 /// Slot value of an outermost launch. (The slot is a word that the entry and the exit of a call share.)
 pub(crate) const OUTERMOST: u64 = 1;
-/// Slot value of a call that is part of the launch that encloses it, or that is ignored.
+/// Slot value of a call that is ignored, or that is part of the launch around it.
 pub(crate) const NESTED: u64 = 2;
 /// Slot value of an outermost call that creates or copies graphs.
 pub(crate) const GRAPH_CALL: u64 = 3;
-/// Slot value of an outermost host call, which creates no GPU work but is recorded.
+/// Slot value of an outermost host call. (A host call creates no GPU work, but is recorded.)
 pub(crate) const HOST_CALL: u64 = 4;
-/// Slot value of a launch from a signal handler that interrupted another launch. The interrupted launch is stored in
+/// Slot value of a launch by a signal handler that has interrupted another launch. The interrupted launch is stored in
 /// `aside`.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
-/// Slot value of a refused call, which cannot be recorded. A refused call is the outermost call of a signal handler
-/// that interrupted the thread inside gpuflame, or of a thread without a state.
+/// Slot value of a refused call, which is a call that cannot be recorded. A refused call is the outermost call of a
+/// signal handler that has interrupted the thread inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
-/// Maximum number of nested calls' correlation ids that are stored per launch. GPU work under an id that is not stored
-/// appears as an activity without a launch.
+/// Maximum number of correlation ids of nested calls that are stored per launch. GPU work with any further id appears
+/// as an activity without a launch.
 pub(crate) const MAX_ALIASES: usize = 16;
 
-/// The launch in flight on a thread (its outermost call). The struct is filled in place, because moving it would take
-/// longer than the rest of the bookkeeping.
+/// The launch (outermost call) that is in flight on a thread. The struct is filled in place, because moving it would
+/// take longer than all other bookkeeping.
 pub(crate) struct PendingLaunch {
     pub(crate) is_in_flight: bool,
     pub(crate) launch: Launch,
-    /// Stack depth at the entry of the launch. A later call at the same or a shallower depth is not nested in this
-    /// launch.
+    /// Stack depth of the thread when the launch began. A later call at the same or a smaller stack depth is not nested
+    /// in this launch.
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the launch began. The state contains whether a window was open, and how many windows
-    /// had been opened.
+    /// State of the window when the launch began. This state says whether a window was open, and how many windows had
+    /// been opened.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
-    /// Time in ns that gpuflame spent at the entry of this launch; `None` if this launch is not timed.
+    /// Time in ns that gpuflame has spent at the beginning of this launch; `None` if this launch is not timed.
     pub(crate) spent: Option<u64>,
 }
 
@@ -74,15 +74,15 @@ impl PendingLaunch {
         spent: None,
     };
 
-    /// Whether a call at this stack depth is part of the launch.
+    /// Whether a call at this stack depth is nested in the launch.
     #[inline]
     pub(crate) fn encloses(&self, depth: usize) -> bool {
         self.is_in_flight && depth < self.depth
     }
 
-    /// Returns the slot value for a new call that is not nested in this launch, although this launch has not returned.
-    /// If the new call comes from a signal handler, this launch will continue after the handler, so it is moved to
-    /// `aside`.
+    /// Returns the slot value for a new call that is not nested in this launch, even though this launch has not
+    /// returned. If a signal handler makes the new call, this launch will continue after the handler, so this launch is
+    /// moved to `aside`.
     #[cold]
     pub(crate) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if host_signals::has_jumped_out(self.depth, depth) {
@@ -92,9 +92,9 @@ impl PendingLaunch {
         INTERRUPTING_LAUNCH
     }
 
-    /// Handles the creation of a graph node inside this launch. The launch is being captured into the node, so it has
-    /// no activity and gets no record. Returns the launch's API call, which is recorded with the node. Returns `None`
-    /// if the node was not created inside this launch.
+    /// Handles the creation of a graph node inside this launch. The launch is captured into the graph node. Therefore
+    /// it has no activity and gets no record. Returns the API call of the launch, which is recorded with the node.
+    /// Returns `None` if the node was not created inside this launch.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;
@@ -106,20 +106,20 @@ impl PendingLaunch {
     }
 }
 
-/// Whether a launch is in flight on a thread, in a form that other threads can read. If the thread has jumped out of a
-/// launch, the launch counts as in flight until the thread's next launch.
+/// Whether a launch is in flight on a thread. Other threads can read this state. A launch out of which the thread has
+/// jumped counts as in flight until the thread's next launch.
 pub(crate) struct InFlightLaunch(AtomicU32);
 
 impl InFlightLaunch {
-    /// Flag for a launch in flight. No window state uses this bit, because the number of opened windows never becomes
-    /// that large.
+    /// Bit that marks a launch in flight. No window state uses this bit, because the number of opened windows never
+    /// becomes so large.
     const IN_FLIGHT: u32 = 1 << 31;
 
     pub(super) const fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Notes that a launch begins. `window` is the current state of the window.
+    /// Notes that a launch has begun. `window` is the current state of the window.
     #[inline]
     pub(crate) fn begin(&self, window: window::WindowState) {
         self.0.store(window.word() | Self::IN_FLIGHT, Ordering::Relaxed);
@@ -131,32 +131,32 @@ impl InFlightLaunch {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Returns the window state at the start of the launch in flight; `None` if no launch is in flight.
+    /// Returns the state of the window when the launch in flight began, or `None` if no launch is in flight.
     pub(super) fn get(&self) -> Option<window::WindowState> {
         let word = self.0.load(Ordering::Acquire);
         (word & Self::IN_FLIGHT != 0).then(|| window::WindowState::from_word(word & !Self::IN_FLIGHT))
     }
 }
 
-/// A thread's outermost call in flight that creates graph nodes or copies a graph.
+/// The outermost call in flight on a thread that creates graph nodes or copies a graph.
 pub(crate) struct PendingGraphCall {
     pub(crate) api: ApiCallId,
-    /// Whether the call copies a graph. CUPTI reports each copied node twice, first as created and then as cloned. The
-    /// first report is ignored.
+    /// Whether the call copies a graph. CUPTI reports each copied node twice: as created and then as cloned. For a call
+    /// that copies a graph, the report that a node was created is ignored.
     pub(crate) copies: bool,
     /// Graph to which the created nodes belong; `None` if the call does not name a graph.
     pub(crate) into: Option<GraphId>,
-    /// Stack depth at the entry of the call, as in a pending launch.
+    /// Stack depth of the thread when the call began.
     pub(crate) depth: usize,
 }
 
-/// Graphs that the thread's current call has created as copies, sorted by id. The first graph is the copy that the
-/// program requested, and the source of the next executable graph that CUPTI reports. All other graphs in the list are
-/// copies of child graphs.
+/// Graphs that the thread's current call has created as copies, sorted by graph id. The first graph in the list is the
+/// copy that the program requested. The next executable graph that CUPTI reports is made from it. All other graphs in
+/// the list are copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 
-/// A copied graph and its nodes so far.
+/// A copied graph, and the nodes that were copied to it so far.
 struct CopiedGraph {
     graph: GraphId,
     first: u64,
@@ -175,7 +175,7 @@ impl CopiedGraphs {
         self.0.retain(|copied| copied.graph == graph);
     }
 
-    /// Notes a copied node of a graph.
+    /// Notes a node that was copied to `graph`.
     pub(crate) fn add(&mut self, graph: GraphId, node: u64) {
         match self.0.binary_search_by_key(&graph, |copied| copied.graph) {
             Ok(at) => {
@@ -187,20 +187,20 @@ impl CopiedGraphs {
         }
     }
 
-    /// Removes all graphs and returns the copy that the program requested.
+    /// Removes all graphs, and returns the copy that the program requested.
     pub(crate) fn take_first(&mut self) -> Option<GraphId> {
         let first = self.0.first().map(|copied| copied.graph);
         self.clear();
         first
     }
 
-    /// Handles the destruction of a copied child graph during the call. The driver has moved the child's nodes into the
-    /// copy that the program requested. Returns the id of this copy, and the new id and the former id of each moved
-    /// node.
+    /// Handles the destruction of a copied child graph while the call is in flight. The driver has moved the child's
+    /// nodes into the copy that the program requested. Returns the id of this copy, and for each moved node its new id
+    /// and its former id.
     ///
-    /// CUPTI does not report the new ids, so they are computed by a rule that was observed with driver 580. By this
-    /// rule, the upper half of a node's id is the id of its graph. The lower half is the number of nodes that were
-    /// added to the graph before this node. Returns `None` if the known ids do not follow this rule.
+    /// CUPTI does not report the new ids, so they are computed by a rule that was observed with driver version 580. By
+    /// this rule, the upper half of a node's id is the id of its graph. The lower half is the number of nodes that were
+    /// added to the same graph earlier. Returns `None` if the nodes' known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
@@ -220,17 +220,18 @@ impl CopiedGraphs {
     }
 }
 
-/// A thread's outermost host call in flight. (A host call creates no GPU work but is recorded.)
+/// The outermost host call in flight on a thread. (A host call creates no GPU work, but is recorded.)
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded: the id of the last driver call nested in this call or, if there
-    /// is no nested call, the call's own id.
+    /// Correlation id under which the call is recorded. It is the id of the last driver call that is nested in this
+    /// call, or the call's own id if there is no nested call.
     pub(crate) correlation: CorrelationId,
-    /// Stack depth at the entry of the call, as in a pending launch.
+    /// Stack depth of the thread when the call began.
     pub(crate) depth: usize,
 }
 
-/// Returns an address near the stack pointer. The deeper the stack, the smaller the address.
+/// Returns an address near the stack pointer, as a measure of the stack depth. The address is smaller if the stack is
+/// deeper.
 #[inline]
 pub(crate) fn stack_depth() -> usize {
     let here = 0u8;

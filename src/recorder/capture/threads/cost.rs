@@ -1,16 +1,16 @@
-//! Measures how much time gpuflame's callbacks cost the application, from a sample of timed calls.
+//! Measures how much time gpuflame's callbacks cost the application, by timing a sample of API calls.
 //!
 //! If a thread is preempted during a timed call, the call seems to take milliseconds. On a busy machine, a few such
-//! calls would dominate a mean. Therefore each thread counts the times in a small histogram, which only that thread
-//! writes. The ledger contains the median of all histograms.
+//! calls would dominate the mean time. Therefore each thread counts its times in a small histogram, which only that
+//! thread writes. The ledger shows the median over the histograms of all threads.
 
 use super::counter::Counter;
 
-/// Binary logarithm of the number of buckets per power of two. With 8 buckets, the midpoint of a bucket is within 6.3 %
-/// of all values in the bucket.
+/// Binary logarithm of the number of buckets per power of two. With 8 buckets per power of two, the midpoint of a
+/// bucket differs by at most 6.3 % from any value in the bucket.
 const SUB_BITS: u32 = 3;
-/// Times in ns of up to this many bits have their own buckets. All longer times (131 us and more) share the last
-/// bucket.
+/// Times in ns with up to this many bits are counted in separate buckets. All longer times (131 us or more) share the
+/// last bucket.
 const BITS: u32 = 17;
 const BUCKETS: usize = ((BITS - SUB_BITS) as usize + 1) << SUB_BITS;
 
@@ -28,19 +28,19 @@ impl DurationHistogram {
     }
 }
 
-/// Cost of gpuflame's callbacks to the application.
+/// Cost that gpuflame's callbacks cause in the application.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallbackCost {
-    /// Number of API calls that were observed from their entry to their exit.
+    /// Number of API calls that gpuflame observed from beginning to end.
     pub calls: u64,
-    /// Number of calls that were timed.
+    /// Number of API calls that were timed.
     pub timed: u64,
-    /// Median time in ns that a timed call spent inside gpuflame, with an error of at most 6.3 %; `None` if no call was
+    /// Median time in ns that a timed call spent inside gpuflame, with an error of at most 6.3 %. `None` if no call was
     /// timed.
     pub median: Option<u64>,
 }
 
-/// Computes the cost of `calls` calls from histograms, which contain only the timed calls.
+/// Computes the cost of `calls` calls from the threads' histograms, which contain only the timed calls.
 pub(super) fn sum_histograms<'a>(
     calls: u64,
     times: impl Iterator<Item = &'a DurationHistogram>,
@@ -63,8 +63,8 @@ pub(super) fn sum_histograms<'a>(
 fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // After the shift, the highest bit of the time has the value 2^SUB_BITS. Therefore the buckets of each power of two
-    // directly follow the buckets of the next smaller power of two.
+    // After the shift, the highest bit of the time is the bit with the value 2^SUB_BITS. Therefore the buckets of a
+    // power of two directly follow the buckets of the next smaller power of two.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

@@ -1,9 +1,10 @@
-//! A counter that is as cheap as a plain addition, because only one thread writes it. Any thread may read it.
+//! A counter that only one thread writes. Therefore counting is as cheap as a plain addition. Any thread may read the
+//! counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that one thread writes. Only the sum over all threads is meaningful, because a new thread reuses the state
-/// of an ended thread and continues that thread's counters.
+/// A counter that only one thread writes. Only the sum over all threads is meaningful: when a thread has ended, a new
+/// thread reuses its state and continues its counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -12,14 +13,14 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds `amount` with a plain load and store, without a locked instruction.
+    /// Adds `amount` with a plain load and store instead of a locked instruction.
     #[inline]
     pub(crate) fn add(&self, amount: u64) {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
     /// Adds `amount` with a locked instruction. Used if a signal handler may add to the counter between the load and
-    /// the store of the interrupted thread.
+    /// the store of the thread that it interrupts.
     pub(super) fn add_atomically(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -9,15 +9,15 @@ use super::records::{read_contexts, read_launches};
 use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
-/// Passes to `each` the records that the threads have written since the last call. For each thread, passes all new
-/// contexts (stacks with their API call) first, and then the launches in at most one chunk of the thread's log. Returns
-/// false if there were no records.
+/// Passes the records that the threads have written since the last call to `each`. For each thread, first passes all
+/// new contexts (stacks with their API call), and then the launches in at most one chunk of the thread's log. Returns
+/// false if there were no new records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Like [`drain`], but skips a thread once a launch that began at or after `time` was read from it. When this function
-/// returns false, all launches before `time` have been passed to `each`.
+/// Like [`drain`], but skips each thread from which a launch that began at or after `time` was already read. When this
+/// function returns false, all launches before `time` have been passed to `each`.
 pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
@@ -25,7 +25,7 @@ pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
 /// Notes how many words of each thread's launch log are unread now. [`drain_noted`] reads these words.
 pub fn note_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`, only the collector calls this, and it drains one thread at a time.
+        // SAFETY: as in `drain_threads`, only the collector calls this function, and drains one thread at a time.
         let readers = unsafe { thread.readers() };
         readers.noted = readers.launches.unread(&thread.launches);
         readers.is_noted = true;
@@ -36,7 +36,7 @@ pub fn note_unread() {
 /// read.
 pub fn mark_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.
         let readers = unsafe { thread.readers() };
         readers.marked = readers.launches.unread(&thread.launches);
     }
@@ -44,39 +44,39 @@ pub fn mark_unread() {
 
 /// Whether all launches that were unread at the last [`mark_unread`] have been read.
 pub fn marked_is_read() -> bool {
-    // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+    // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
 }
 
-/// Returns the number of windows, counted from the first, whose launch calls have all returned. Returns `u32::MAX` if
-/// no launch call that began in an open window is in flight.
+/// Returns the number of windows, counted from the first window, whose launch calls have all returned. Returns
+/// `u32::MAX` if no launch call that began inside a window is in flight.
 pub fn windows_without_pending_launches() -> u32 {
     let open = in_flight().filter(|state| state.is_open());
     open.map(|state| state.openings().saturating_sub(1)).min().unwrap_or(u32::MAX)
 }
 
-/// Whether a launch call is in flight on any thread that has not ended.
+/// Whether a launch call is in flight on any thread, apart from threads that have ended.
 pub fn any_in_flight() -> bool {
     in_flight().next().is_some()
 }
 
-/// Like [`drain`], but reads a thread only until the launches that were unread at the last [`note_unread`] are read.
-/// Therefore repeated calls return false at some point, however fast the threads launch further work.
+/// Like [`drain`], but stops reading a thread once the launches that were unread at the last [`note_unread`] are read.
+/// Therefore repeated calls eventually return false, however fast the threads make further launches.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because a thread's log is empty if the thread has launched only outside windows.
+    // `is_noted` is needed because the log of a thread is empty if the thread has launched only outside windows.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 
 fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(&Row<'_>)) -> bool {
     let mut any = false;
     for thread in all() {
-        // SAFETY: only the collector calls this, one thread at a time.
+        // SAFETY: only the collector calls this function, for one thread at a time.
         let readers = unsafe { thread.readers() };
         if !wanted(readers) {
             continue;
         }
-        // A launch refers to a context that was written before the launch. Therefore the end of the launch log is
-        // marked before the end of the context log, and the contexts are read before the launches.
+        // A launch refers to a context that the thread has written before the launch. Therefore this code marks the end
+        // of the launch log before the end of the context log, and reads the contexts before the launches.
         let launches = readers.launches.mark_chunk_end(&thread.launches);
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);
@@ -103,10 +103,10 @@ fn drain_threads(wanted: impl Fn(&mut LogReaders) -> bool, mut each: impl FnMut(
     any
 }
 
-/// Passes all new contexts (stacks with their API call) of all threads to `each`.
+/// Passes the new contexts (stacks with their API call) of all threads to `each`.
 pub(crate) fn drain_contexts(mut each: impl FnMut(&Row<'_>)) {
     for thread in all() {
-        // SAFETY: as in `drain_threads`, only the collector calls this, one thread at a time.
+        // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.
         let readers = unsafe { thread.readers() };
         let contexts = readers.contexts.mark_end(&thread.contexts);
         range_names::drain_names(&mut each);

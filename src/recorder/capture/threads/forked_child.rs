@@ -1,16 +1,17 @@
-//! Sets gpuflame up, or keeps it off, in forked children. A child has a copy of its parent's memory, but only the
-//! thread that forked. If another thread of the parent held a lock during the fork, that lock stays locked in the
-//! child. If another thread was writing data, that data stays half written.
+//! In a forked child, sets gpuflame up again or keeps it switched off. A child has a copy of its parent's memory, but
+//! of the parent's threads only the thread that forked. If another thread of the parent held a lock at the fork, that
+//! lock stays locked in the child. If another thread of the parent was writing data at the fork, that data stays half
+//! written in the child.
 //!
 //! If the parent has a session, the child is not recorded, because it cannot use the parent's driver state and has no
-//! collector thread. If the parent has no session, the child may start to use CUDA itself, and keeps the names and open
-//! ranges that it inherited. In both cases the child never waits for a lock of gpuflame that another thread of the
+//! collector thread. If the parent has no session, the child may itself start to use CUDA. It keeps the names and open
+//! ranges that it has inherited. In both cases, the child never waits for a gpuflame lock that another thread of the
 //! parent may have held.
 //!
-//! `fork` runs gpuflame's fork handler in the child, but other ways to fork (`_Fork`, the bare system call) run no
+//! After `fork`, gpuflame's fork handler runs in the child. Other ways to fork (`_Fork`, the bare system call) run no
 //! handler. Therefore the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel
-//! zeroes in children. Code that reads the word in a child finds zero. The functions of gpuflame that need no session
-//! then initialise the word again.
+//! fills with zeroes in children. In a child, code that reads this word finds zero. In that case, the functions of
+//! gpuflame that need no session initialise the word again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -20,21 +21,22 @@ use gpuflame_os::{fork_hooks, pinning};
 
 use super::thread;
 
-/// Whether this process or a parent has ever requested a session, even if the session failed.
+/// Whether this process or a parent of it has ever requested a session, even if the session could not be set up.
 static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// Makes forked children distinguishable from this process, and keeps gpuflame's library loaded so that its fork
-/// handler can be called. Call this function before anything can be recorded or named. Repeated calls have no effect.
+/// Lets gpuflame recognise forked children of this process, and keeps gpuflame's library loaded so that its fork
+/// handler can always be called. Call this function before anything can be recorded or named. Only the first call has
+/// an effect.
 pub fn install_handler() {
-    // This flag is not a `Once`, because a child that was forked while a thread of the parent was initialising a `Once`
-    // would wait for that thread forever.
+    // This flag is not a `Once`. If a thread of the parent was initialising a `Once` at the fork, the child would wait
+    // for that thread forever.
     static IS_INSTALLED: AtomicBool = AtomicBool::new(false);
     if IS_INSTALLED.swap(true, Ordering::AcqRel) {
         return;
     }
     pinning::pin_library();
-    // SAFETY: `lifecycle::page()` consists of whole pages that contain only one atomic word of gpuflame, for which zero
-    // is a valid value.
+    // SAFETY: `lifecycle::page()` consists of whole pages whose only content is one atomic word of gpuflame, for which
+    // zero is a valid value.
     if unsafe { fork_hooks::wipe_on_fork(lifecycle::page()) } {
         lifecycle::note_children_find_zeroes();
     }
@@ -42,28 +44,28 @@ pub fn install_handler() {
     fork_hooks::on_fork_in_child(on_fork);
 }
 
-/// Fork handler, which runs in the child. The handler waits for no lock and allocates nothing.
+/// Fork handler, which runs in the forked child. The handler waits for no lock and allocates nothing.
 extern "C" fn on_fork() {
-    // True if no thread has set up the child yet, or if the kernel does not zero the page.
+    // The condition is true if no thread has set up the child yet, or if the kernel does not fill the page with zeroes.
     if lifecycle::claim_inherited() || !lifecycle::is_over() {
         errno::preserve(decide_in_child);
     }
 }
 
-/// Notes that a session is requested. Call this function before taking any lock of the session, because a child that
-/// inherits this note takes none of these locks.
+/// Notes that a session was requested. Call this function before taking any lock of the session. A child that inherits
+/// the note takes none of these locks.
 pub fn note_session_begin() {
     install_handler();
     SESSION_BEGUN.store(true, Ordering::SeqCst);
 }
 
-/// Whether this process or a parent has ever requested a session.
+/// Whether this process or a parent of it has ever requested a session.
 pub fn session_has_begun() -> bool {
     SESSION_BEGUN.load(Ordering::SeqCst)
 }
 
-/// Whether gpuflame must not run in this process any more. In a forked child that may use gpuflame, sets gpuflame up
-/// first.
+/// Whether gpuflame must no longer run in this process. In a forked child that may use gpuflame, first sets gpuflame
+/// up.
 #[inline]
 pub fn is_over() -> bool {
     lifecycle::is_over() && !may_continue()
@@ -74,8 +76,8 @@ fn may_continue() -> bool {
     lifecycle::claim_inherited() && decide_in_child()
 }
 
-/// Decides whether gpuflame may run in this child, and if so sets it up. No thread of the child except the calling
-/// thread can have a thread state. The calling thread has no state either if it was created in the child.
+/// Decides whether gpuflame may run in this forked child, and sets it up if it may run. In the child, only the calling
+/// thread can have a thread state. If the calling thread was created in the child, it has no state either.
 fn decide_in_child() -> bool {
     if session_has_begun() || thread::is_inside() {
         lifecycle::end();

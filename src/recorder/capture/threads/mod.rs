@@ -1,4 +1,4 @@
-//! The state of each application thread, and the collector's access to this state.
+//! State of each application thread, and the functions with which the collector reads this state.
 
 pub(super) mod calls;
 pub(super) mod cost;

@@ -1,6 +1,6 @@
-//! The open ranges of a thread, in a table that belongs to the thread. For each range, the table contains the hash over
-//! that range and all ranges that enclose it. With this design, a launch without open ranges costs one comparison, and
-//! a launch inside ranges combines its stack's hash with only one other hash.
+//! The open ranges of a thread, in a table that only this thread uses. For each range, the table contains a hash over
+//! that range and all ranges that enclose it. Therefore a launch without open ranges costs one comparison, and a launch
+//! inside ranges combines the hash of its stack with only one other hash.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -12,15 +12,15 @@ use gpuflame_unwind::memory;
 use crate::capture::ids::intern::Hash;
 use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Maximum number of open ranges per thread. Further ranges are counted but do not become frames.
+/// Maximum number of open ranges per thread that become frames. Further ranges are only counted.
 const MAX_OPEN_RANGES: usize = 128;
-/// Number of names that each thread caches, so that it rarely searches the process-wide table.
+/// Number of range names that each thread caches, so that it rarely has to search the process-wide table.
 const CACHED_NAMES: usize = 128;
-/// Maximum number of pending notes per thread. A note states that another thread has ended a range of this thread,
-/// which this thread must still close.
+/// Maximum number of pending notes per thread about ended ranges. A note says that another thread has ended a range of
+/// this thread. This thread must still close the range.
 const MAX_PENDING_ENDS: usize = 64;
 
-/// Maximum serial number of a range. The lower bits of a range's id contain its serial number.
+/// Maximum serial number of a range on a thread. The lower bits of a range's id contain its serial number.
 pub(crate) const MAX_SERIAL: u32 = (1 << SERIAL_BITS) - 1;
 pub(crate) const SERIAL_BITS: u32 = 27;
 
@@ -29,7 +29,7 @@ pub(crate) struct OpenRanges {
     /// Table of the open ranges, which is mapped when the thread opens its first range.
     table: Option<NonNull<RangeTable>>,
     depth: usize,
-    /// Number of open ranges that were pushed while the table was full, and are not in the table.
+    /// Number of open ranges that are not in the table, because the table was full when they were pushed.
     pub(crate) overflowed: usize,
     ends_seen: u32,
 }
@@ -43,32 +43,32 @@ struct RangeTable {
 
 #[derive(Clone, Copy)]
 pub(crate) struct OpenRange {
-    /// Hash over this range and all ranges that enclose it.
+    /// Hash over this range and the ranges that enclose it.
     hash: Hash,
     frame: Frame,
     pub(crate) domain: RangeDomain,
-    /// Serial number that identifies the range when it is ended; 0 if the range was opened by a push and will be closed
-    /// by a pop.
+    /// Serial number with which the range is ended. It is 0 if the range was opened by a push and will be closed by a
+    /// pop.
     pub(crate) serial: u32,
 }
 
 #[derive(Clone, Copy)]
 struct CachedName {
     hash: Hash,
-    /// Id of the name; 0 if this cache entry is empty.
+    /// Id of the range name; 0 if this cache entry is empty.
     id: u32,
 }
 
 impl OpenRanges {
     pub(super) const NONE: Self = Self { table: None, depth: 0, overflowed: 0, ends_seen: 0 };
 
-    /// Whether no range is open. For most launches, this is the only check for ranges.
+    /// Whether no range is open. For most launches, this is the only check of ranges.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.depth == 0
     }
 
-    /// Returns the hash that identifies the open ranges; `None` if no range is open.
+    /// Returns the hash that identifies the open ranges, or `None` if no range is open.
     pub(crate) fn hash(&mut self, ended: &PendingEnds) -> Option<Hash> {
         if self.is_empty() {
             return None;
@@ -91,7 +91,7 @@ impl OpenRanges {
         &table.frames[..depth]
     }
 
-    /// Opens a range inside all open ranges. Returns `None` if the table has no room.
+    /// Opens a range inside all ranges that are open. Returns `None` if the table has no room.
     pub(crate) fn open(&mut self, domain: RangeDomain, id: RangeId, serial: u32) -> Option<()> {
         let at = self.depth;
         if at == MAX_OPEN_RANGES {
@@ -105,7 +105,8 @@ impl OpenRanges {
         Some(())
     }
 
-    /// Closes the innermost open range for which `which` is true. Returns `false` if there is no such range.
+    /// Closes the innermost open range for which `which` returns true. Returns `false` if `which` returns true for no
+    /// range.
     pub(crate) fn close(&mut self, which: impl Fn(&OpenRange) -> bool) -> bool {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
@@ -120,7 +121,7 @@ impl OpenRanges {
         true
     }
 
-    /// Returns the number of open ranges of this domain that were opened by a push.
+    /// Returns the number of ranges in this domain that were opened by a push and are still open.
     pub(crate) fn count(&mut self, domain: RangeDomain) -> usize {
         let depth = self.depth;
         if depth == 0 {
@@ -145,7 +146,7 @@ impl OpenRanges {
         }
     }
 
-    /// Returns the range id of a name, from the thread's cache or from the process-wide table.
+    /// Returns the id of a range name, from the thread's cache or from the process-wide table.
     pub(crate) fn intern_name(&mut self, domain: RangeDomain, name: RangeName<'_>) -> Option<RangeId> {
         let hash = match name {
             RangeName::Registered(id) => return Some(id),
@@ -164,8 +165,8 @@ impl OpenRanges {
         if self.table.is_none() {
             self.table = Some(memory::map(size_of::<RangeTable>())?.cast());
         }
-        // SAFETY: the pointer is to a mapping of that size that lives as long as `self`; zero bytes are a valid table,
-        // and only `self` refers to it.
+        // SAFETY: the pointer points to a mapping of this size that lives as long as `self`. Zero bytes are a valid
+        // table, and only `self` refers to the table.
         self.table.map(|mut table| unsafe { table.as_mut() })
     }
 }
@@ -179,13 +180,13 @@ impl Drop for OpenRanges {
     }
 }
 
-/// Notes from other threads that have ended ranges of this thread.
+/// Notes by other threads that have ended ranges of this thread.
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Last serial number that was given to a range of this thread state. The number is not reset when the thread ends,
-    /// because the id of an old range may still be in use. So the state's next thread must not reuse that range's
-    /// serial number. Only the thread that owns the state accesses this field.
+    /// Serial number that was last given to a range of this thread state. When the thread ends, the number is not
+    /// reset, because the id of an old range may still be in use. Therefore the next thread that uses this state must
+    /// not give the same serial number to another range. Only the thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 
@@ -202,8 +203,8 @@ impl PendingEnds {
         next
     }
 
-    /// Notes that another thread has ended the range with this serial number. If there is no room for the note, returns
-    /// `false`, and the range stays open.
+    /// Notes on another thread's state that the range with this serial number was ended. If there is no room for the
+    /// note, returns `false`, and the range stays open.
     pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials

@@ -1,35 +1,37 @@
-//! Counts launches made while no window is open ("outside windows"). Only the number of these launches and the range of
-//! their correlation ids are recorded. Launches outside windows are not recorded one by one, because a program that
-//! records one step in a thousand makes nearly all of its launches outside windows.
+//! Counts the launches that are made while no window is open ("outside windows"). Only the number of these launches and
+//! the interval of their correlation ids (a "range") are recorded. The launches are not recorded one by one, because a
+//! program that records one step in a thousand makes nearly all of its launches outside windows.
 //!
-//! The correlation ids of a thread's launches ascend. If a thread makes two launches outside windows and no window
-//! opens between them, all launches of this thread with ids between the two ids were made outside windows, too.
-//! Therefore each thread has one growing range, which the collector can read ([`SharedOutsideRange`]). The first launch
-//! outside windows after another window begins a new range, and writes the previous range to the thread's log.
+//! The correlation ids of a thread's launches increase. If a thread makes two launches outside windows and no window
+//! opens between them, all launches of this thread with an id between their ids were made outside windows too.
+//! Therefore each thread has one range that grows with each launch, and that the collector can read
+//! ([`SharedOutsideRange`]). When another window has been open, the next launch outside windows begins a new range, and
+//! writes the previous range to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum difference between the last id and the first id in a range. Ids wrap around, and with this limit, earlier
-/// ids can still be distinguished from later ids.
+/// Maximum difference between the last and the first correlation id in a range. Because of this limit, earlier ids can
+/// be distinguished from later ids even though ids wrap around.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
-/// Maximum number of times that the collector tries to read a range that a thread is just writing. A write takes 10 ns.
+/// Maximum number of attempts of the collector to read a range while a thread is writing it. A thread writes a range in
+/// 10 ns.
 const MAX_READ_ATTEMPTS: u32 = 64;
 
-/// The current range of a thread's launches outside windows. Only that thread accesses it.
+/// Current range of a thread's launches outside windows. Only the thread accesses this range.
 #[derive(Clone, Copy)]
 pub(crate) struct OutsideRange {
-    /// Number of windows that were opened before the range began.
+    /// Number of windows that had been opened when the range began.
     openings: u32,
     launches: OutsideLaunches,
 }
 
 impl OutsideRange {
-    /// Adds a launch outside windows. `openings` is the number of windows that were opened before the launch. `last` is
-    /// the last correlation id of the launch and its nested calls. If the launch does not fit into the current range,
-    /// begins a new range and returns the previous range.
+    /// Adds a launch outside windows to a range. `openings` is the number of windows that had been opened when the
+    /// launch was made. `last` is the last of the correlation ids of the launch and its nested calls. If the launch
+    /// does not fit into the current range, begins a new range and returns the previous range.
     pub(crate) fn add(
         range: &mut Option<Self>,
         openings: u32,
@@ -51,7 +53,7 @@ impl OutsideRange {
         self.openings == openings && id.0.wrapping_sub(self.launches.first.0) < MAX_ID_SPAN
     }
 
-    /// Adds the correlation id of a call that is nested in the last launch of the range.
+    /// Adds the correlation id of a call that is nested in the range's last launch.
     pub(crate) fn extend(&mut self, last: CorrelationId) {
         self.launches.last = last;
     }
@@ -61,13 +63,13 @@ impl OutsideRange {
     }
 }
 
-/// Copy of a thread's current range that the collector can read. A sequence lock protects the copy, which only the
-/// thread writes.
+/// A copy of a thread's current range, which the collector can read. A sequence lock protects the copy, and only the
+/// thread writes it.
 pub(crate) struct SharedOutsideRange {
-    /// Sequence number of the lock: odd while the thread writes; 0 if no range was written yet.
+    /// Sequence number of the lock. It is odd while the thread writes, and 0 if no range was written yet.
     sequence: AtomicU32,
     count: AtomicU32,
-    /// Number of launches of the range that the collector has read so far.
+    /// Number of the range's launches that the collector has read so far.
     read_count: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
@@ -80,7 +82,7 @@ impl SharedOutsideRange {
         Self { sequence, count, read_count, ids, over }
     }
 
-    /// Publishes a range. Called by the thread that owns the range.
+    /// Publishes a range to the collector. Called by the thread to which the range belongs.
     pub(crate) fn set(&self, range: &OutsideLaunches) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
@@ -94,13 +96,13 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of launches in `range` that the collector has not read yet. Called when the range ends.
+    /// Returns the number of the range's launches that the collector has not read yet. Called when the range ends.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if the thread was in the
-    /// middle of a write at every attempt, because it was preempted during the write.
+    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if every attempt found the
+    /// thread in the middle of a write, because the thread was preempted.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);
@@ -124,7 +126,7 @@ impl SharedOutsideRange {
     }
 }
 
-/// Packs the first and the last id of a range into one word.
+/// Packs the first and the last correlation id of a range into one word.
 fn ids(range: &OutsideLaunches) -> u64 {
     u64::from(range.first.0) | u64::from(range.last.0) << 32
 }
@@ -133,8 +135,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// Numbers of launches that the collector has read from a thread's ranges. The list has one entry for each range that
-/// may still grow. The first id of a range identifies its entry.
+/// For each range, the number of launches that the collector has already read. The list contains the ranges that may
+/// still grow. A range is identified by its first correlation id.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 
@@ -143,7 +145,7 @@ impl OutsideReader {
         Self(Vec::new())
     }
 
-    /// Returns the launches that were added to the growing range since the last call.
+    /// Returns the launches that were added to the growing range since the last call of this function.
     pub(super) fn grown(&mut self, growing: &SharedOutsideRange) -> Option<OutsideLaunches> {
         let range = growing.get()?;
         let before = match self.0.iter_mut().find(|read| read.first == range.first) {
@@ -158,7 +160,7 @@ impl OutsideReader {
         (count > 0).then_some(OutsideLaunches { count, ..range })
     }
 
-    /// Returns the launches of an ended range that the collector has not read yet.
+    /// Returns the launches in an ended range that the collector has not read yet.
     pub(super) fn ended(&mut self, range: OutsideLaunches) -> Option<OutsideLaunches> {
         let read = self.0.iter().position(|read| read.first == range.first).map(|at| self.0.swap_remove(at));
         let count = range.count.wrapping_sub(read.map_or(0, |read| read.count));

@@ -1,4 +1,4 @@
-//! The Python frames of a thread, the hash that identifies these frames, and the process-wide ids of Python functions.
+//! Python frames of a thread, the hash that identifies these frames, and the process-wide ids of Python functions.
 
 use std::ptr::NonNull;
 
@@ -10,47 +10,47 @@ use super::thread_counters::ThreadCounters;
 use crate::capture::ids::intern::{Hash, PrefixHashes};
 use crate::capture::ids::text_table::{MAX_TEXTS, TextTable};
 
-/// Descriptions and ids of all Python functions that have occurred in a stack.
+/// Descriptions and ids of all Python functions that have appeared in a stack.
 static CODES: TextTable = TextTable::new();
 
-/// Python frames of one thread.
+/// Python frames in the stack of one thread.
 pub(crate) struct PythonFrames {
     frames: PythonUnwinder,
-    /// Hashes of the frames, in a separate mapping.
+    /// Hashes of the frames, which have their own memory mapping.
     hashes: NonNull<FrameHashes>,
-    /// Hash over the frames of the last walk.
+    /// Hash over the frames that the last walk found.
     hash: Hash,
     /// Whether the last walk found frames.
     has_frames: bool,
-    /// Index of the cached walk whose frames are the current frames; `None` if the last walk found the current frames
-    /// itself.
+    /// Index of the cached walk that provided the current frames; `None` if a real walk found them.
     cached_walk: Option<usize>,
 }
 
-/// Hashes of Python frames.
+/// Hashes of the Python frames of one thread.
 #[repr(C)]
 struct FrameHashes {
-    /// `prefix[n]` is the hash over the first `n` frames, counted from the root, of the last walk.
+    /// `prefix[n]` is the hash over the last walk's first `n` frames, counted from the root.
     prefix: PrefixHashes,
-    /// Hash over the frames of each cached walk, indexed by the walk's index.
+    /// Hash over the frames of each cached walk, indexed by the index of the walk.
     cached: [Hash; WALKS],
 }
 
 impl PythonFrames {
-    /// Creates the state of the calling thread; `None` if there is no readable interpreter. Call this function only
-    /// when a stack is new, because the first stack that contains interpreter frames is always new.
+    /// Creates the state of the calling thread. Returns `None` if the process has no Python interpreter that can be
+    /// read. Call this function only when a stack is new. The first stack that contains interpreter frames is always
+    /// new.
     #[cold]
     pub(crate) fn of_this_thread() -> Option<Self> {
         let frames = PythonUnwinder::of_this_thread()?;
         let mut hashes = memory::map(size_of::<FrameHashes>())?.cast::<FrameHashes>();
-        // SAFETY: `hashes` is a fresh mapping of that size, and its zero bytes are valid hashes.
+        // SAFETY: `hashes` is a fresh mapping of this size, and its zero bytes are valid hashes.
         unsafe { hashes.as_mut() }.prefix[0] = Hash::ROOT;
         Some(Self { frames, hashes, hash: Hash::ROOT, has_frames: false, cached_walk: None })
     }
 
-    /// Returns the hash that identifies the thread's current Python frames, combined with the hash `others`. If there
-    /// are no Python frames, returns `others`. `native` is the number that the unwinder's cache has given to the native
-    /// frames, if known.
+    /// Returns a hash that identifies the thread's current Python frames, combined with the hash `others`. If there are
+    /// no Python frames, returns `others`. `native` is the index of the native frames in the unwinder's cache, if they
+    /// have one.
     #[inline(always)]
     pub(crate) fn hash(
         &mut self,
@@ -78,7 +78,7 @@ impl PythonFrames {
         Some(others.map_or(hash, |others| hash.and(others)))
     }
 
-    /// Returns the hash over the frames that the last walk found. If the walk is cached, caches the hash too.
+    /// Returns the hash over the frames that the last walk found. If the walk is cached, caches its hash too.
     #[inline(always)]
     fn hash_of_last(&mut self, found: WalkOutcome) -> Hash {
         if found == WalkOutcome::Changed {
@@ -91,15 +91,15 @@ impl PythonFrames {
     }
 
     fn hashes(&mut self) -> &mut FrameHashes {
-        // SAFETY: the hashes are mapped as long as `self` lives, and only `self` refers to them.
+        // SAFETY: the hashes stay mapped as long as `self` lives, and only `self` refers to them.
         unsafe { self.hashes.as_mut() }
     }
 
     /// Computes the hash over the frames that the last walk found. Reuses the stored hash over the unchanged frames at
-    /// the root.
+    /// the root side.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
-        // SAFETY: as in `hashes`; `frames`, which is borrowed below, is stored outside of the mapping.
+        // SAFETY: as in `hashes`. `frames`, which is borrowed below, is not in this mapping.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
@@ -110,14 +110,14 @@ impl PythonFrames {
         hash
     }
 
-    /// If the last call to `hash` recognised a cached walk instead of walking the frames, walks the frames now.
+    /// Walks the frames now if the last call to `hash` has only recognised a cached walk.
     #[cold]
     fn walk_uncached(&mut self, counters: &ThreadCounters) {
         if self.cached_walk.take().is_some() {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // The preceding call to `hash` found frames, so their absence now is counted as a loss.
+                // The previous call to `hash` found frames, so a walk without frames is counted as a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);
@@ -126,8 +126,8 @@ impl PythonFrames {
         }
     }
 
-    /// If the last call to `hash` recognised a cached walk, checks that a new walk finds the same frames. Counts a
-    /// difference.
+    /// Checks that a new walk finds the same frames if the last call to `hash` has only recognised a cached walk.
+    /// Counts it if the frames differ.
     #[cold]
     pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {
@@ -138,8 +138,8 @@ impl PythonFrames {
         }
     }
 
-    /// Merges the Python frames that the last call to `hash` found with the native frames of `captured`. Returns `None`
-    /// if there are no Python frames.
+    /// Merges the Python frames from the last call to `hash` with the native frames in `captured`. Returns `None` if
+    /// there are no Python frames.
     #[cold]
     pub(crate) fn merge(
         &mut self,
@@ -165,7 +165,7 @@ impl Drop for PythonFrames {
     }
 }
 
-/// Returns the id of the Python function with this description; [`CodeId::OTHER`] if there are too many functions.
+/// Returns the id of the Python function with this description, or [`CodeId::OTHER`] if there are too many functions.
 #[cold]
 pub fn number_of(description: Description<'_>) -> CodeId {
     let text = description.0;
@@ -178,7 +178,7 @@ pub fn number_of(description: Description<'_>) -> CodeId {
 }
 
 /// Passes a row for each new Python function to `each`. Launch contexts refer to functions, so the order of calls
-/// matters: first mark the ends of the context logs, then call this function, and then pass on the contexts up to the
+/// matters. First mark the ends of the context logs, then call this function, then pass on the contexts up to these
 /// marks. Only one thread may call this function at a time.
 pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {

@@ -1,5 +1,5 @@
-//! Encodes launches and launch contexts (stacks with their API call) as 64-bit words of a thread's logs, and decodes
-//! them.
+//! Encodes launches and launch contexts (stacks with their API call) as 64-bit words for a thread's logs, and decodes
+//! these words.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, Launch, Nanos, OutsideLaunches, Row,
@@ -18,7 +18,7 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows as three words, like a launch: `over`, `count | last << 32`, `first |
+/// Encodes a range of launches outside windows as three words, as for a launch: `over`, `count | last << 32`, `first |
 /// OUTSIDE << 32`.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
@@ -28,17 +28,18 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a host call, which launched nothing, as three words, like a launch: `ended`, `duration`, `NO_LAUNCH |
+/// Encodes a host call, which launches nothing, as three words, as for a launch: `ended`, `duration`, `NO_LAUNCH |
 /// context << 32`.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
-/// Value of `within` that marks a call that launched nothing. No launch has both this value and a correlation id of 0.
+/// Value of `within` that marks a call that launches nothing. No launch has both this value of `within` and a
+/// correlation id of 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
-/// Decodes words of a launch log. Passes three kinds of rows to `each`: launches, calls that launched nothing, and
-/// ranges of launches outside windows. Launches of a range that the collector has already read are not counted again.
+/// Decodes the words of a launch log. Passes three kinds of rows to `each`: launches, calls that launch nothing, and
+/// ranges of launches outside windows. A range's launches that the collector has already read are not counted again.
 pub(super) fn read_launches(
     words: &[u64],
     outside_reader: &mut OutsideReader,
@@ -76,14 +77,15 @@ pub(super) fn read_launches(
     }
 }
 
-/// Encodes the head of a context as two words. In the log, the frames of the context follow the head, leaf first.
+/// Encodes the head of a launch context as two words. In the log, the frames of the context follow this head, leaf
+/// first.
 #[inline]
 pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags, frames: usize) -> [u64; 2] {
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes a thread's id and name for the context log, in the form of a context without an id. The name has the form in
-/// which the kernel stores it: up to 15 bytes and a NUL.
+/// Encodes the id and the name of a thread for the context log, in the form of a context that has no id. The name is in
+/// the kernel's format: up to 15 bytes and a NUL.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]
@@ -95,7 +97,7 @@ fn read_thread(id: ThreadId, name: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     each(&Row::Thread { id, name: &String::from_utf8_lossy(name) });
 }
 
-/// Decodes words of a context log, and passes a row for each context and each thread to `each`.
+/// Decodes the words of a context log, and passes a row for each context and each thread to `each`.
 pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) {
     while let [ids, flags, rest @ ..] = words {
         let count = (ids >> 32) as usize;
@@ -116,13 +118,13 @@ pub(super) fn read_contexts(mut words: &[u64], each: &mut impl FnMut(&Row<'_>)) 
 }
 
 fn as_frames(words: &[u64]) -> &[Frame] {
-    // SAFETY: `Frame` is a transparent wrapper around `u64`.
+    // SAFETY: `Frame` is a transparent wrapper of `u64`.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len()) }
 }
 
-/// Returns frames as the words to write to a log.
+/// Returns the frames as words that can be written to a log.
 #[inline]
 pub(crate) fn as_words(frames: &[Frame]) -> &[u64] {
-    // SAFETY: as in `as_frames`, `Frame` is a transparent wrapper around `u64`.
+    // SAFETY: as in `as_frames`, `Frame` is a transparent wrapper of `u64`.
     unsafe { std::slice::from_raw_parts(frames.as_ptr().cast(), frames.len()) }
 }

@@ -1,5 +1,5 @@
-//! Tracks refused calls and ranges, which cannot be recorded. A call or range is refused if a signal handler that
-//! interrupted gpuflame makes it, or if there is no memory for the state of its thread.
+//! Tracks refused calls and refused ranges, which cannot be recorded. gpuflame refuses a call or range if a signal
+//! handler makes it while the thread is inside gpuflame, or if there is no memory for the thread's state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,12 +7,12 @@ use gpuflame_cupti::tracer::Call;
 
 use super::calls::{NESTED, REFUSED, stack_depth};
 
-/// A thread's refused calls in flight and refused ranges that are still open. The thread and its signal handlers write
-/// these fields. The thread itself writes the fields only while no signal handler runs.
+/// Refused calls of a thread that are in flight, and refused ranges that are still open. The thread and its signal
+/// handlers write the fields of this struct. The thread itself writes these fields only while no signal handler runs.
 pub(crate) struct OpenRefusals {
-    /// Stack depth of the outermost refused call in flight; 0 if there is none.
+    /// Stack depth of the outermost refused call that is in flight; 0 if there is none.
     pub(super) call: AtomicUsize,
-    /// Number of refused ranges that were pushed and not popped yet.
+    /// Number of refused ranges that were pushed and not yet popped.
     pub(crate) pushed: AtomicUsize,
 }
 
@@ -21,14 +21,15 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. After this call, a refused push no longer counts as open.
+    /// Whether a pop belongs to a push that was refused. If so, this function also notes that one refused push fewer is
+    /// open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()
     }
 
-    /// Notes the start of a refused call. Returns true if the call must be counted as a loss; false if it is nested in
-    /// another refused call.
+    /// Notes the start of a refused call. Returns true if the call must be counted as a loss, and false if it is nested
+    /// in another refused call.
     pub(super) fn begin_call(&self, call: &Call<'_>) -> bool {
         let (depth, outer) = (stack_depth(), self.call.load(Ordering::Relaxed));
         if depth < outer {

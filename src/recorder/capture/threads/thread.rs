@@ -1,8 +1,8 @@
-//! State that gpuflame keeps for each application thread, and the collector's access to it.
+//! State that gpuflame keeps for each application thread, and the functions with which the collector reads this state.
 //!
-//! A thread's state is mapped on the thread's first launch and never unmapped. When the thread ends, the next new
-//! thread reuses the state and continues the same logs. Therefore memory grows only with the peak number of
-//! simultaneous threads, not with the total number of threads.
+//! A thread's state is mapped on the thread's first launch, and is never unmapped. After the thread has ended, the next
+//! new thread reuses the state and continues the same logs. Therefore memory grows with the peak number of simultaneous
+//! threads, but not with the total number of threads.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -27,7 +27,7 @@ use crate::capture::ids::intern::Interner;
 use crate::capture::logs::log::{Log, LogReader, LogWriter};
 use crate::capture::logs::unread_limit;
 
-/// State of one application thread. The fields document which thread may access them.
+/// State of one application thread. The comments on the fields state which thread may access them.
 pub(crate) struct ThreadState {
     next: AtomicPtr<ThreadState>,
     stage: AtomicU32,
@@ -37,60 +37,61 @@ pub(crate) struct ThreadState {
     pub(crate) pending_ends: PendingEnds,
     pub(crate) outside: SharedOutsideRange,
     pub(crate) in_flight: InFlightLaunch,
-    /// Stack depth at which the thread entered gpuflame; 0 if the thread is not inside gpuflame. [`INHERITED`] and
-    /// [`FORGET_REQUESTED`] are special values.
+    /// Stack depth at which the thread has entered gpuflame; 0 if the thread is not inside gpuflame. [`INHERITED`] and
+    /// [`FORGET_REQUESTED`] are special values of this field.
     inside: AtomicUsize,
     /// Sequence number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
     forgot_round: AtomicU32,
-    /// Calls and ranges that were refused because a signal handler made them while the thread was inside gpuflame.
+    /// Calls and ranges that gpuflame refused because a signal handler made them while the thread was inside gpuflame.
     pub(crate) refused: OpenRefusals,
-    /// Accessed only by the application thread, while the thread is inside gpuflame.
+    /// Only the application thread accesses this field, while the thread is inside gpuflame.
     own: UnsafeCell<ThreadOnly>,
-    /// Accessed only by the collector.
+    /// Only the collector accesses this field.
     readers: UnsafeCell<LogReaders>,
 }
 
-// SAFETY: `own` is accessed only through `EntryGuard`, which only the state's thread creates, one at a time. `readers`
-// is accessed only by the collector, and there is only one collector. All other fields are atomic, or a log that
-// supports one writer and one reader.
+// SAFETY: `own` is accessed only through `EntryGuard`. Only the thread that owns the state creates guards, one at a
+// time. Only the collector accesses `readers`, and there is only one collector. All other fields are atomic, or are
+// logs that support one writer and one reader.
 unsafe impl Sync for ThreadState {}
 
-/// Stage of a thread state that a running thread uses.
+/// Stage of a thread state while its thread is running.
 const LIVE: u32 = 0;
-/// Stage of a thread state whose thread has ended. The next new thread may reuse the state. The state's logs may
-/// contain unread rows.
+/// Stage of a thread state after its thread has ended. The next new thread may reuse this state. The logs of this state
+/// may contain unread rows.
 const ENDED: u32 = 1;
-/// Stage of a thread state whose thread has jumped out of gpuflame or has ended inside gpuflame. The collector still
-/// reads the logs of the state. No thread may reuse the state, because an operation on it may be incomplete.
+/// Stage of a thread state after its thread has jumped out of gpuflame or has ended inside gpuflame. The collector
+/// still reads the logs of this state. No other thread may reuse this state, because an operation on it may be
+/// incomplete.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned thread states, which take about 250 KiB each. When this number is reached, a thread that
-/// jumps out of gpuflame permanently counts as inside gpuflame, and its launches are only counted.
+/// Maximum number of abandoned thread states. Each of them takes about 250 KiB. After this number is reached, a thread
+/// that jumps out of gpuflame counts as inside gpuflame permanently, and its launches are only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
-/// Memory in bytes of a thread state and of the first chunks of its logs. The memory limit divided by this number is
-/// the maximum number of threads with a state. Launches of further threads are only counted.
+/// Memory in bytes that a thread state and the first chunks of its logs take. The maximum number of threads with a
+/// state is the memory limit divided by this number. Launches on further threads are only counted.
 const BYTES_PER_THREAD: usize = 384 << 10;
 
-/// Value of `inside` in a forked child: the thread state is a copy of the parent's state.
+/// Value of `inside` in a forked child. It means that the thread state is a copy of the parent's state.
 const INHERITED: usize = 1;
-/// Value of `inside` after a request of the collector: the thread is not inside gpuflame, and must forget its stack ids
-/// the next time that it enters (see `forget_round`).
+/// Value of `inside` after a request by the collector. It means that the thread is outside gpuflame, and must forget
+/// its stack ids the next time that it enters (see `forget_round`).
 const FORGET_REQUESTED: usize = 2;
 
-/// State that only the application thread accesses.
+/// State of a thread that only the thread itself accesses.
 pub(crate) struct ThreadOnly {
     pub(crate) id: ThreadId,
     pub(crate) unwinder: Unwinder,
     pub(crate) interner: Interner,
-    /// `None` until the thread captures its first new stack in a process with a Python interpreter.
+    /// `None` until the thread captures a new stack in a process with a Python interpreter.
     pub(crate) python: Option<PythonFrames>,
     pub(crate) ranges: OpenRanges,
     pub(crate) launches: LogWriter,
     pub(crate) contexts: LogWriter,
     pub(crate) pending: PendingLaunch,
     pub(crate) outside: Option<OutsideRange>,
-    /// The launch that was in flight when a signal handler made another launch.
+    /// The launch that a signal handler has interrupted to make another launch.
     pub(crate) aside: Option<PendingLaunch>,
     pub(crate) verifying: Option<StackVerification>,
     pub(crate) graph_call: Option<PendingGraphCall>,
@@ -104,32 +105,32 @@ pub(super) struct LogReaders {
     pub(super) launches: LogReader,
     pub(super) contexts: LogReader,
     pub(super) outside_reader: OutsideReader,
-    /// Number of words in the launch log that were unread at the last call to `note_unread` and are still unread.
+    /// Number of words in the launch log that were unread at the last call to `note_unread`, and still are.
     pub(super) noted: usize,
-    /// Whether `note_unread` was called and the thread's logs were not drained since that call.
+    /// Whether `note_unread` was called after the thread's logs were last drained.
     pub(super) is_noted: bool,
-    /// Number of words in the launch log that were unread at the last call to `mark_unread` and are still unread.
-    /// Windows that closed before that call are handed over only after these words are read.
+    /// Number of words in the launch log that were unread at the last call to `mark_unread`, and still are. Windows
+    /// that closed before that call are passed on only after these words are read.
     pub(super) marked: usize,
-    /// Time of the last launch that was read.
+    /// Time of the launch that was read last.
     pub(super) last_launch: Nanos,
 }
 
-/// Guard that exists while this thread is inside gpuflame. The thread leaves gpuflame when the guard is dropped.
+/// A guard that exists while this thread is inside gpuflame. The thread leaves gpuflame when the guard is dropped.
 pub(crate) struct EntryGuard {
     thread: &'static ThreadState,
 }
 
 impl EntryGuard {
-    /// Enters gpuflame. Returns `None` if this thread is already inside gpuflame, or if there is no memory for its
-    /// state (see [`EntryRefusal`]). `at` is an address in the caller's frame, or in a frame nearer to the stack's
-    /// root.
+    /// Makes the calling thread enter gpuflame. Returns `None` if the thread is already inside gpuflame, or if there is
+    /// no memory for its state (see [`EntryRefusal`]). `at` is an address in the caller's stack frame, or in a frame
+    /// nearer to the root of the stack.
     #[inline]
     pub(crate) fn new(at: usize) -> Option<Self> {
         let Some(thread) = NonNull::new(tls::get().cast::<ThreadState>()) else {
             return Self::enter_first(at);
         };
-        // SAFETY: the pointer in thread-local storage is a `ThreadState` that is never unmapped.
+        // SAFETY: the pointer in thread-local storage points to a `ThreadState`, which is never unmapped.
         let thread: &'static ThreadState = unsafe { thread.as_ref() };
         if thread.inside.load(Ordering::Relaxed) != 0 {
             return Self::enter_again(thread, at);
@@ -140,26 +141,26 @@ impl EntryGuard {
     #[inline]
     fn enter(thread: &'static ThreadState, at: usize) -> Self {
         thread.inside.store(at, Ordering::Relaxed);
-        // Orders the store to `inside` before all later stores, as seen by signal handlers on this thread.
+        // Signal handlers on this thread must see the store to `inside` before they see any later store.
         compiler_fence(Ordering::SeqCst);
         Self { thread }
     }
 
     #[cold]
     fn enter_first(at: usize) -> Option<Self> {
-        // If a call was refused because its thread had no state, the calls nested in it are refused too, so that the
-        // loss is counted only once.
+        // If a call was refused because its thread has no state, calls nested in it are refused too, so that only one
+        // loss is counted.
         if REFUSED.with(|refused| refused.encloses(at)) {
             return None;
         }
         Some(Self::enter(cancel::without_cancellation(attach)?, at))
     }
 
-    /// Handles a thread whose `inside` is not 0. There are four cases:
+    /// Handles a thread whose `inside` is not 0 when it enters gpuflame. There are four possible cases:
     /// - The state was inherited from a parent process.
     /// - The thread must forget its stack ids.
-    /// - A signal handler that interrupted the thread inside gpuflame has jumped out of gpuflame.
-    /// - The thread really is inside gpuflame, and the caller is a signal handler that interrupted it.
+    /// - A signal handler that had interrupted the thread inside gpuflame has jumped out of gpuflame.
+    /// - The thread really is inside gpuflame, and the caller is a signal handler that has interrupted it.
     #[cold]
     fn enter_again(thread: &'static ThreadState, at: usize) -> Option<Self> {
         let inside = thread.inside.load(Ordering::Relaxed);
@@ -180,14 +181,16 @@ impl EntryGuard {
             return None;
         }
         if !abandon_state(thread) {
-            // The jump has also ended the refused call that a signal handler made while the thread was inside gpuflame.
+            // The jump has also ended any refused call that the signal handler made while the thread was inside
+            // gpuflame.
             thread.refused.end_call();
             return None;
         }
         Self::enter_first(at)
     }
 
-    /// Returns the part of the thread's state that only this thread accesses, and the shared part.
+    /// Returns the part of the thread's state that only this thread accesses, and the part that it shares with other
+    /// threads.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&mut ThreadOnly, &'static ThreadState) {
         // SAFETY: only one `EntryGuard` exists per thread, and the borrow of `self` excludes a second reference.
@@ -202,9 +205,9 @@ impl Drop for EntryGuard {
     }
 }
 
-/// Reason why a thread cannot enter gpuflame.
+/// Reason why a thread could not enter gpuflame.
 pub(crate) enum EntryRefusal {
-    /// The thread is already inside gpuflame, so the caller is a signal handler.
+    /// The thread is already inside gpuflame, so the caller must be a signal handler.
     Inside(&'static ThreadState),
     /// The thread has no state, and there is no memory for a new state.
     WithoutMemory,
@@ -217,8 +220,8 @@ impl EntryRefusal {
         of_this_thread().map_or(Self::WithoutMemory, Self::Inside)
     }
 
-    /// Notes the start of a refused call. Returns true if the call must be counted as a loss; false if it is nested in
-    /// another refused call.
+    /// Notes the start of a refused call. Returns true if the call must be counted as a loss, and false if it is nested
+    /// in another refused call.
     #[cold]
     pub(crate) fn begin_call(&self, call: &Call<'_>) -> bool {
         match self {
@@ -227,7 +230,7 @@ impl EntryRefusal {
         }
     }
 
-    /// Counts a loss that results from the refusal.
+    /// Counts a loss that the refusal causes.
     #[cold]
     pub(crate) fn lose(&self, loss: Loss) {
         match self {
@@ -238,29 +241,29 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread without a state. No access to this variable allocates memory, because it is stored
-    /// next to the pointer of [`tls`], whose first access has already allocated the memory of both.
+    /// Refused calls of a thread that has no state. Accessing this variable never allocates memory. It is stored next
+    /// to the pointer of [`tls`], and the first access to that pointer has already allocated memory for both.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
 static FIRST: AtomicPtr<ThreadState> = AtomicPtr::new(null_mut());
 static WITHOUT_STATE: [AtomicU64; Loss::ALL.len()] = [const { AtomicU64::new(0) }; Loss::ALL.len()];
-/// Number of abandoned states.
+/// Number of abandoned thread states.
 static ABANDONED_STATES: AtomicUsize = AtomicUsize::new(0);
-/// Number of thread states that no new thread may reuse, because they belong to a live thread or are abandoned.
+/// Number of thread states that no new thread may reuse, because they belong to running threads or are abandoned.
 static OCCUPIED_STATES: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn all() -> impl Iterator<Item = &'static ThreadState> {
     let mut at = FIRST.load(Ordering::Acquire);
     std::iter::from_fn(move || {
-        // SAFETY: states in the list are initialised before they are linked, and never unmapped.
+        // SAFETY: a state is initialised before it is linked into the list, and is never unmapped.
         let thread = unsafe { at.as_ref() }?;
         at = thread.next.load(Ordering::Acquire);
         Some(thread)
     })
 }
 
-/// Returns how often this kind of loss occurred on threads without a state, for which there was no memory.
+/// Returns the number of losses of this kind on threads that have no state because there was no memory for it.
 pub(super) fn lost_without_state(loss: Loss) -> u64 {
     WITHOUT_STATE[loss as usize - 1].load(Ordering::Relaxed)
 }
@@ -269,23 +272,24 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Assigns a free or new state to the calling thread. Returns `None` if there is no memory, or if the memory limit
-/// allows no further state.
+/// Assigns an unused state or a new state to the calling thread. Returns `None` if there is no memory, or if the memory
+/// limit does not allow another state.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
     if OCCUPIED_STATES.fetch_add(1, Ordering::Relaxed) >= unread_limit::bytes() / BYTES_PER_THREAD {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // `ThreadOnly` is created before the state is mapped. In the opposite order, if creating `ThreadOnly` failed, each
-    // launch of the thread would map a state and unmap it again.
+    // `ThreadOnly` must be created before the state is mapped. In the opposite order, if `ThreadOnly` could not be
+    // created, each launch of the thread would map a state and unmap it again.
     let Some(thread) = ThreadOnly::new().and_then(reuse_or_map) else {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
     };
     // SAFETY: `thread` points to a state, and states are never unmapped.
     let state: &'static ThreadState = unsafe { thread.as_ref() };
-    // SAFETY: the state belongs to this thread alone, which cannot enter gpuflame with it before `tls::set` stores it.
+    // SAFETY: the state belongs to this thread alone, and the thread cannot enter gpuflame with it before `tls::set`
+    // has stored it.
     let own = unsafe { &mut *state.own.get() };
     announce(own.id, state, &mut own.contexts);
     tls::set(thread.as_ptr().cast());
@@ -293,9 +297,9 @@ fn attach() -> Option<&'static ThreadState> {
     Some(state)
 }
 
-/// Abandons the state of the calling thread, which has jumped out of gpuflame. No other thread gets the abandoned
-/// state. Therefore the state is still valid if the thread jumps back into the abandoned call. Returns `false` if too
-/// many states are already abandoned.
+/// Abandons the state of the calling thread after the thread has jumped out of gpuflame. No other thread will use the
+/// abandoned state. Therefore the state is still valid if the thread later jumps back into the call that it left.
+/// Returns `false` if the maximum number of states is already abandoned.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -307,15 +311,15 @@ fn abandon_state(thread: &ThreadState) -> bool {
     true
 }
 
-/// Writes the calling thread's id and name to its context log, before the thread's first stack. The name is recorded
-/// now, because the thread may have ended when the collector reads its rows. If the thread opens a range before a
-/// session is set up, the log has no room yet, and this function is called again before the thread's first stack is
-/// recorded.
+/// Writes the id and the name of the calling thread to its context log, before the thread's first stack. The name is
+/// recorded now, because the thread may already have ended when the collector reads its rows. If the thread opens a
+/// range before the session is set up, the log has no room yet. This function is then called again before the thread's
+/// first stack is recorded.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    // If the log has no room, the thread will be recorded without a name.
+    // If the log has no room, the recording does not contain the thread's name.
     contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
@@ -329,9 +333,10 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
         thread.stage.compare_exchange(ENDED, LIVE, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     });
     if let Some(thread) = free {
-        // SAFETY: the exchange made this thread the only owner of the state. The old `own` is valid and is replaced in
-        // place, except for the log writers and the range of launches outside windows, which the new thread continues.
-        // The range may continue because it may contain the ids between the old thread's and the new thread's launches.
+        // SAFETY: because of the exchange, this thread is the only owner of the state. The old value of `own` is valid
+        // and is replaced in place, except for the log writers and the range of launches outside windows, which the new
+        // thread continues. The new thread may continue the range, because the range may contain the ids between the
+        // launches of the old thread and those of the new thread.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };
@@ -340,8 +345,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     let at = memory::map(size_of::<ThreadState>())?;
     leaks::register_root(at.cast(), size_of::<ThreadState>());
     let at = at.cast::<MaybeUninit<ThreadState>>();
-    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, to which no other thread
-    // refers.
+    // SAFETY: `at` is a fresh, page-aligned mapping of `size_of::<ThreadState>()` bytes, and no other thread refers to
+    // it.
     let thread = unsafe { &mut *at.as_ptr() }.write(ThreadState::new(own));
     let mut first = FIRST.load(Ordering::Acquire);
     loop {
@@ -353,31 +358,34 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     }
 }
 
-/// Sequence number of the current or last round in which threads forget their stack ids (see `forget_round`).
+/// Sequence number of the current or latest round in which threads forget their stack ids (see `forget_round`).
 static FORGET_ROUND: AtomicU32 = AtomicU32::new(0);
 
-/// Begins a round in which threads can be asked to forget their stack ids. Returns the sequence number of the round.
+/// Begins a round in which threads can be asked to forget their stack ids. Returns the sequence number of the new
+/// round.
 pub(crate) fn next_forget_round() -> u32 {
     FORGET_ROUND.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Returns the window state at the start of each launch in flight. Threads that have ended are skipped.
+/// For each launch in flight, returns the state of the window when the launch began. Threads that have ended are
+/// skipped.
 pub(super) fn in_flight() -> impl Iterator<Item = window::WindowState> {
     let live = all().filter(|thread| thread.stage.load(Ordering::Acquire) == LIVE);
     live.filter_map(|thread| thread.in_flight.get())
 }
 
 impl ThreadState {
-    /// Forgets the thread's stack ids. Called when the thread enters gpuflame after the collector has requested this.
+    /// Forgets the thread's stack ids. Called when the thread enters gpuflame after the collector has requested that it
+    /// forget its stack ids.
     fn forget_stacks(&self, own: &mut ThreadOnly) {
         if own.interner.forget() {
             self.forgot_round.store(FORGET_ROUND.load(Ordering::Relaxed), Ordering::Release);
         }
     }
 
-    /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten them in this `round`
-    /// or will never enter gpuflame again. Returns `false` as long as it is uncertain whether the thread will forget
-    /// them.
+    /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten the ids in this
+    /// `round`, or will never enter gpuflame again. Returns `false` while it is uncertain whether the thread will
+    /// forget the ids.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -390,10 +398,10 @@ impl ThreadState {
 }
 
 impl ThreadState {
-    /// Returns the part of the state that only the collector accesses.
+    /// Returns the part of the thread's state that only the collector accesses.
     ///
     /// # Safety
-    /// The caller is the collector, and holds no other reference that this function returned for this thread.
+    /// The caller must be the collector, and must hold no other reference from this function for this thread.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn readers(&self) -> &mut LogReaders {
         // SAFETY: the caller guarantees that no other reference to `readers` exists.
@@ -430,8 +438,8 @@ impl ThreadState {
 impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // After a plugin was unloaded, another plugin may be loaded at the same address. Without this check, the
-        // unwinder would confuse the stacks of the two plugins, because their addresses are equal.
+        // After a plugin was unloaded, another plugin may be loaded at the same addresses. Without this check, the
+        // unwinder would confuse the stacks of the two plugins.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),
@@ -453,22 +461,22 @@ impl ThreadOnly {
     }
 }
 
-/// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if there is no key yet.
+/// The `pthread` key whose destructor runs when a thread ends, plus 1. It is 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Prepares the process-wide data that thread states need. Never holds a lock, because a forked child could wait for
-/// that lock forever.
+/// Prepares the process-wide data that thread states need. Never holds a lock, because a forked child could then wait
+/// for that lock forever.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
     }
     leaks::find_leak_checker();
     let mut key = 0;
-    // SAFETY: `key` is a place to write to, and the destructor is a function of the right type.
+    // SAFETY: `key` can be written to, and the destructor has the required function type.
     if unsafe { libc::pthread_key_create(&mut key, Some(on_thread_end)) } == 0
         && KEY.compare_exchange(0, key as usize + 1, Ordering::AcqRel, Ordering::Relaxed).is_err()
     {
-        // SAFETY: the key was created above, and no thread has used it.
+        // SAFETY: the key was created above, and no thread has used it yet.
         unsafe { libc::pthread_key_delete(key) };
     }
 }
@@ -476,16 +484,17 @@ pub(super) fn prepare() {
 fn notify_at_thread_end(thread: NonNull<ThreadState>) {
     prepare();
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
-        // SAFETY: the key exists; the value is only passed to `on_thread_end`.
+        // SAFETY: the key exists, and the value is only passed to `on_thread_end`.
         unsafe { libc::pthread_setspecific(key as libc::pthread_key_t, thread.as_ptr().cast()) };
     }
 }
 
-/// Runs on a thread that ends, and marks the thread's state as ended or abandoned. If another destructor launches GPU
-/// work after this function, the thread gets a new state.
+/// Runs when a thread ends, and marks the thread's state as ended or abandoned. If another destructor later launches
+/// GPU work on this thread, the thread gets a new state.
 unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     tls::set(null_mut());
-    // SAFETY: `state` is the value that was stored with the key: the address of a state, which is never unmapped.
+    // SAFETY: `state` is the value that was stored with the key. It is the address of a state, and states are never
+    // unmapped.
     if let Some(thread) = unsafe { state.cast::<ThreadState>().as_ref() } {
         let is_inside = thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED;
         thread.stage.store(if is_inside { ABANDONED } else { ENDED }, Ordering::Release);
@@ -494,11 +503,11 @@ unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
 }
 
 fn of_this_thread() -> Option<&'static ThreadState> {
-    // SAFETY: the pointer in thread-local storage is null or a `ThreadState` that is never unmapped.
+    // SAFETY: the pointer in thread-local storage is null or points to a `ThreadState`, which is never unmapped.
     unsafe { tls::get().cast::<ThreadState>().as_ref() }
 }
 
-/// Notes the end of a refused call, made by a signal handler or by a thread without a state.
+/// Notes the end of a refused call, which was made by a signal handler or by a thread without a state.
 #[cold]
 pub(crate) fn end_refused_call() {
     match of_this_thread() {
@@ -507,21 +516,21 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If the thread is inside, the caller may be a signal handler that
-/// interrupted gpuflame.
+/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that has interrupted
+/// gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Sets up all thread states again in a forked child. At most one of their threads exists in the child, with another
-/// thread id. The counters are reset because their values belong to the parent process.
+/// Sets up all thread states again in a forked child. At most one of these threads exists in the child, and it has
+/// another thread id there. The counters are reset, because they count the launches and losses of the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);
         thread.counters.forget();
     }
     WITHOUT_STATE.iter().for_each(|count| count.store(0, Ordering::Relaxed));
-    // Only the thread that forked exists in the child. The states of other threads take no extra memory, because the
-    // parent shares their pages.
+    // Only the thread that forked exists in the child. The states of the other threads take no extra memory, because
+    // the child shares their pages with the parent.
     OCCUPIED_STATES.store(1, Ordering::Relaxed);
 }

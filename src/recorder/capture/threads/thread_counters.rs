@@ -1,4 +1,4 @@
-//! Counters of a thread: launches, losses, the time spent in gpuflame's callbacks, and verified stacks.
+//! Counters of a thread. They count launches, losses, the time spent in gpuflame's callbacks, and verified stacks.
 
 use gpuflame_model::record::Loss;
 
@@ -9,14 +9,15 @@ use super::counter::Counter;
 pub(crate) struct ThreadCounters {
     losses: [Counter; Loss::ALL.len()],
     pub(crate) calls: Counter,
-    /// Times in ns that graph launches spent in gpuflame's callbacks.
+    /// Histogram of the times in ns that graph launches spent in gpuflame's callbacks.
     pub(crate) graph_times: DurationHistogram,
-    /// Times in ns that all other launches spent in gpuflame's callbacks.
+    /// Histogram of the times in ns that all other launches spent in gpuflame's callbacks.
     pub(crate) times: DurationHistogram,
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again with other methods, and the number of different results for each method.
+/// Number of stacks that were captured again with other methods, and for each method the number of results that
+/// differed.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,
@@ -39,7 +40,7 @@ impl ThreadCounters {
         }
     }
 
-    /// Counts a loss. A signal handler of the thread may count a loss at the same time.
+    /// Counts a loss on this thread. A signal handler on this thread may count a loss at the same time.
     #[cold]
     pub(crate) fn lose(&self, loss: Loss) {
         self.lose_many(loss, 1);
@@ -49,31 +50,31 @@ impl ThreadCounters {
         self.losses[loss as usize - 1].add_atomically(count);
     }
 
-    /// Resets all losses.
+    /// Resets the counters of all losses.
     pub(super) fn forget(&self) {
         self.losses.iter().for_each(Counter::clear);
     }
 
-    /// Returns how often this kind of loss occurred on the thread.
+    /// Returns the number of losses of this kind on the thread.
     pub(super) fn lost(&self, loss: Loss) -> u64 {
         self.losses[loss as usize - 1].get()
     }
 }
 
-/// Results of capturing a sample of stacks a second time with other methods (see
+/// Results of verification, in which a sample of stacks is captured a second time with other methods (see
 /// [`verify_every`](crate::capture::verify_every)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifiedStacks {
     /// Number of stacks that were captured again.
     pub stacks: u64,
-    /// Number of stacks for which a walk through every frame gave a different result.
+    /// Number of stacks for which a walk without caches, through every frame, gave a different result.
     pub unlike_plain: u64,
     /// Number of stacks for which libgcc's unwinder gave a different result.
     pub unlike_libgcc: u64,
 }
 
 impl VerifiedStacks {
-    /// Adds another thread's results.
+    /// Adds the results of another thread.
     pub(super) fn and(self, counters: &VerificationCounters) -> Self {
         Self {
             stacks: self.stacks + counters.stacks.get(),

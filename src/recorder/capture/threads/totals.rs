@@ -1,4 +1,4 @@
-//! Sums of the counters of all threads.
+//! Sums of the counters over all threads.
 
 use gpuflame_model::record::Loss;
 
@@ -7,7 +7,7 @@ use super::thread::{self, all};
 use super::thread_counters::VerifiedStacks;
 use crate::capture::logs::buffers;
 
-/// Returns each kind of loss on the application's threads, and how often it has occurred so far.
+/// Returns each kind of loss on the application's threads, and the number of these losses so far.
 pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     Loss::ALL.into_iter().map(|loss| {
         let counted = all().map(|thread| thread.counters.lost(loss)).sum::<u64>();
@@ -17,7 +17,7 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     })
 }
 
-/// Returns the number of launches so far, inside and outside windows.
+/// Returns the number of launches so far, including launches outside windows.
 pub fn calls() -> u64 {
     all().map(|thread| thread.counters.calls.get()).sum()
 }
@@ -30,13 +30,13 @@ pub fn cost() -> CallbackCost {
     )
 }
 
-/// Returns how much time the callbacks of graph launches have cost the application so far. `launches` is the number of
+/// Returns how much time the callbacks for graph launches have cost the application so far. `launches` is the number of
 /// graph launches.
 pub fn graph_cost(launches: u64) -> CallbackCost {
     cost::sum_histograms(launches, all().map(|thread| &thread.counters.graph_times))
 }
 
-/// Returns the results of verified stacks so far.
+/// Returns the results of verifying stacks so far.
 pub fn verified() -> VerifiedStacks {
     all().fold(VerifiedStacks::default(), |sum, thread| sum.and(&thread.counters.verified))
 }

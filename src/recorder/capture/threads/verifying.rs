@@ -1,4 +1,4 @@
-//! Verifies a sample of stacks by capturing them again with other methods (`GPUFLAME_VERIFY`).
+//! Verifies a sample of stacks by capturing each of them again with other methods (`GPUFLAME_VERIFY`).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -6,12 +6,12 @@ use gpuflame_unwind::{Captured, Verifier};
 
 use super::thread_counters::ThreadCounters;
 
-/// One of every `VERIFY_INTERVAL` stacks is verified. If the interval is 0, no stack is verified.
+/// One in `VERIFY_INTERVAL` stacks is verified. If the interval is 0, no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
-/// Makes each thread that has not launched yet verify every `n`th of its stacks. If `n` is 0, which is the default, no
-/// stack is verified. To verify a stack, gpuflame captures it again with other methods and compares the results (see
-/// [`Verifier`]).
+/// Makes each thread that has not made a launch yet verify every `n`th of its stacks. If `n` is 0, which is the
+/// default, no stack is verified. To verify a stack, gpuflame captures it again with other methods and compares the
+/// results (see [`Verifier`]).
 pub fn verify_every(n: u32) {
     VERIFY_INTERVAL.store(n, Ordering::Relaxed);
 }
@@ -24,7 +24,7 @@ pub(crate) struct StackVerification {
 }
 
 impl StackVerification {
-    /// Creates the state of a thread; `None` if verification was not requested.
+    /// Creates the verification state of a thread. Returns `None` if verification was not requested.
     pub(super) fn new() -> Option<Self> {
         let every = VERIFY_INTERVAL.load(Ordering::Relaxed);
         if every == 0 { None } else { Some(Self { verifier: Verifier::new()?, every, captures_left: every }) }

@@ -1,14 +1,15 @@
-//! Turns CUPTI's launch callbacks off while no window is open. Launches outside windows then cost only the time that
-//! CUPTI needs to record them.
+//! Turns CUPTI's launch callbacks off while no window is open. A launch outside windows then costs only the time that
+//! CUPTI needs to record the GPU work.
 //!
 //! ```text
 //! closed --1 s--> launches are skipped --1 s, and none in flight--> callbacks off --opens--> on, then open
 //! ```
 //!
-//! Only the collector turns launch callbacks off. Therefore, if gpuflame sees the entry of an API call, it also sees
-//! the exit. The thread that opens a window turns the callbacks on. If that thread is inside a CUPTI callback, it waits
-//! for at most 100 ms until the collector has turned them on. CUPTI's activity kinds stay enabled, because switching
-//! them may deadlock or lose ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API stay on as well.
+//! Only the collector turns launch callbacks off, and only while no launch is in flight. Therefore, if gpuflame has
+//! seen the beginning of an API call, it also sees the call's end. The thread that opens a window turns the launch
+//! callbacks on. If that thread is inside a CUPTI callback, it waits for up to 100 ms until the collector has turned
+//! the launch callbacks on. CUPTI's activity kinds stay enabled, because enabling or disabling them may deadlock or
+//! lose the ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API also stay on.
 
 use std::time::{Duration, Instant};
 
@@ -21,10 +22,11 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time from the closing of a window until launches are ignored. After the same time again, the callbacks are turned
-/// off. The second interval is needed because an API call may be in flight that is not noted as a launch yet.
+/// Time between the closing of a window and the moment from which launches are ignored. After the same time has passed
+/// again, the launch callbacks are turned off. The second delay is needed because a call that is not yet noted as a
+/// launch may be in flight.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
-/// Maximum time for which a thread that opens a window waits until the callbacks are on.
+/// Maximum time for which a thread that opens a window waits for the launch callbacks to be turned on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Switch that turns CUPTI's launch callbacks on and off.
@@ -36,15 +38,15 @@ pub(crate) struct CallbackSwitch {
 
 #[derive(Debug)]
 struct SwitchState {
-    /// Whether the callbacks are on.
+    /// Whether the launch callbacks are on.
     is_on: bool,
-    /// Time at which the collector first saw that no window is open.
+    /// Time at which the collector first noticed that no window is open.
     closed_since: Option<Instant>,
     /// Time since which launches are ignored; `None` while they are not ignored.
     muted_since: Option<Instant>,
-    /// Whether a thread inside a CUPTI callback waits until the collector has turned the callbacks on.
+    /// Whether a thread inside a CUPTI callback is waiting for the collector to turn the launch callbacks on.
     is_switch_on_requested: bool,
-    /// Whether the waiting thread also wants the activity records back, which another client has taken.
+    /// Whether the waiting thread also wants back the activity records, which another client has taken.
     wants_records: bool,
 }
 
@@ -62,8 +64,8 @@ impl Default for CallbackSwitch {
 }
 
 impl CallbackSwitch {
-    /// Turns the callbacks on or off if this is due. If a waiting thread wants the activity records back, calls
-    /// `reclaim`. Called by the collector.
+    /// Turns the launch callbacks on or off when the time for this has come. Calls `reclaim` if a waiting thread wants
+    /// the activity records back. Called by the collector.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
@@ -71,16 +73,16 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window. The delay before callbacks are turned off is restarted,
-            // so that the callbacks are still on when the window opens.
+            // The waiting thread is about to open the window. The delay until the callbacks are turned off begins
+            // again, so that the callbacks are still on when the window opens.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed_since = None;
-            // The thread that opened the window could not take this lock in time. Therefore the collector turns the
-            // callbacks on now.
+            // The thread that opened the window could not get this lock in time. Therefore the collector turns the
+            // launch callbacks on now.
             if state.muted_since.take().is_some() {
                 progress::call_foreign(|| state.switch_on(api));
                 edges.note_callbacks(true);
@@ -97,7 +99,7 @@ impl CallbackSwitch {
             }
             Some(since) => {
                 if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_in_flight() {
-                    // If CUPTI refuses, the callbacks stay on, and gpuflame ignores them.
+                    // If CUPTI refuses to turn the callbacks off, they stay on, and gpuflame ignores their calls.
                     let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
                     state.is_on = false;
                 }
@@ -105,7 +107,8 @@ impl CallbackSwitch {
         }
     }
 
-    /// Notes that the callbacks are off because the subscription ends. Called while no window is open.
+    /// Notes that the launch callbacks are off because gpuflame's CUPTI subscription has ended. Called while no window
+    /// is open.
     pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
         if state.muted_since.is_none() && window::mute() {
@@ -115,15 +118,15 @@ impl CallbackSwitch {
         state.is_on = false;
     }
 
-    /// Notes that the callbacks are on, as they always are in a new subscription.
+    /// Notes that the launch callbacks are on, as they always are at the start of a subscription.
     pub(super) fn on_subscribed(&self) {
         self.state.lock().is_on = true;
     }
 
-    /// Turns the callbacks on for a window that is about to open. A caller inside a CUPTI callback passes `nudge`. If
-    /// there is a `nudge`, this function calls it to wake the collector, and waits until the collector has turned the
-    /// callbacks on. If `wants_records` is true, the collector also takes the activity records back from another
-    /// client.
+    /// Turns the launch callbacks on for a window that is about to open. A caller inside a CUPTI callback must pass
+    /// `nudge`. If there is a `nudge`, this function calls it to wake the collector, and then waits until the collector
+    /// has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity records
+    /// back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

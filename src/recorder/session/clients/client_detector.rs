@@ -1,57 +1,57 @@
-//! Detects whether another client of CUPTI has taken over the activity records. CUPTI delivers all records to the
-//! client that requested them last, and does not notify the previous client.
+//! Detects whether another client of CUPTI has taken over the activity records. CUPTI delivers all activity records to
+//! the client that requested them last, and does not notify the previous client.
 //!
-//! For example, Kineto (torch.profiler) requests records without a subscription. CUPTI refuses a second subscriber, but
-//! does not refuse Kineto. After such a takeover, gpuflame sees launches but no activities. CUPTI delivers even
-//! gpuflame's own buffers to the other client.
+//! For example, Kineto (torch.profiler) requests activity records without a subscription. CUPTI refuses a second
+//! subscriber, but it does not refuse Kineto, which does not subscribe. After such a takeover, gpuflame sees launches
+//! but no activity records. CUPTI even delivers the buffers that gpuflame has provided to the other client.
 //!
-//! gpuflame sees the call with which most clients request the records. Any other client is detected by missing traffic.
-//! (Traffic means buffers that CUPTI requests or delivers.) Two signs show that traffic is missing. First, if the
-//! program has waited for its GPU work, the work is complete, so a flush should deliver the records of that work.
-//! Second, each kernel or copy takes space in a buffer, so CUPTI should request another buffer after many kernels or
-//! copies.
+//! For most clients, gpuflame sees the call that requests the records. Any other client is detected because traffic is
+//! missing. (Traffic means that CUPTI requests or delivers buffers.) Two signs show that traffic is missing. First, if
+//! the program has waited for its GPU work, this work is complete, so a flush should deliver its records. Second, the
+//! record of each kernel or copy takes space in a buffer, so after many kernels or copies, CUPTI should request another
+//! buffer.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
-/// Minimum time without traffic after which a takeover is assumed, if the program has waited for all of its GPU work. A
-/// shorter time would not prove a takeover, because a program with several GPUs may wait for one GPU while another GPU
-/// runs a single kernel for up to 2 s.
+/// Minimum time without traffic after which gpuflame assumes a takeover, provided that the program has waited for all
+/// of its GPU work. A shorter time would not prove a takeover: a program with several GPUs may wait for one GPU while
+/// another GPU runs a single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
-/// Minimum number of flush intervals in which the program must have waited for all of its GPU work before a takeover is
-/// assumed. (A flush interval is the time between two flushes.)
+/// Minimum number of flush intervals in which the program must have waited for all of its GPU work before gpuflame
+/// assumes a takeover. (A flush interval is the time between two flushes.)
 const MIN_WAITED_INTERVALS: u32 = 2;
-/// Minimum size of an activity record, in bytes.
+/// Minimum size in bytes of an activity record.
 const MIN_RECORD_BYTES: u64 = 64;
 /// Size in bytes of gpuflame's activity buffers.
 const BUFFER_BYTES: u64 = 1 << 20;
 
-/// State of the detection, in particular whether another client seems to have the records.
+/// State of the detection. It includes whether another client seems to get the activity records.
 #[derive(Debug)]
 pub(super) struct ClientDetector {
     /// Delivery counts at the time when CUPTI last requested or delivered a buffer.
     last_traffic: DeliveryCounts,
     last_move: Instant,
-    /// Number of times that the program waited for all GPU work, up to the last flush. `waited_intervals` counts the
-    /// flush intervals that contain such waits, since a buffer was last requested or delivered.
+    /// Number of times that the program had waited for all GPU work at the last flush. `waited_intervals` is the number
+    /// of flush intervals with such waits since CUPTI last requested or delivered a buffer.
     waits: u64,
     waited_intervals: u32,
-    /// Number of launches without an activity at the last flush.
+    /// Number of launches that had no activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the call with which the other client took the records. If gpuflame saw this call, it will
-    /// also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which the other client took the activity records. If so, gpuflame will also
+    /// see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
-    /// Total number of takeovers, including those that were detected by missing traffic.
+    /// Total number of takeovers, including takeovers that were detected because traffic was missing.
     takeovers: u64,
 }
 
-/// Change of the client to which CUPTI delivers the activity records.
+/// Change of the client that gets the activity records from CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordsChange {
-    /// Another client gets the records.
+    /// Another client now gets the records.
     Taken,
     /// gpuflame gets the records again.
     Returned,
@@ -73,7 +73,7 @@ impl ClientDetector {
         }
     }
 
-    /// Whether another client has the activity records now.
+    /// Whether another client currently gets the activity records.
     pub(super) fn are_records_taken(&self) -> bool {
         self.is_taken
     }
@@ -83,8 +83,8 @@ impl ClientDetector {
         self.takeovers
     }
 
-    /// Updates the state with the other clients' calls that gpuflame has seen. If a client has taken the records and
-    /// released them again since the last update, the takeover is counted, but not reported.
+    /// Updates the state with the calls of other clients that gpuflame has seen. A takeover that has begun and ended
+    /// since the last update is counted but not reported.
     pub(super) fn update_from_calls(&mut self, others: &ClientActivity) -> Option<RecordsChange> {
         let is_news = others.takeovers != std::mem::replace(&mut self.takes, others.takeovers);
         if is_news && others.own_records {
@@ -98,8 +98,8 @@ impl ClientDetector {
         self.set_taken(false)
     }
 
-    /// Updates the state with the traffic so far. Call this function after a flush, with the number of launches that
-    /// still have no activity (`open`). If the flush also covered incomplete records, `before_everything` contains the
+    /// Updates the state with the traffic up to now. Call this function after a flush. `open` is the number of launches
+    /// that still have no activity. If the flush also covered incomplete records, `before_everything` contains the
     /// delivery counts before that flush.
     pub(super) fn update_from_traffic(
         &mut self,
@@ -128,9 +128,10 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // Two waits for all GPU work are required. The first wait may have been in flight at the last flush, and then
-        // covers only earlier launches. The second wait covers every launch. In addition, there must be new launches
-        // without an activity, because the launch of a zero-byte copy never gets an activity.
+        // The program must have waited for all GPU work at least twice. The first wait may already have been in
+        // progress at the last flush, so it may cover only earlier launches. The second wait covers all launches that
+        // the last flush counted. In addition, the number of launches without an activity must have grown, because the
+        // launch of a zero-byte copy never gets an activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;
@@ -188,7 +189,8 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // A single wait per flush interval may have begun before the launch, so it proves nothing.
+        // If there is only one wait per flush interval, that wait may have begun before the launch, so it proves
+        // nothing.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

@@ -1,4 +1,4 @@
-//! Other clients of CUPTI, and the switch that turns launch callbacks off while no window is open.
+//! Handles other clients of CUPTI, and contains the switch that turns launch callbacks off while no window is open.
 
 pub(super) mod callback_switch;
 pub(super) mod client_detector;

@@ -1,5 +1,5 @@
-//! Tracks other clients of CUPTI that take over the activity records or the subscription. Prints messages about these
-//! clients. Takes the records and the subscription back when the clients are done.
+//! Tracks other clients of CUPTI that take over the activity records or the CUPTI subscription. Prints messages about
+//! the other clients. Takes the records and the subscription back when the other clients are done.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The collector does most of this work. A thread that opens or closes a window only checks which client owns the
-//! subscription, and may ask CUPTI for the records.
+//! subscription, and may ask CUPTI to return the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -27,15 +27,16 @@ use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
-/// Maximum time for which gpuflame waits for the program's API calls in flight before it releases the subscription to
-/// another client. The limit is half of the time for which that client waits for gpuflame.
+/// Maximum time for which gpuflame waits for the program's launches in flight before it releases the subscription to
+/// another client. This is half of the time for which the other client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Maximum number of takeovers of the activity records that are reported. Later takeovers are only counted.
+/// Maximum number of takeovers of the activity records about which a message is printed. Any further takeovers are only
+/// counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between gpuflame's attempts to subscribe again. The attempts are needed because gpuflame
-/// may not see when another client ends its subscription.
+/// Minimum and maximum pause between two attempts of gpuflame to subscribe again. gpuflame must try repeatedly, because
+/// it may not see that another client has ended its subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
@@ -43,9 +44,9 @@ const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(crate) struct OtherClients {
     state: Mutex<ClientState>,
-    /// Whether another client owns the subscription.
+    /// Whether another client owns the CUPTI subscription.
     is_lent: AtomicBool,
-    /// Whether a window must open when gpuflame has the subscription again.
+    /// Whether a window must open as soon as gpuflame has the subscription again.
     opens_after_loan: AtomicBool,
 }
 
@@ -53,18 +54,18 @@ pub(crate) struct OtherClients {
 struct ClientState {
     detector: ClientDetector,
     loans: SubscriptionLoans,
-    /// Number of times that other clients had called `cuptiFinalize` when the collector last checked.
+    /// Number of calls of `cuptiFinalize` by other clients when the collector last checked.
     ends: u64,
     /// Time of the last failed attempt to subscribe again, and the pause after that attempt.
     pause: Option<(Instant, Duration)>,
-    /// Whether gpuflame has printed that it receives records which another client has requested.
+    /// Whether gpuflame has already printed that it receives records that another client has requested.
     has_reported_unasked: bool,
-    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to give the records back; `None` if CUPTI has not
+    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to return the records; `None` if CUPTI has not
     /// refused.
     refused: Option<u64>,
 }
 
-/// Number of loans (times when another client owned the subscription), and the total duration of the loans.
+/// Number and total duration of loans. (A loan is a time during which another client owns the CUPTI subscription.)
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SubscriptionLoans {
     pub(crate) times: u64,
@@ -84,10 +85,10 @@ impl SubscriptionLoans {
     }
 }
 
-/// Number of times that other clients took the activity records or borrowed the subscription.
+/// How often other clients have taken the activity records or borrowed the subscription.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TimesLost {
-    /// Number of times that other clients took the activity records.
+    /// Number of times that other clients have taken the activity records.
     pub(crate) records: u64,
     /// Loans of the subscription to other clients.
     pub(crate) subscription: SubscriptionLoans,
@@ -110,8 +111,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the subscription. If another client owns the subscription, stores `is_wanted`, which
-    /// states whether a window must open when gpuflame has the subscription again.
+    /// Whether another client owns the CUPTI subscription. If so, stores `is_wanted`, which states whether a window
+    /// must open as soon as gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -120,8 +121,8 @@ impl OtherClients {
         is_lent
     }
 
-    /// Whether another client has the activity records. This function never waits, so it also returns false if another
-    /// thread holds the lock.
+    /// Whether another client currently gets the activity records. This function never waits. If another thread holds
+    /// the lock, it returns false.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -131,8 +132,8 @@ impl OtherClients {
         TimesLost { records: state.detector.takeovers(), subscription: state.loans }
     }
 
-    /// Checks for actions of other clients, and reacts to them. Returns true if a window must open because gpuflame has
-    /// the subscription again.
+    /// Checks for actions by other clients of CUPTI, and reacts to them. Returns true if a window must open because
+    /// gpuflame has the subscription back.
     pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
@@ -187,7 +188,8 @@ impl OtherClients {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
-    /// Closes the window, because the subscription is about to be lent. gpuflame does not see launches during the loan.
+    /// Closes the window, because the subscription is about to be lent to another client. gpuflame sees no launches
+    /// during the loan.
     fn begin_loan(&self, callbacks: &CallbackSwitch, edges: &EdgeQueue) {
         self.opens_after_loan.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -198,8 +200,9 @@ impl OtherClients {
         loans.since = Some(Instant::now());
     }
 
-    /// Releases the subscription to the client that requested it. If an API call of the program stays in flight,
-    /// refuses instead, because gpuflame would not see the end of that call. Returns true if a window must open.
+    /// Releases the CUPTI subscription to the client that has requested it. Refuses to release it if a launch of the
+    /// program stays in flight, because gpuflame would not see the end of that launch. Returns true if a window must
+    /// open.
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
             progress::call_foreign(|| api.release_subscription());
@@ -215,7 +218,7 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Resumes after a loan of the subscription. Returns true if a window must open.
+    /// Resumes recording after a loan of the CUPTI subscription. Returns true if a window must open.
     fn resume(&self, callbacks: &CallbackSwitch) -> bool {
         callbacks.on_subscribed();
         self.state.lock().loans.end_current();
@@ -223,7 +226,7 @@ impl OtherClients {
         self.opens_after_loan.swap(false, Ordering::AcqRel)
     }
 
-    /// Tries to subscribe again. Returns true if a window must open.
+    /// Tries to subscribe to CUPTI again. Returns true if a window must open.
     fn try_resubscribe(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         let mut state = self.state.lock();
         if state.pause.is_some_and(|(since, pause)| since.elapsed() < pause) {
@@ -234,7 +237,7 @@ impl OtherClients {
         state.pause = Some((Instant::now(), pause));
         drop(state);
         if progress::call_foreign(|| api.resubscribe()).is_err() {
-            // Another client owns the subscription, and gpuflame did not see it subscribe.
+            // Another client still owns the subscription, and gpuflame did not see it subscribe.
             return false;
         }
         self.state.lock().pause = None;
@@ -242,15 +245,15 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Detects other clients by missing traffic (see `client_detector`). Call this function after a flush, with the
-    /// number of launches that still have no activity (`open`). If the flush covered incomplete records as well,
+    /// Detects other clients because traffic is missing (see `client_detector`). Call this function after a flush.
+    /// `open` is the number of launches that still have no activity. If the flush also covered incomplete records,
     /// `before_everything` contains the delivery counts before that flush.
     pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {
         if api.shares_records() || api.is_retired() {
             return;
         }
         let traffic = api.delivery_counts();
-        // The state's lock must be released before CUPTI is called.
+        // The lock of the state must be released before CUPTI is called.
         let mut state = self.state.lock();
         let change = state.detector.update_from_traffic(Instant::now(), traffic, open, before_everything);
         let times = state.detector.takeovers();
@@ -261,8 +264,9 @@ impl OtherClients {
         print_records_change(change, times, false);
     }
 
-    /// If another client has taken the activity records, asks CUPTI to deliver them to gpuflame again, because a window
-    /// is about to open. If gpuflame saw that client start to record, the client keeps the records until it is done.
+    /// If another client gets the activity records, asks CUPTI to deliver them to gpuflame again, because a window is
+    /// about to open. However, if gpuflame saw that client start to record, the client keeps the records until it is
+    /// done.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
@@ -280,8 +284,8 @@ impl OtherClients {
     }
 }
 
-/// Waits until no launching call of the program is in flight. Returns false after a timeout. gpuflame already ignores
-/// new calls.
+/// Waits until no launch call of the program is in flight. Returns false if this takes too long. gpuflame already
+/// ignores new calls.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
     while capture::any_in_flight() {
@@ -293,9 +297,9 @@ fn wait_for_calls_in_flight() -> bool {
     true
 }
 
-/// Prints that another client has taken the activity records, or that records arrive again. If `is_reclaimed` is true,
-/// gpuflame will take the records back when the client is done. A profiler that starts every few steps is reported at
-/// most ten times. The ledger contains the total number.
+/// Prints that another client has taken the activity records, or that gpuflame gets them again. `is_reclaimed` states
+/// whether gpuflame will take the records back when the client is done. A profiler that starts every few steps is
+/// reported at most `MAX_TAKEOVER_MESSAGES` times. The ledger contains the total number of takeovers.
 fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

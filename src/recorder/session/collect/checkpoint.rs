@@ -1,17 +1,17 @@
-//! The checkpoint is a file that preserves the sums if the process dies without running its exit handlers (SIGKILL, a
-//! crash, `_exit`, `exec`). Once the process has launched GPU work, a dedicated thread appends the changed sums to the
-//! file about once a second. `record::encode` documents the file's layout. If the rows themselves are recorded, there
-//! is no checkpoint, because the recording serves the same purpose.
+//! Writes the checkpoint, a file that preserves the sums if the process dies without running its exit handlers
+//! (SIGKILL, a crash, `_exit`, `exec`). Once the process has launched GPU work, the checkpoint's own thread appends the
+//! changed sums to the file about once a second. `record::encode` documents the file's layout. If the settings request
+//! a recording of the rows themselves, there is no checkpoint, because the recording serves the same purpose.
 //!
 //! ```text
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! No thread waits for the checkpoint's thread. The checkpoint's thread assembles each append in memory, and holds no
-//! lock that other threads need while it writes to the file system. Unchanged sums are not written again. A file that
-//! has grown much larger than its content is replaced by a new file. A process that exits normally first writes its
-//! outputs and then removes its checkpoint. Therefore the checkpoint is still complete if the process is killed while
-//! it writes its outputs.
+//! No thread waits for the checkpoint's thread. This thread assembles each piece of data in memory, and holds no lock
+//! that other threads need while it writes to the file system. Sums that have not changed are not written again. If a
+//! checkpoint file has grown much larger than its content, a new file replaces it. A process that exits normally first
+//! writes its outputs, and then removes its checkpoint. Therefore the checkpoint is still complete if the process is
+//! killed while its outputs are being written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -42,89 +42,89 @@ use crate::session::process::out_of_memory;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
-/// Time from the first launch to the first checkpoint. The time is short because a worker process may soon end by
-/// `_exit`. Most worker processes are forked. In a forked process, each interval is twice as long as the previous
-/// interval, up to the full interval. In other processes, the second checkpoint already follows after the full
-/// interval.
+/// Time from the process's first launch to its first checkpoint. The time is short, because a worker process may soon
+/// end by `_exit`. Most of these worker processes are forked. Therefore in a forked process, each interval is twice as
+/// long as the one before, up to the full interval. In other processes, the full interval already applies after the
+/// first checkpoint.
 const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
-/// Minimum pause after a write, as a multiple of the duration of the write. With this factor, writing takes at most
-/// half a percent of the elapsed time.
+/// Minimum pause after a checkpoint write, as a multiple of the duration of the write. With this factor, checkpoint
+/// writes take at most half a percent of the elapsed time.
 const PAUSE_PER_WRITE_TIME: u32 = 200;
-/// Maximum size in bytes of a piece of a checkpoint. Each piece is assembled while the pipeline is locked.
+/// Maximum size in bytes of one piece of a checkpoint. While a piece is assembled, the pipeline is locked.
 const MAX_PIECE_BYTES: usize = 1 << 20;
-/// Maximum time for which an exiting process waits until a checkpoint write in progress has ended.
+/// Maximum time for which an exiting process waits for a checkpoint write that is in progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Stack size of the thread in bytes. The thread sorts and copies, and calls no foreign code.
+/// Stack size in bytes of the checkpoint's thread. The thread only sorts and copies data, and calls no foreign code.
 const STACK_BYTES: usize = 512 << 10;
 
-/// Source of the sums that a checkpoint contains, and of the rows from which the sums are computed.
+/// Source of the sums for a checkpoint, and of the rows from which the sums are computed.
 pub(crate) trait CheckpointSource: Sync {
-    /// Makes the collector read all rows that were delivered so far. Before the first checkpoint (`is_first`), CUPTI is
-    /// also flushed.
+    /// Makes the collector read all rows that are ready. Before the first checkpoint (`is_first`), also flushes CUPTI.
     fn read_ready(&self, is_first: bool);
-    /// Locks the pipeline and calls `action`. Returns the time that `action` took.
+    /// Locks the pipeline and calls `action`. Returns how long `action` took.
     fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
-/// The checkpoint of this process.
+/// State of the checkpoint of this process.
 pub(crate) struct Checkpoint {
     outputs: Outputs,
     formats: Vec<Output>,
-    /// Folder for reports to the program that started this process. One report contains the path of the checkpoint.
+    /// Folder for reports to the launcher, which is the program that started this process. A report contains the path
+    /// of the checkpoint file.
     report: Option<PathBuf>,
     interval: Duration,
-    /// Number of bytes by which the file may be larger than twice its content.
+    /// Number of bytes by which the checkpoint file may exceed twice the size of its content.
     slack_bytes: usize,
     began: Nanos,
-    /// Requests to the checkpoint's thread while the process ends. `done` contains the requests that this thread has
-    /// carried out.
+    /// Requests to the checkpoint's thread, which are made while the process is ending. `done` contains the requests
+    /// that the thread has carried out.
     requested: EventFlags,
     done: EventFlags,
-    /// Contains [`WORK`] once the checkpoint's thread has something to do.
+    /// Contains [`WORK`] as soon as the checkpoint's thread has something to do.
     woken: EventFlags,
-    /// Time of the first launch, in ns.
+    /// Time in ns at which the process made its first launch.
     first_work: AtomicU64,
-    /// Whether the thread still appends to the file.
+    /// Whether the checkpoint's thread still appends to the file.
     is_active: AtomicBool,
     /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the file.
     work: AtomicU64,
     file: Mutex<CheckpointFile>,
-    /// Path of the file, for threads that must not wait for a file system. No thread holds this lock during file
-    /// operations.
+    /// Path of the checkpoint file, for threads that must not wait for a file system. No thread holds this lock while
+    /// it accesses a file.
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request to write no further regular checkpoint. A regular checkpoint makes the collector read rows. A thread that
-/// waits for the collector would mistake this reading for progress of the exit.
+/// Request that no further regular checkpoint be written. For a regular checkpoint, the collector reads rows. A thread
+/// that waits for the collector would mistake this reading for progress towards the exit.
 const STOP_REGULAR: u32 = 1;
-/// Request to write the last checkpoint, with the remaining rows. The thread that makes the request waits for the
-/// write.
+/// Request to write the last checkpoint, which includes the remaining rows. The thread that makes this request waits
+/// until the checkpoint is written.
 const WRITE_LAST: u32 = 2;
-/// Flag in `requested`: the thread that requested the last checkpoint has stopped waiting, so nothing more may be
+/// Flag in `requested`. The thread that requested the last checkpoint no longer waits for it, so nothing more may be
 /// written.
 const TOO_LATE: u32 = 4;
-/// Flag in `woken`: the process has launched GPU work for the first time, or is ending.
+/// Flag in `woken`. The process has made its first launch of GPU work, or is ending.
 const WORK: u32 = 1;
 
-/// State of the file on disk.
+/// State of the checkpoint file on disk.
 #[derive(Debug, Default)]
 struct CheckpointFile {
     written: Option<CurrentFile>,
-    /// Unfinished file that will replace `written`; `None` if no replacement is being written.
+    /// Unfinished file that will replace `written`; `None` if the file is not being replaced.
     next: Option<Draft>,
-    /// Whether writing to the file is no longer allowed.
+    /// Whether nothing more may be written to the file.
     is_closed: bool,
-    /// Whether the file states that a mark was due and is missing. (A mark is the row that ends a checkpoint.)
+    /// Whether the file states that a mark was due but is missing. (A mark is the row that ends a checkpoint.)
     is_late: bool,
 }
 
-/// Outcome of writing a checkpoint that was due.
+/// Result of an attempt to write a checkpoint that is due.
 enum CheckpointOutcome {
-    /// The checkpoint was written. The next checkpoint is due after the contained duration.
+    /// The checkpoint was written. The next checkpoint is due after this duration.
     Written(Duration),
-    /// Nothing was written, because the sums had not changed.
+    /// Nothing was written, because no sums had changed.
     Unchanged,
-    /// Nothing was written, because there was not enough memory to compute the sums.
+    /// Nothing was written, because there was too little memory to compute the sums.
     NoRoom,
 }
 
@@ -135,27 +135,27 @@ struct CurrentFile {
     bytes: usize,
 }
 
-/// Content that is already in the file.
+/// Describes what the checkpoint file already contains.
 #[derive(Default)]
 struct CheckpointContent {
     definitions: Definitions,
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Values of three pipeline counters at the last write: all rows, rows of work (see `Pipeline::rows_of_work`), and
-    /// entries that were merged into "others".
+    /// Values of three counters of the pipeline at the last write: all rows, rows of work (see
+    /// `Pipeline::rows_of_work`), and entries that were merged into "others".
     rows: u64,
     work: u64,
     forgotten: u64,
-    /// Whether the file has reached its maximum size, so that a new file must replace it before any sums are appended.
+    /// Whether the file has reached its maximum size. A new file must then replace it before more sums are appended.
     is_full: bool,
-    /// Duration of the last append.
+    /// Duration of the last append to the file.
     append_time: Duration,
 }
 
 impl Checkpoint {
-    /// Creates the state of a checkpoint, without a file. Returns `None` if the settings disable checkpoints, or if the
-    /// rows themselves are recorded.
+    /// Creates the checkpoint's state, but no file. Returns `None` if the settings disable checkpoints, or if the rows
+    /// themselves are recorded.
     pub(crate) fn new(settings: &Settings, outputs: &Outputs) -> Option<Self> {
         let interval = settings.checkpoint.filter(|_| !settings.formats.contains(&Output::Recording))?;
         Some(Self {
@@ -176,29 +176,29 @@ impl Checkpoint {
         })
     }
 
-    /// Starts the checkpoint's thread. If that fails, the program runs without checkpoints.
+    /// Starts the checkpoint's thread. If the thread cannot be started, the program runs without checkpoints.
     pub(crate) fn spawn(&'static self, source: &'static impl CheckpointSource) -> io::Result<()> {
         let spawned = threads::spawn(c"gpuflame-keep", STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(source));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending, because the file names this thread as its writer, and
-            // readers of the file regard the process as alive while that thread exists.
+            // The thread sleeps forever instead of ending. The file names this thread as its writer, and programs that
+            // read the file regard the process as alive as long as the thread exists.
             threads::park_forever()
         });
         self.is_active.store(spawned.is_ok(), Ordering::Release);
         spawned
     }
 
-    /// Stops regular checkpoints, because the process is ending and the remaining rows are about to be gathered.
+    /// Ends regular checkpoints, because the process is ending and the remaining rows are about to be read.
     pub(crate) fn stop_regular(&self) {
         self.requested.set(STOP_REGULAR);
     }
 
-    /// Writes all sums one last time, before the outputs are written. If there is no checkpoint file yet, does nothing
-    /// unless `in_any_case` is true. The checkpoint's own thread does the writing, because a file system may block the
-    /// writer. The caller waits for at most `patience`.
+    /// Writes all sums one last time, before the outputs are written. If no checkpoint file exists yet, does nothing
+    /// unless `in_any_case` is true. The checkpoint's own thread writes the sums, because a file system may block the
+    /// writer. The caller waits for the write, but at most for `patience`.
     pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
@@ -210,14 +210,14 @@ impl Checkpoint {
         while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // The wait has a limit, so that this thread wakes up regularly and uses CPU time. Another thread waits for
-            // this thread, and regards growing CPU time as progress.
+            // Each wait is limited to `POLL_INTERVAL`, so that this thread wakes up regularly and uses CPU time.
+            // Another thread is waiting for this thread, and regards growing CPU time as progress.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch, because the first checkpoint is due soon after the first launch.
+    /// Notes the time of the first launch. The first checkpoint is due soon after that time.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -230,7 +230,7 @@ impl Checkpoint {
         self.woken.set(WORK);
     }
 
-    /// Sleeps until the first launch. Returns the remaining time until the first checkpoint is due.
+    /// Sleeps until the process makes its first launch. Returns how long it takes until the first checkpoint is due.
     fn wait_for_work(&self) -> Duration {
         while !self.woken.has(WORK) {
             self.woken.wait(0, None);
@@ -239,14 +239,14 @@ impl Checkpoint {
         FIRST_CHECKPOINT_DELAY.min(self.interval).saturating_sub(Duration::from_nanos(since))
     }
 
-    /// Path of the checkpoint file; `None` if there is no file.
+    /// Path of the checkpoint file; `None` if no file exists.
     pub(crate) fn path(&self) -> Option<PathBuf> {
         self.name.lock().clone()
     }
 
-    /// Keeps the checkpoint file because other outputs could not be written. Writes into the head of the file that the
-    /// process has exited, and whether the file covers all `work` rows of work. Returns the path of the file; `None` if
-    /// there is no file.
+    /// Keeps the checkpoint file because other outputs could not be written. The head of the file then states that the
+    /// process has exited, and whether the file covers all `work` rows of work. Returns the path of the file, or `None`
+    /// if no file exists.
     pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
         file_state.is_closed = true;
@@ -259,17 +259,17 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Whether the checkpoint file still exists under its name, so that the final sums may replace it. Returns `None`
-    /// if another thread is blocked while it writes the file.
+    /// Whether the checkpoint file still exists under its name. If so, the final sums may replace it. Returns `None` if
+    /// another thread is blocked while it writes to the file.
     pub(crate) fn is_replaceable(&self) -> Option<bool> {
         let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
         Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
     }
 
-    /// Removes the checkpoint file, because the outputs contain all of its content. If a file with the final sums has
-    /// replaced it under the same name, the new file stays.
+    /// Removes the checkpoint file, because the outputs now contain all of its content. If a file with the final sums
+    /// has already replaced it under the same name, that file stays.
     pub(crate) fn remove(&self) {
-        // If a thread is blocked in a file system, it holds this lock, and the file is not removed.
+        // If a thread is blocked in a file system while it holds this lock, the file is not removed.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -278,8 +278,8 @@ impl Checkpoint {
         }
     }
 
-    /// Notes in the file that recording ended because memory ran out. Does nothing if the checkpoint's thread is in the
-    /// middle of a write, because that thread will not run again and never releases the lock.
+    /// Notes in the checkpoint file that recording has ended because memory ran out. Does nothing if the checkpoint's
+    /// thread is in the middle of a write. That thread will not run again, so it never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -291,8 +291,8 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // The first wait on a lock resolves symbols, which takes the loader's lock. This first wait is made now,
-        // because another thread may later hold the loader's lock forever.
+        // A process's first wait on a lock resolves symbols, and takes the loader's lock to do so. That wait happens
+        // here, because later another thread may hold the loader's lock forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled = if process_liveness::is_forked() {
@@ -309,7 +309,7 @@ impl Checkpoint {
                 return;
             }
             let is_starved = shortage::is_short();
-            // The rows that are read next include all launches up to `time`.
+            // The rows that are read below include all launches up to `time`.
             let time = capture::now();
             if !is_last {
                 source.read_ready(std::mem::take(&mut is_first));
@@ -337,9 +337,9 @@ impl Checkpoint {
                     }
                 }
                 Err(error) => {
-                    // An unfinished replacement would only take up disk space.
+                    // Drops the unfinished replacement, which would only take up disk space.
                     self.file.lock().next = None;
-                    // If the write failed because the checkpoint file was removed, a new file is started.
+                    // If the write failed because someone removed the checkpoint file, a new file is started.
                     if content.take().is_some()
                         && !is_restarted
                         && !is_last
@@ -362,7 +362,7 @@ impl Checkpoint {
                     return;
                 }
             }
-            // The process is already ending, so there is no session to end even if memory has run out.
+            // The process is already ending. Even if memory has run out, there is no session to end.
             if is_last {
                 return self.done.set(WRITE_LAST);
             }
@@ -372,8 +372,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether this is the last checkpoint. If the process is ending, waits for a request that decides whether to write
-    /// the last checkpoint.
+    /// Whether the next checkpoint is the last one. If the process is ending, waits for the request that decides
+    /// whether to write the last checkpoint.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -385,8 +385,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing may be written any more, because the thread that requested the last checkpoint has stopped
-    /// waiting, or because gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing more may be written. There are two reasons: the thread that requested the last checkpoint no
+    /// longer waits, or gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -394,7 +394,8 @@ impl Checkpoint {
         }
     }
 
-    /// Writes into the file's head whether a mark that was due is missing. If writing fails, the head stays unchanged.
+    /// Writes into the head of the file whether a mark that was due is missing. If that fails, the head stays
+    /// unchanged.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();
         let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
@@ -412,10 +413,10 @@ impl Checkpoint {
         self.is_active.load(Ordering::Acquire)
     }
 
-    /// Writes the sums that have changed. `moment` contains the current time and the interval to the next checkpoint,
-    /// which becomes longer if writing takes long. The last checkpoint is skipped if only window edges are new, because
-    /// all launches are then already in the file. Skipping saves time: a thread waits for the last checkpoint, and
-    /// examining 80,000 sums would take 40 ms.
+    /// Writes the sums that have changed since the last checkpoint. `moment` contains the current time and the interval
+    /// to the next checkpoint. The interval becomes longer if writing takes long. The last checkpoint is skipped if
+    /// only window edges are new, because the file already covers all launches. Skipping saves time, because a thread
+    /// waits for the last checkpoint, and examining 80,000 sums would take 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -446,8 +447,8 @@ impl Checkpoint {
                 return Ok(outcome);
             }
         }
-        // Start a new file that replaces the previous file. The previous file is full, was removed, or has outdated
-        // sums.
+        // Starts a new file, which replaces the previous file. The previous file is full, was removed, or contains
+        // outdated sums.
         let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
         let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
         self.begin_file()?;
@@ -464,8 +465,8 @@ impl Checkpoint {
         Ok(outcome)
     }
 
-    /// Assembles the changed sums, in several pieces if there are many sums. Appends the pieces, unless the file would
-    /// become too large.
+    /// Assembles the changed sums, in several pieces if there are many. Appends the pieces to the file, unless the file
+    /// would become too large.
     fn append_changes(
         &self,
         source: &impl CheckpointSource,
@@ -480,14 +481,14 @@ impl Checkpoint {
             took += source.with_pipeline(&mut |pipeline| {
                 let began = Instant::now();
                 is_all = pipeline.write_definitions(&mut content.definitions, &mut chunk, MAX_PIECE_BYTES);
-                // The room for the sums is checked again, because memory use has grown since the first check.
+                // Checks again whether there is room for the sums, because memory use has grown since the first check.
                 if is_all && pipeline.has_room(capture::bytes_held()) {
                     content.definition_bytes += chunk.len();
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. The due time depends on the duration of this write,
-                    // which is still unknown. The duration of the last append serves as an estimate.
+                    // The mark states when the next mark is due. The due time depends on how long this write takes,
+                    // which is not known yet. Therefore the duration of the last append is used as an estimate.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -514,15 +515,15 @@ impl Checkpoint {
         Ok(next.map_or(CheckpointOutcome::NoRoom, CheckpointOutcome::Written))
     }
 
-    /// Size in bytes of the checkpoint file; 0 while a replacement is being written.
+    /// Size of the checkpoint file in bytes; 0 while a replacement is being written.
     fn bytes(&self) -> usize {
         let file_state = self.file.lock();
         let written = file_state.written.as_ref().filter(|_| file_state.next.is_none());
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a file to which sums can be appended. If the file was removed, returns false, and the caller
-    /// starts a new file.
+    /// Whether there is a checkpoint file to which sums can be appended. Returns false if the file was removed. The
+    /// caller then starts a new file.
     fn has_file(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }
@@ -562,7 +563,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Renames the new checkpoint file to the name of the old file. If there is no old file, chooses a free name.
+    /// Gives the new checkpoint file the name of the old file. If there is no old file, chooses a free name.
     fn publish_file(&self) -> Result<()> {
         let mut file_state = self.lock_file()?;
         let Some(next) = file_state.next.take() else { return Ok(()) };
@@ -579,7 +580,7 @@ impl Checkpoint {
                     match next.as_ref().map(Draft::path) {
                         Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
                         _ if growing_outputs::is_name_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
-                        // The file system does not support hard links, so the file is renamed.
+                        // The file system does not support hard links, so the file is renamed instead.
                         _ => {
                             next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned())
                         }
@@ -604,7 +605,7 @@ impl Checkpoint {
 }
 
 impl CurrentFile {
-    /// Writes the state of the recording into the file's head.
+    /// Writes the state of the recording into the head of the file.
     fn write_state(&self, standing: RecordingState) -> io::Result<()> {
         Appender::new(&self.path, self.identity, None).overwrite(&Chunk::header(standing))
     }
@@ -615,8 +616,8 @@ impl CurrentFile {
     }
 }
 
-/// Appends the current names of generated code, because these names cannot be looked up after the process has ended.
-/// Returns the time spent.
+/// Appends the current names of generated code, because they cannot be looked up any more after the process has ended.
+/// Returns how long this took.
 fn append_generated_names(
     source: &impl CheckpointSource,
     content: &mut CheckpointContent,
@@ -631,12 +632,12 @@ fn append_generated_names(
     began.elapsed()
 }
 
-/// Returns the pause after a write that took `spent`. The pause is at least `interval`.
+/// Returns the pause that follows a write of the duration `spent`. The pause is at least `interval`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(PAUSE_PER_WRITE_TIME * spent)
 }
 
-/// Appends `bytes` to a file that has `there` bytes. If the write fails, truncates the file to its old length.
+/// Appends `bytes` to a file whose size is `there` bytes. If the write fails, truncates the file to its previous size.
 fn append(path: &Path, identity: FileId, there: u64, bytes: &[u8]) -> io::Result<()> {
     let mut file: File = Appender::new(path, identity, None).open()?;
     file.write_all(bytes).inspect_err(|_| drop(file.set_len(there)))

@@ -1,43 +1,44 @@
-//! Guards against impossible times. The system clock may be set while gpuflame records, and an activity record may
-//! contain a time at which nothing ran. The guard prevents such times from producing wrong GPU time.
+//! Guards the sums against impossible times. Impossible times arise if the system clock is set while gpuflame records,
+//! or if an activity record contains a time at which nothing ran. The guard prevents such times from being summed as
+//! GPU time.
 //!
-//! On each visit, the collector compares the system clock, from which the times of GPU work come, with a steady clock,
-//! which is never set. If the clock was set forward, the window closes at the time of the change and opens again after
-//! the gap. If the clock was set back, the window closes at the time of the change. The window opens again once the
-//! clock reaches that time a second time. Therefore times that the clock shows twice are counted once, and no window
-//! contains time that did not pass.
+//! On each visit, the collector compares the system clock, on which the times of GPU work are based, with a steady
+//! clock, which is never set. If the system clock was set forward, the window closes at the time of the change, and
+//! opens again after the gap. If the system clock was set back, the window closes at the time of the change. The window
+//! opens again when the clock reaches that time once more. Therefore times that the clock shows twice are counted only
+//! once, and no window contains time that did not pass.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
 
-/// Maximum distance in ns between the times of an activity and the times that the clock has shown (ten minutes). Real
-/// distances are smaller, because CUPTI's clock deviates by less, and the GPU runs no work ten minutes ahead of the
-/// clock.
+/// Maximum difference in ns (ten minutes) between the times of an activity and the times that the system clock has
+/// shown. Real differences are smaller, because CUPTI's clock deviates less, and the GPU runs no work ten minutes ahead
+/// of the clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
-/// Minimum deviation in ns between the two clocks that counts as setting the clock. Gradual corrections of the clock,
-/// for example by NTP, stay below this minimum.
+/// Minimum deviation in ns between the two clocks at which gpuflame assumes that the system clock was set. Gradual
+/// corrections of the system clock, for example by NTP, stay below this minimum.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
-/// Detects whether the system clock was set, and whether times are impossible.
+/// Detects that the system clock was set, and that times are impossible.
 #[derive(Debug, Default)]
 pub(super) struct ClockGuard {
     last: Option<ClockPair>,
-    /// Earliest and latest time that the clock has shown so far.
+    /// Earliest and latest time that the system clock has shown so far.
     range: Option<(u64, u64)>,
-    /// Time at which the window opens again after the clock was set back; `None` if the clock was not set back.
+    /// If the clock was set back, the time at which the window opens again; otherwise `None`.
     resumes: Option<u64>,
     forward: u64,
     back: u64,
 }
 
 impl ClockGuard {
-    /// Compares the clocks. If the system clock was set, returns the window edges that result. If the clock was not
-    /// set, usually returns an empty list.
+    /// Compares the system clock with the steady clock. If the system clock was set, returns the resulting window
+    /// edges. Otherwise, usually returns an empty list.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));
         let Some(last) = self.last.replace(now) else { return Vec::new() };
-        // The time that the clock would show now if it had not been set.
+        // The time that the system clock would show if it had not been set.
         let expected = last.time.saturating_add(now.steady.saturating_sub(last.steady));
         if now.time.abs_diff(expected) < MIN_CLOCK_STEP_NS {
             return self.resume(now.time).into_iter().collect();
@@ -61,7 +62,7 @@ impl ClockGuard {
         self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }
 
-    /// Whether an activity can have run from `start` to `end`.
+    /// Whether it is possible that an activity ran from `start` to `end`.
     pub(super) fn is_possible(&self, start: Nanos, end: Nanos) -> bool {
         self.range.is_none_or(|(from, to)| {
             start.0.saturating_add(MAX_CLOCK_DISTANCE_NS) >= from
@@ -69,7 +70,7 @@ impl ClockGuard {
         })
     }
 
-    /// Returns the ledger line about changes of the clock; `None` if the clock was not set.
+    /// Returns the ledger line about changes of the system clock, or `None` if the clock was not set.
     pub(super) fn ledger_line(&self) -> Option<String> {
         let seconds = |nanos: u64| nanos as f64 / 1e9;
         (self.forward + self.back > 0).then(|| {
@@ -93,8 +94,8 @@ mod tests {
 
     const HOUR: u64 = 3_600_000_000_000;
 
-    /// Passes readings of both clocks to the guard: pairs of seconds since noon and seconds since the machine started.
-    /// Returns the guard and the window edges.
+    /// Passes readings of both clocks to a new guard. A reading is a pair: seconds since noon (system clock), and
+    /// seconds since the machine started (steady clock). Returns the guard and the window edges that it has produced.
     fn check_all(moments: &[(f64, f64)]) -> (ClockGuard, Vec<(WindowEdge, f64)>) {
         let (mut guard, mut edges) = (ClockGuard::default(), Vec::new());
         for (time, steady) in moments {

@@ -1,8 +1,9 @@
-//! The collector is the thread that gathers all rows. The collector reads the logs of the application's threads and
-//! CUPTI's buffers, provides empty chunks for the logs, and flushes CUPTI about once a second.
+//! The collector is the thread that gathers all rows of the recording. The collector reads the logs of the
+//! application's threads and CUPTI's buffers, provides empty chunks for the logs, and flushes CUPTI about once a
+//! second.
 //!
-//! The collector holds none of gpuflame's locks while it calls CUPTI, because a flush calls back into gpuflame. The
-//! callback runs on the collector's thread, or on another thread that holds CUPTI's own lock.
+//! The collector holds none of gpuflame's locks while it calls CUPTI, because CUPTI calls back into gpuflame during a
+//! flush. This callback runs on the collector's thread, or on another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -20,76 +21,77 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. (A visit is one iteration of the collector's loop.) The pause is short
-/// enough that all rows that arrive during one pause fit into the empty log chunks.
+/// Pause between two visits while rows arrive. (A visit is one iteration of the collector's loop.) The pause is so
+/// short that the rows that arrive during it fit into the empty log chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
-/// Maximum pause while no rows arrive. The pause is long, so that an idle process is seldom woken.
+/// Maximum pause between two visits while no rows arrive. This pause is long, so that an idle process is seldom woken
+/// up.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
-/// Interval between flushes of CUPTI. Without flushes, CUPTI would deliver a buffer only when the buffer is full.
+/// Interval between flushes of CUPTI. Without flushes, CUPTI would deliver a buffer only after the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time from the first launch to the first flush. The flush is due before the first checkpoint
-/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows of the flush. This time is short because a
+/// Time from the first launch to the first flush of CUPTI. This flush comes before the first checkpoint
+/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows from the flush. The time is short, because a
 /// worker process may soon end by `_exit`. In a forked process, each interval between flushes is twice as long as the
-/// previous interval, up to the full interval.
+/// one before, up to the full interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
-/// Interval between flushes of CUPTI while many launches wait for their activity records.
+/// Interval between flushes of CUPTI while many launches wait for activity records.
 const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Maximum time from a flush of CUPTI until the flushed rows are written to the recording. The rows are written earlier
-/// if all of them are read earlier.
+/// Maximum time from a flush of CUPTI until the flushed rows are written to the recording. If all flushed rows are read
+/// earlier, they are written earlier.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
-/// Interval between checks whether any thread of the application still runs. Each check takes about 10 us.
+/// Interval between checks whether any thread of the application is still running. Each check takes about 10 us.
 const LAST_THREAD_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Steps that the collector's loop delegates to the session.
+/// Steps of the collector's loop that the session carries out.
 pub(crate) trait CollectorSteps: Sync {
-    /// Reads all finished rows, or a large part of them. Returns false if there were no finished rows.
+    /// Reads all finished rows, or a large part of these rows. Returns false if there were no finished rows.
     fn collect(&self) -> bool;
 
-    /// Reads all rows that are finished at the time of the call.
+    /// Reads all rows that are finished when this function is called.
     fn collect_noted(&self);
 
-    /// Answers requests for statistics about the rows read so far.
+    /// Answers requests for statistics about the rows that were read so far.
     fn answer_stats_request(&self);
 
     /// Whether the application has launched any GPU work.
     fn has_work(&self) -> bool;
 
-    /// Whether CUPTI should be flushed, because many launches wait for their activity records.
+    /// Whether CUPTI should be flushed because many launches wait for activity records.
     fn wants_flush(&self) -> bool;
 
-    /// Maximum pause while no rows arrive.
+    /// Maximum pause between two visits while no rows arrive.
     fn max_idle_pause(&self) -> Duration;
 
-    /// Makes CUPTI deliver completed activity records. If `everything` is true, CUPTI delivers incomplete records as
-    /// well.
+    /// Makes CUPTI deliver the completed activity records. If `everything` is true, CUPTI also delivers incomplete
+    /// records.
     fn flush(&self, everything: bool);
 
-    /// Writes the rows read so far to the recording, so that they survive if the process dies. If `is_awaited` is true,
-    /// waits until the rows are in the file.
+    /// Writes the rows that were read so far to the recording, so that they survive if the process dies. If
+    /// `is_awaited` is true, waits until these rows are in the file.
     fn flush_recording(&self, is_awaited: bool);
 
     /// Stops recording because memory has run out.
     fn end_out_of_memory(&self);
 }
 
-/// Requests to the collector, in ascending order. If several requests are pending, only the highest is carried out,
-/// because it includes the others.
+/// Requests to the collector, in ascending order of the work that they require. If several requests are pending, the
+/// collector carries out only the highest request, because it includes the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
-    /// Like `Collect`, but for a checkpoint. Checkpoints may be frequent, so this request does not delay a flush that
-    /// is due.
+    /// Like `Collect`, but for a checkpoint. Checkpoints may be frequent, so this request does not postpone the next
+    /// flush of CUPTI.
     Read,
-    /// Process the records that CUPTI has already delivered.
+    /// Process the activity records that CUPTI has already delivered.
     Collect,
-    /// Make CUPTI deliver the completed records, and process them.
+    /// Make CUPTI deliver the completed activity records, and process them.
     Gather,
-    /// Like `Gather`, and also write the rows to disk.
+    /// Like `Gather`, but also write the rows to disk.
     Flush,
-    /// Make CUPTI deliver all records, complete or not, and process them.
+    /// Make CUPTI deliver all activity records, whether they are complete or not, and process them.
     Drain,
 }
 
@@ -103,21 +105,21 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct PendingRequests {
     highest: Option<CollectorRequest>,
-    /// Number of requests made so far. `granted` is the number of requests carried out so far.
+    /// Number of requests that were made so far. `granted` is the number of requests that were carried out so far.
     made: u64,
     granted: u64,
 }
 
 impl Collector {
-    /// Starts the thread.
+    /// Starts the collector's thread.
     pub(crate) fn spawn(&'static self, steps: &'static impl CollectorSteps) -> Result<()> {
         let spawned = threads::spawn(c"gpuflame", threads::DEFAULT_STACK_BYTES, move || {
             let run = std::panic::AssertUnwindSafe(|| self.run(steps));
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending, because a recording names this thread as its writer, and
-            // readers of the file regard the process as alive while that thread exists.
+            // The thread sleeps forever instead of ending. A recording names this thread as its writer, and programs
+            // that read the file regard the process as alive as long as the thread exists.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -128,12 +130,12 @@ impl Collector {
         })
     }
 
-    /// Makes a request to the collector and waits until the request is carried out. Returns false if the collector
-    /// makes no progress for the time `limit`.
+    /// Makes a request to the collector, and waits until the collector has carried it out. Returns false if the
+    /// collector makes no progress for the time `limit`.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The wait for the lock has a limit, because a signal may have interrupted the thread that holds the lock, and
-        // that thread may never continue.
+        // The wait for the lock is limited. A signal may have interrupted the thread that holds the lock, and that
+        // thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
         let mine = requests.made;
@@ -148,7 +150,7 @@ impl Collector {
         true
     }
 
-    /// Ends the collector's pause, if it is pausing. Never waits.
+    /// Ends the current pause of the collector, if there is one. This function never waits.
     pub(crate) fn wake(&self) {
         self.requested.notify_one();
     }
@@ -166,7 +168,7 @@ impl Collector {
             }
             note_peak_bytes_held();
             progress::note_step();
-            // The remaining memory is reserved for saving the rows recorded so far.
+            // When memory is short, the remaining memory is needed to save the rows that were recorded so far.
             if shortage::is_short() {
                 return steps.end_out_of_memory();
             }
@@ -176,8 +178,8 @@ impl Collector {
             }
             let wants_flush = steps.wants_flush();
             let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
-            // If several filled buffers wait, CUPTI delivers buffers without a flush, and a flush would only slow
-            // gpuflame down.
+            // If many filled buffers are waiting, CUPTI delivers buffers even without a flush, and a flush would only
+            // slow gpuflame down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
                 && !capture::are_many_filled();
@@ -202,12 +204,12 @@ impl Collector {
                 steps.flush_recording(true);
                 is_written = true;
             }
-            // After a flush request, launches are expected to pause. Therefore the memory of empty buffers is released.
+            // After a request to flush, the program is expected to pause its launches. Therefore the memory of empty
+            // buffers is given back to the kernel.
             if request >= Some(CollectorRequest::Flush) {
                 capture::release_ready_memory();
             }
-            // The collector continues after it has started the exit, because the exit needs the collector to read the
-            // remaining rows.
+            // The collector continues after it has started the exit, because it still has to read the remaining rows.
             if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
                 last_thread_check = Instant::now();
                 is_over = threads::are_only_ours_left();
@@ -220,8 +222,8 @@ impl Collector {
         }
     }
 
-    /// Waits for a request, but at most for `pause`. Returns the highest pending request, and the number of requests
-    /// made so far. All requests are carried out together.
+    /// Waits for a request to the collector, but at most for `pause`. Returns the highest pending request, and the
+    /// number of requests that were made so far. The collector carries out all pending requests together.
     fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
         let mut requests = self.requests.lock();
         if requests.highest.is_none() {
@@ -236,8 +238,8 @@ impl Collector {
     }
 }
 
-/// Returns the peak of gpuflame's memory in bytes. On each visit, the collector adds the mapped memory to the heap's
-/// peak since the previous visit. The result is the maximum of these sums.
+/// Returns the maximum number of bytes of memory that gpuflame has held. On each visit, the collector adds the mapped
+/// memory and the peak of the heap since the previous visit. The result is the largest of these sums.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }

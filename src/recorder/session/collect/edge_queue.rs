@@ -1,5 +1,5 @@
-//! Queue of window edges. (An edge is the opening or closing of a window.) Threads that open and close windows add
-//! edges, and the pipeline removes them. The queue lets these threads continue without waiting for the pipeline.
+//! Queue of window edges. (An edge is the opening or closing of a window.) Threads that open or close a window add
+//! edges, and the pipeline removes them. Because of the queue, these threads do not have to wait for the pipeline.
 
 use std::time::Duration;
 
@@ -8,16 +8,16 @@ use parking_lot::Mutex;
 use crate::capture;
 use gpuflame_model::record::{Row, WindowEdge};
 
-/// Maximum time for which a thread waits for the queue's lock. The lock is usually held for much less time.
+/// Maximum time for which a thread waits to lock the queue. Usually, the lock is held for a much shorter time.
 const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Window edges that the pipeline has not processed yet, in order of time.
+/// Window edges that the pipeline has not processed yet, ordered by time.
 #[derive(Debug, Default)]
 pub(crate) struct EdgeQueue(Mutex<Vec<Row<'static>>>);
 
 impl EdgeQueue {
-    /// Calls `turn`, which opens or closes the window. If `turn` returns true, the window has changed, and the edge is
-    /// added to the queue. Any thread that sees the changed window can find the edge in the queue.
+    /// Calls `turn`, which opens or closes the window. If `turn` returns true, it has changed the window, and the edge
+    /// is added to the queue. A thread that sees the changed state of the window also finds the edge in the queue.
     pub(crate) fn note_edge(&self, edge: WindowEdge, turn: fn() -> bool) {
         let edges = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT);
         if turn()
@@ -27,7 +27,7 @@ impl EdgeQueue {
         }
     }
 
-    /// Adds a row to the queue. The row states that launch callbacks were switched on or off at the current time.
+    /// Adds a row to the queue, which states that the launch callbacks were turned on or off at the current time.
     pub(crate) fn note_callbacks(&self, on: bool) {
         if let Some(mut edges) = self.0.try_lock_for(QUEUE_LOCK_TIMEOUT) {
             edges.push(Row::CallbacksSwitched { on, time: capture::now() });

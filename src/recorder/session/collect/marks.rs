@@ -1,5 +1,5 @@
-//! Passes marks from the program's threads to the collector. A mark is an instant that the program has marked with a
-//! text. A programmer places marks by hand, so they are rare, and one locked list is enough for all threads.
+//! Passes marks from the program's threads to the collector. A mark is an instant to which the program has attached a
+//! text. Programmers place marks by hand, so marks are rare, and one locked list is enough for all threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,12 +10,12 @@ use crate::capture;
 use gpuflame_model::record::{Instant, Nanos, ThreadId};
 use gpuflame_os::threads;
 
-/// Maximum number of marks that wait for the collector, which visits every 80 ms or sooner.
+/// Maximum number of marks that wait for the collector, which fetches them at least every 80 ms.
 const MAX_PENDING_MARKS: usize = 4096;
-/// Maximum length of a mark's text in bytes. Together with `MAX_PENDING_MARKS`, this limits the memory of waiting marks
-/// to 4 MiB.
+/// Maximum length of a mark's text in bytes. This limit and `MAX_PENDING_MARKS` together limit the memory for waiting
+/// marks to 4 MiB.
 const MAX_TEXT_BYTES: usize = 1024;
-/// Maximum time for which a mark blocks the calling thread.
+/// Maximum time for which adding a mark blocks the calling thread.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ pub(crate) struct Marks {
 }
 
 impl Marks {
-    /// Adds a mark of this thread with the text `text` at the current time.
+    /// Adds a mark for this thread with the text `text` at the current time.
     pub(crate) fn add(&self, text: &str) {
         let (now, thread) = (capture::now(), ThreadId(threads::current_id() as u32));
         let text = &text[..text.floor_char_boundary(MAX_TEXT_BYTES)];
@@ -37,7 +37,7 @@ impl Marks {
         }
     }
 
-    /// Removes the queued marks and passes them to `each`.
+    /// Removes the waiting marks, and passes them to `each`.
     pub(crate) fn drain(&self, mut each: impl FnMut(&Instant<'_>)) {
         let Some(pending) = self.pending.try_lock_for(LOCK_TIMEOUT).map(|mut all| std::mem::take(&mut *all))
         else {
@@ -46,7 +46,7 @@ impl Marks {
         pending.iter().for_each(|(time, thread, text)| each(&Instant { time: *time, thread: *thread, text }));
     }
 
-    /// Number of marks that were dropped because too many marks waited for the collector.
+    /// Number of marks that were dropped because too many marks were waiting for the collector.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -1,5 +1,5 @@
-//! Turns the contents of thread logs and CUPTI buffers into explained rows. This folder contains the collector, its
-//! pipeline, the checkpoint, and the handling of windows.
+//! Turns the contents of thread logs and CUPTI buffers into rows, and explains the rows. This folder contains the
+//! collector, its pipeline, the checkpoint, and the code for windows.
 
 pub(super) mod checkpoint;
 pub(super) mod clock_guard;

@@ -1,10 +1,10 @@
-//! The pipeline receives every row that the collector reads. The pipeline explains the rows: it joins launches with
-//! their activities and sums the times. If the settings request a recording or other growing outputs, the pipeline also
-//! writes the rows to these files. All of this happens while the application runs.
+//! The pipeline receives every row that the collector reads. It explains the rows, which means that it joins launches
+//! with their activities and sums the times. If the settings request a recording or other growing outputs, the pipeline
+//! also writes the rows to the files of these outputs. The pipeline does all of this while the application runs.
 //!
-//! The pipeline also chooses whether launches or activities are read next. Three other files contain further parts of
-//! the pipeline: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs`
-//! hands over windows that have their own files.
+//! The pipeline also decides whether launches or activities are read next. Parts of the pipeline are in three other
+//! files: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` passes on
+//! the windows that have their own files.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -38,17 +38,17 @@ use crate::session::process::environment::facts;
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
-/// CUPTI is flushed if the number of launches without an activity exceeds this limit.
+/// CUPTI is flushed when more launches than this have no activity.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
 /// Maximum number of reading steps per visit of the collector. (A reading step reads one buffer, or one chunk of
-/// launches per thread.) This many steps take about 20 ms.
+/// launches per thread.) These steps take about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
-/// Maximum time in ns for which gpuflame waits for the remaining GPU work of a closed window. Launches that have no
-/// activity after this time are reported as pending.
+/// Maximum time in ns for which gpuflame waits for the remaining GPU work of a window that has closed. Launches that
+/// have no activity after that time are reported as pending.
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
-/// State of the run: the sums so far, the growing outputs, and how far the logs were read.
+/// State of the run: the sums so far, the growing outputs, and the progress of reading the logs.
 pub(crate) struct Pipeline {
     rows: RowSink,
     names: KernelNames,
@@ -57,36 +57,36 @@ pub(crate) struct Pipeline {
     marks_dropped: u64,
     steps: Arc<StepQueue>,
     buffers_read: u64,
-    /// Value that `buffers_read` will have when all buffers of the last flush are read; `None` if they are already
+    /// Value that `buffers_read` will have when all buffers from the last flush are read; `None` if they are already
     /// read.
     flush_end: Option<u64>,
-    /// Value that `buffers_read` will have when all buffers counted by [`Pipeline::note_unread`] are read.
+    /// Value that `buffers_read` will have when all buffers that [`Pipeline::note_unread`] counted are read.
     noted_limit: u64,
-    /// Windows that have their own files; `None` if the path prefix does not request files per window.
+    /// Windows that have their own files; `None` if the output path prefix does not ask for files per window.
     window_outputs: Option<WindowOutputs>,
     sampled: Option<SampledStackIds>,
     stack_ids: StackIdRenewal,
     final_sums: Option<FinalSums>,
 }
 
-/// Final sums of the run.
+/// Sums at the end of the run.
 #[derive(Clone)]
 pub(crate) struct FinalSums {
     pub(crate) ledger: Ledger,
-    /// Number of bytes of memory that gpuflame held before it computed the final sums.
+    /// Number of bytes that gpuflame held before it computed the final sums.
     pub(crate) held: usize,
 }
 
-/// Launch context ids of the stacks that the sampler has found.
+/// Launch context ids for the stacks that the sampler has captured.
 struct SampledStackIds {
     sampler: &'static Sampler,
     ids: HashMap<(ThreadId, Box<[Frame]>), ContextId>,
-    /// Whether the label that replaces unreadable Python frames is already in the rows.
+    /// Whether the label that stands for unreadable Python frames is already in the rows.
     has_label: bool,
 }
 
-/// Maximum number of sampled stacks whose ids are stored. If there are more stacks, the table is cleared, and the
-/// stacks get new ids.
+/// Maximum number of sampled stacks whose ids are remembered. When this number is reached, the table is cleared, and
+/// the same stacks get new ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 impl Pipeline {
@@ -109,8 +109,8 @@ impl Pipeline {
         }
     }
 
-    /// Records the provenance (facts about where the recording was made), and the definitions to which any later row
-    /// may refer: names of API calls, and modules.
+    /// Records the provenance (facts about where the recording was made). Then records the definitions to which any
+    /// later row may refer: names of API calls, and modules.
     pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = facts().program;
         self.rows.push(&Row::Process { id: std::process::id(), name: &program.to_string_lossy() });
@@ -122,12 +122,12 @@ impl Pipeline {
         self.record_modules(modules);
     }
 
-    /// Returns the queue to which threads add an edge when they open or close a window.
+    /// Returns the queue to which threads add an edge when they open or close the window.
     pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
 
-    /// Returns the queue of windows to draw; `None` if windows do not have their own files.
+    /// Returns the queue of windows to draw, or `None` if windows do not have their own files.
     pub(crate) fn window_outputs(&self) -> Option<&'static WindowOutputQueue> {
         self.window_outputs.as_ref().map(|outputs| outputs.queue)
     }
@@ -137,22 +137,24 @@ impl Pipeline {
         self.rows.drain_window_edges();
     }
 
-    /// Records an instant that the program marked.
+    /// Records an instant that the program has marked.
     pub(crate) fn record_instant(&mut self, instant: &Instant<'_>) {
         self.rows.push(&Row::Instant(*instant));
     }
 
-    /// Sets the number of marks (instants that the program marked) that were dropped so far because the queue was full.
+    /// Sets the number of marks that were dropped because too many were waiting. (A mark is an instant that the program
+    /// has marked.)
     pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
 
-    /// Returns the queue to which threads add the steps that they begin.
+    /// Returns the queue to which threads add a step when they begin it.
     pub(crate) fn steps(&self) -> Arc<StepQueue> {
         self.steps.clone()
     }
 
-    /// Records the steps in the queue. Waits at most `patience` for a thread that is adding a step.
+    /// Records the steps that are in the queue. Waits at most `patience` for a thread that is adding a step to the
+    /// queue.
     pub(crate) fn record_steps(&mut self, patience: Duration) {
         self.steps.drain(patience, |step| {
             self.rows.idle_count += 1;
@@ -160,22 +162,22 @@ impl Pipeline {
         });
     }
 
-    /// Sets the sampler, which samples each thread after the thread's first launch.
+    /// Sets the sampler. Each thread is sampled after its first launch.
     pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
         self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
     }
 
-    /// Reads the stacks that the sampler has found, if threads are sampled.
+    /// Reads the stacks that the sampler has captured, if threads are sampled.
     fn read_samples(&mut self) {
         let Some(SampledStackIds { sampler, ids, has_label }) = &mut self.sampled else { return };
         let stacks = sampler.drain_ready();
         if stacks.is_empty() {
             return;
         }
-        // A sample that was taken after a window closed must follow the window's edge in the rows.
+        // The edge of a window that has closed must precede the samples that were taken after it.
         self.rows.drain_window_edges();
-        // New Python functions are recorded before the stacks, because the stacks may refer to them.
+        // New Python functions are recorded before the stacks, because the stacks can refer to them.
         capture::drain_codes(&mut |row| self.rows.push(row));
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
@@ -205,30 +207,33 @@ impl Pipeline {
         self.sampled.as_ref().map(|sampled| sampled.sampler.ledger_lines()).unwrap_or_default()
     }
 
-    /// Reads all finished rows, or a large part of them. Returns false if there were no finished rows.
+    /// Reads all finished rows, or a large part of these rows. Returns false if there were no finished rows.
     pub(crate) fn collect(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
         }
         self.read_samples();
         self.read_host_calls();
-        // The remaining memory is reserved for saving the rows recorded so far.
+        // When memory is short, reading stops. The remaining memory is needed to save the rows that were recorded so
+        // far.
         let any =
             (0..MAX_STEPS_PER_VISIT).take_while(|_| !shortage::is_short() && self.read_step(api)).count() > 0;
         self.hand_over_finished_windows();
         any
     }
 
-    /// Counts the filled buffers and unread launches. [`Pipeline::collect_noted`] reads up to these counts.
+    /// Counts the filled buffers and the unread launches. [`Pipeline::collect_noted`] then reads this many buffers and
+    /// launches.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted before launches. Therefore the count of launches includes the launches of all records in
-        // these buffers, because a launch is older than its record.
+        // Buffers are counted before launches, because a launch is older than its activity record. Therefore the count
+        // of launches includes the launches of all records in the counted buffers.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
-    /// Reads like [`Pipeline::collect`], but only up to the counts of the last [`Pipeline::note_unread`]. So the
-    /// reading ends even if threads keep launching. Returns false once these counts are reached.
+    /// Like [`Pipeline::collect`], but reads only the buffers and launches that the last [`Pipeline::note_unread`] has
+    /// counted. Therefore the reading ends even if threads keep launching. Returns false once these buffers and
+    /// launches are read.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -239,7 +244,7 @@ impl Pipeline {
     }
 
     /// Reads the logs of graphs and host calls. These logs are read even if there are no launches and no activity
-    /// records, because a program that copies a large graph fills the log of graphs without either.
+    /// records: a program that copies a large graph fills the log of graphs without producing either.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -263,9 +268,10 @@ impl Pipeline {
             || capture::drain_noted(|row| self.rows.push(row))
     }
 
-    /// Provides empty log chunks, calibrates the clock again and notes progress. Called before every reading step,
-    /// because under load the collector spends its time in reading steps. Also records the steps (such as training
-    /// steps) that the program marked, so that each step is recorded before the GPU work that begins in that step.
+    /// Provides empty log chunks, calibrates the clock, and notes progress. This function is called before every
+    /// reading step, because under load the collector spends most of its time in reading steps. It also records the
+    /// steps (such as training steps) that the program has marked, so that each of these steps is recorded before the
+    /// GPU work that begins in it.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
         capture::refill_chunks();
@@ -274,9 +280,9 @@ impl Pipeline {
         progress::note_step();
     }
 
-    /// Reads the launches that are older than the oldest filled buffer, because that buffer contains their activities.
-    /// Because of this order, launches are joined with their activities soon after reading, even if the backlog is
-    /// large, and the join stores few unmatched launches or activities.
+    /// Reads the launches that are older than the oldest filled buffer, because the activities of these launches are in
+    /// that buffer. With this order, launches are joined with their activities soon after they are read, even if there
+    /// is a large backlog. Therefore the join has to store few unmatched launches and activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -290,26 +296,26 @@ impl Pipeline {
         self.buffers_read < self.noted_limit && self.read_buffer(api)
     }
 
-    /// Whether CUPTI should be flushed because many launches wait for an activity. Without flushes, CUPTI keeps one
-    /// buffer per thread, with room for about 5,000 records, until the buffer is full.
+    /// Whether CUPTI should be flushed because many launches wait for their activity. Without flushes, CUPTI keeps one
+    /// buffer per thread until it is full, and a buffer has room for about 5,000 records.
     pub(crate) fn wants_flush(&self) -> bool {
         let explain = &self.rows.explain;
         explain.tally().launches.open() > PENDING_LAUNCHES_HIGH_WATER || explain.wants_flush()
     }
 
-    /// Number of launches without an activity.
+    /// Number of launches that have no activity.
     pub(super) fn launches_open(&self) -> u64 {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Number of launches that still wait for an activity from CUPTI. The number of dropped activities is subtracted,
-    /// because each dropped activity may belong to a waiting launch.
+    /// Number of launches for which CUPTI will still deliver an activity. The number of dropped activities is
+    /// subtracted, because each of them may belong to a waiting launch.
     pub(crate) fn launches_awaited(&self) -> u64 {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches that the join has abandoned no longer count as waiting. Some of the dropped activities belong to
-        // abandoned launches.
+        // Launches on which the join has given up do not count as waiting. Some of the dropped activities belong to
+        // these launches.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -323,7 +329,8 @@ impl Pipeline {
         any
     }
 
-    /// Reduces the memory of the sums to the memory ceiling. The sums may exceed the ceiling after a buffer was read.
+    /// Reduces the memory that the sums take to the memory ceiling. After a buffer was read, the sums may exceed the
+    /// ceiling.
     fn reduce_to_ceiling(&mut self) {
         let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -338,8 +345,8 @@ impl Pipeline {
 
     fn read_buffer(&mut self, api: &Api) -> bool {
         let Some(filled) = capture::next_filled() else { return false };
-        // Graph nodes are read first, because the records in the buffer refer to graph nodes that were created before
-        // the buffer was filled.
+        // Graph nodes are read first, because the activity records in the buffer refer to graph nodes that were created
+        // earlier.
         capture::drain_graphs(|row| self.rows.push(row));
         let tally = api.read(&filled, &mut self.names, &mut |row| self.rows.push(&row));
         self.unreadable += tally.unreadable;
@@ -350,12 +357,12 @@ impl Pipeline {
         true
     }
 
-    /// Records new modules.
+    /// Records modules (loaded executables and libraries) that are new.
     pub(crate) fn record_modules(&mut self, modules: &[Module]) {
         modules.iter().for_each(|module| self.rows.push(&Row::Module(module.clone())));
     }
 
-    /// Writes the rows so far to the recording, so that they survive if the process dies.
+    /// Writes the rows recorded so far to the recording, so that they survive if the process dies.
     pub(crate) fn flush_recording(&mut self) {
         self.rows.growing.flush(self.rows.explain.tally().launches.open());
     }
@@ -364,8 +371,8 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated code. Called at the end of the run, because a code generator may publish names
-    /// late.
+    /// Records the names of generated (JIT) code. Called at the end of the run, because a code generator may publish
+    /// names late.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -373,23 +380,23 @@ impl Pipeline {
         }
     }
 
-    /// Ends the recording because memory has run out, and states this in the recording.
+    /// Ends the recording because memory has run out, and notes this in the recording.
     pub(crate) fn note_out_of_memory(&mut self) {
         self.rows.growing.note_out_of_memory(self.rows.explain.tally().launches.open());
     }
 
-    /// Adds `records` to the number of activity records that CUPTI reports as dropped.
+    /// Adds `records`, the number of activity records that CUPTI has reported as dropped, to the total.
     pub(crate) fn note_dropped(&mut self, records: u64) {
         self.dropped += records;
     }
 
-    /// Notes that CUPTI was flushed. The buffers that the flush has delivered may still be unread.
+    /// Notes that CUPTI was flushed. Buffers that this flush has delivered may still be unread.
     pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();
     }
 
-    /// If every buffer from the last flush is read, forgets destroyed graphs and finished launches.
+    /// If all buffers from the last flush are read, forgets destroyed graphs and finished launches.
     fn finish_flush(&mut self) {
         if self.flush_end.is_some_and(|last| self.buffers_read >= last) {
             self.flush_end = None;
@@ -398,7 +405,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands over the sums of windows whose GPU work has finished, and of windows that closed more than
+    /// Passes on the sums of windows whose GPU work has finished, and of windows that closed more than
     /// `WINDOW_GRACE_NS` ago.
     fn hand_over_finished_windows(&mut self) {
         let (Some(outputs), Some(apart)) = (&mut self.window_outputs, self.rows.explain.per_window()) else {
@@ -412,7 +419,7 @@ impl Pipeline {
         }
     }
 
-    /// Hands over the sums of all remaining windows, because no more rows will follow.
+    /// Passes on the sums of all remaining windows, because no more rows will follow.
     fn hand_over_all_windows(&mut self) {
         while let Some(part) = self.rows.explain.per_window().and_then(PerWindowSums::take_first) {
             self.hand_over_window(*part);
@@ -435,17 +442,17 @@ impl Pipeline {
         [Some(line), rendered.and_then(RenderedWindows::ledger_line)].into_iter().flatten().collect()
     }
 
-    /// Returns the ledger line about rows that arrived too late for the files of their window; `None` if there are
-    /// none.
+    /// Returns the ledger line about rows that arrived too late for the files of their window, or `None` if there are
+    /// no such rows.
     pub(crate) fn late_line(&mut self) -> Option<String> {
         let apart = self.rows.explain.per_window()?;
         let LateArrivals { launches, activities, .. } = apart.late();
         (launches + activities > 0).then(|| late_line(apart))
     }
 
-    /// Stops accepting rows, computes the final sums, and hands over the remaining windows. Writes the last rows to the
-    /// growing outputs: losses, launches without an activity, and activities without a launch. `held` returns the
-    /// number of bytes of memory that gpuflame holds.
+    /// Stops accepting rows, computes the final sums, and passes on the remaining windows. Then writes the last rows to
+    /// the growing outputs: losses, launches without an activity, and activities without a launch. `held` must return
+    /// the number of bytes that gpuflame holds.
     pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();
@@ -462,12 +469,12 @@ impl Pipeline {
         self.final_sums = Some(FinalSums { ledger, held: held_before });
     }
 
-    /// Returns the final sums; `None` before they are computed.
+    /// Returns the final sums, or `None` if they are not computed yet.
     pub(crate) fn final_sums(&self) -> Option<&FinalSums> {
         self.final_sums.as_ref()
     }
 
-    /// Returns the results so far. Writes nothing to the outputs.
+    /// Returns the results so far, without writing to the outputs.
     pub(crate) fn snapshot(&mut self) -> Snapshot<'_> {
         if let Some(FinalSums { ledger, .. }) = &self.final_sums {
             return Snapshot { profile: self.rows.explain.profile_mut(), ledger: ledger.clone() };
@@ -476,31 +483,31 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// Number of rows so far, of every kind, including definitions.
+    /// Number of rows so far. It includes rows of every kind, even definitions.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }
 
-    /// Number of rows other than window edges, steps and names of generated code. If this number is zero, there is
+    /// Number of rows, not counting window edges, steps and names of generated code. If the number is zero, there is
     /// nothing to save.
     pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
 
-    /// Time of the first launch; `None` before the first launch is read.
+    /// Time of the first launch; `None` if no launch was read yet.
     pub(crate) fn first_work(&self) -> Option<Nanos> {
         self.rows.first_work
     }
 
-    /// Whether the process launched anything, even if the launches were lost. If the process launched nothing, no file
-    /// is written.
+    /// Whether the process has launched GPU work, even if the launches were lost. If the process has launched nothing,
+    /// gpuflame writes no file.
     pub(crate) fn has_work(&self) -> bool {
         self.rows.first_work.is_some()
             || capture::calls() > 0
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
-    /// Discards the growing outputs. Called only if their files were never created.
+    /// Discards the growing outputs without writing them. Called only if the files of these outputs were never created.
     pub(crate) fn discard_outputs(&mut self) -> WriteReport {
         self.rows.growing.discard();
         WriteReport::default()
@@ -511,19 +518,19 @@ impl Pipeline {
         self.rows.clock_guard.ledger_line()
     }
 
-    /// Number of entries that were merged into "others" so far. If this number changes, all sums and definitions that
-    /// were written earlier are outdated.
+    /// Number of entries that were merged into "others" so far. If the number has changed, all sums and definitions
+    /// that were written before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.dropped_count()
     }
 
-    /// Whether all sums can be computed within the memory ceiling. `held` is the number of bytes that gpuflame holds
-    /// now.
+    /// Whether the memory ceiling leaves enough room to compute all sums. `held` is the number of bytes that gpuflame
+    /// currently holds.
     pub(super) fn has_room(&self, held: usize) -> bool {
         self.rows.explain.has_room(held)
     }
 
-    /// See [`Explain::write_definitions`].
+    /// Calls [`Explain::write_definitions`] on the sums of this run.
     pub(super) fn write_definitions(
         &self,
         written: &mut Definitions,
@@ -533,7 +540,7 @@ impl Pipeline {
         self.rows.explain.write_definitions(written, chunk, most)
     }
 
-    /// Appends to `chunk` the sums that have changed since the last call. Returns the number of launches without an
+    /// Appends the sums that have changed since the last call to `chunk`. Returns the number of launches without an
     /// activity.
     pub(super) fn write_sums(&mut self, written: &mut SumsWriter, chunk: &mut Chunk) -> u64 {
         match &self.final_sums {
@@ -546,7 +553,7 @@ impl Pipeline {
         self.rows.explain.tally().launches.open()
     }
 
-    /// Returns each kind of loss that occurred, and the number of losses of that kind.
+    /// Returns each kind of loss that has occurred, and how often it has occurred.
     fn lost(&self) -> Vec<(Loss, u64)> {
         let stacks = self.rows.explain.stacks();
         let [samples, waits] = self.sampled.as_ref().map_or([0; 2], |sampled| sampled.sampler.dropped());
@@ -569,12 +576,12 @@ impl Pipeline {
         all.filter(|(_, count)| *count > 0).collect()
     }
 
-    /// Returns the file of the recording; `None` if rows are not recorded.
+    /// Returns the file of the recording, or `None` if rows are not recorded.
     pub(crate) fn recording(&self) -> Option<GrowingFile> {
         self.rows.growing.open_recording().cloned()
     }
 
-    /// Returns the profile, to which names can be added, and the growing outputs.
+    /// Returns the growing outputs, and the profile, to which names can be added.
     pub(crate) fn outputs(&mut self) -> (&mut Profile, &mut GrowingOutputs) {
         (self.rows.explain.profile_mut(), &mut self.rows.growing)
     }

@@ -1,4 +1,4 @@
-//! The row sink receives each row that the pipeline reads, writes the row to the growing outputs, and then passes it to
+//! The row sink receives every row from the pipeline, writes the row to the growing outputs, and then passes the row to
 //! `Explain`.
 
 use std::collections::HashSet;
@@ -20,24 +20,24 @@ use gpuflame_model::options::Root;
 use gpuflame_model::record::{Activity, Nanos, Row, ThreadId};
 use gpuflame_os::clocks::ClockPair;
 
-/// Passes each row to the growing outputs first, and then to `Explain`.
+/// Passes each row first to the growing outputs, and then to `Explain`.
 pub(super) struct RowSink {
     pub(super) explain: Explain,
     pub(super) growing: GrowingOutputs,
     pub(super) threads: HashSet<ThreadId>,
     pub(super) sampler: Option<&'static Sampler>,
     pub(super) count: u64,
-    /// Number of rows in `count` that are window edges, steps or names of generated code.
+    /// Number of window edges, steps and names of generated code among the rows that `count` counts.
     pub(super) idle_count: u64,
-    /// Time of the first launch. If an activity or a launch outside windows came first, this is the time at which that
-    /// row was read. No file is created before the first launch or activity.
+    /// Time of the process's first launch. If an activity or a launch outside windows came first, the time at which
+    /// that row was read. No file is created before there is a launch or an activity.
     pub(super) first_work: Option<Nanos>,
-    /// Whether the recording has ended, so that further rows are ignored.
+    /// Whether recording has ended. If so, further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
-    /// Whether each launch must be assigned to its window, because windows have their own files. `window` is the state
-    /// of the window when the last launch was read.
+    /// Whether each launch must be assigned to its window because windows have their own files. `window` is the state
+    /// of the window when a launch was last read.
     by_window: bool,
     window: window::WindowState,
     #[cfg(debug_assertions)]
@@ -71,7 +71,7 @@ impl RowSink {
         }
     }
 
-    /// Processes the window edges in the queue.
+    /// Processes the window edges that are in the queue.
     pub(super) fn drain_window_edges(&mut self) {
         for edge in self.edges.drain() {
             self.idle_count += 1;
@@ -79,7 +79,7 @@ impl RowSink {
         }
     }
 
-    /// Writes a row to the growing outputs, and explains it. Some rows are corrected first.
+    /// Writes a row to the growing outputs, and explains it. Some rows are corrected before that.
     pub(super) fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {
@@ -87,15 +87,16 @@ impl RowSink {
                 self.drain_window_edges();
                 self.write_and_explain(row);
             }
-            // The activity's times are impossible, so it is recorded without times, and counted as untimed.
+            // The times of this activity are impossible. Therefore the activity is recorded without times and counted
+            // as untimed.
             Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
             // The thread may have been renamed since this row was created.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now and not on exit, because there may be tens of thousands of names, and the exit
-            // waits for gpuflame.
+            // Kernels are named now and not on exit: there may be tens of thousands of kernels, and the exit of the
+            // process waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -104,8 +105,8 @@ impl RowSink {
         }
     }
 
-    /// Checks whether the system clock was set. If the clock was set, closes the open window at the time of the change,
-    /// or opens it again after the gap.
+    /// Checks whether the system clock was set. If it was set, closes the open window at the time of the change, or
+    /// opens the window again after the gap.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {
@@ -135,7 +136,7 @@ impl RowSink {
     }
 
     /// Notes the time of the first launch or activity, and creates the files of the growing outputs. Calls that only
-    /// wait or allocate do not create a file.
+    /// wait or allocate memory do not create a file.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {
@@ -146,8 +147,8 @@ impl RowSink {
         self.growing.create_files();
     }
 
-    /// Records a new thread. If the thread still runs, its current name is recorded, because threads are often renamed
-    /// after they have started.
+    /// Records a thread that is new. If the thread is still running, its current name is recorded, because many threads
+    /// are renamed after they have started.
     fn note_thread(&mut self, id: ThreadId, at_first: &str) {
         if let Some(sampler) = self.sampler {
             sampler.request(id);

@@ -1,16 +1,16 @@
-//! Gives stacks new ids when memory is short, so that the data about the old ids can be freed. See
-//! `capture::forget_round`.
+//! Gives stacks new ids when memory is short, so that the data about the old ids can be freed. `capture::forget_round`
+//! describes the method.
 
 use crate::capture::ForgetRound;
 use gpuflame_explain::Explain;
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// State of the rounds in which stacks get new ids. (`capture::forget_round` describes a round.)
+/// State of the rounds in which stacks get new ids. (`capture::forget_round` explains what a round is.)
 pub(super) struct StackIdRenewal {
-    /// Number of stacks that were already dropped when the last round began.
+    /// Number of stacks that had been dropped when the last round began.
     dropped_stacks: u64,
-    /// Lowest stack id that threads could still use after the last finished round. `forgetting` is the round in
-    /// progress, if there is one.
+    /// Lowest stack id that threads could still use when the last round had finished. `forgetting` is the round that is
+    /// in progress, if there is one.
     lowest_id: ContextId,
     forgetting: Option<ForgetRound>,
 }
@@ -22,22 +22,22 @@ impl Default for StackIdRenewal {
 }
 
 impl StackIdRenewal {
-    /// Notes that all launches that began before `time` were read.
+    /// Notes that all launches that began before `time` have been read.
     pub(super) fn note_read_before(&mut self, time: Nanos) {
         if let Some(forgetting) = &mut self.forgetting {
             forgetting.note_read_before(time);
         }
     }
 
-    /// Begins a round if stacks were dropped or if there are too many ids. If a round is already in progress, checks
-    /// whether it is finished, and if so forgets old ids. Returns true if a round begins.
+    /// Begins a round if stacks were dropped or there are too many ids. If a round is already in progress, checks
+    /// whether the round is finished, and if so, forgets old ids. Returns true if a new round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
-                    // Old ids are forgotten one round after the round in which threads stop using them. `forget_round`
-                    // explains the reason.
+                    // Old ids are forgotten one round later than the round in which threads stop using them.
+                    // `capture::forget_round` explains the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }

@@ -1,5 +1,5 @@
-//! Passes the beginnings of the program's steps from its threads to the collector. A step takes milliseconds, so one
-//! locked list is enough for all threads. The queue of marks has the same design.
+//! Passes the start of each of the program's steps from the program's threads to the collector. Steps take
+//! milliseconds, so one locked list is enough for all threads. The queue of marks (`marks`) has the same design.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::{Nanos, Step, ThreadId};
 
-/// Maximum number of steps that wait for the collector, which visits every 80 ms or sooner.
+/// Maximum number of steps that wait for the collector, which fetches them at least every 80 ms.
 const MAX_PENDING_STEPS: usize = 4096;
 /// Maximum length of a step's name in bytes.
 const MAX_NAME_BYTES: usize = 512;
@@ -28,10 +28,10 @@ struct PendingStep {
 }
 
 impl StepQueue {
-    /// Maximum time for which a step blocks the calling thread.
+    /// Maximum time for which adding a step blocks the calling thread.
     pub(crate) const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
-    /// Adds the beginning of a step.
+    /// Adds the start of a step to the queue.
     pub(crate) fn add(&self, step: &Step<'_>) {
         let Step { time, thread, number, name, .. } = *step;
         let name = &name[..name.floor_char_boundary(MAX_NAME_BYTES)];
@@ -43,7 +43,8 @@ impl StepQueue {
         }
     }
 
-    /// Removes the queued steps and passes them to `each`. Waits at most `patience` for a thread that is adding a step.
+    /// Removes the waiting steps, and passes them to `each`. Waits at most `patience` for a thread that is adding a
+    /// step.
     pub(crate) fn drain(&self, patience: Duration, mut each: impl FnMut(&Step<'_>)) {
         let Some(mut pending) = self.pending.try_lock_for(patience) else { return };
         if pending.is_empty() {
@@ -56,7 +57,7 @@ impl StepQueue {
         }
     }
 
-    /// Number of steps dropped for lack of room.
+    /// Number of steps that were dropped because too many steps were waiting for the collector.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

@@ -1,17 +1,17 @@
-//! A deliberate error for tests, in debug builds only: swaps the stacks of two launches. A test compares gpuflame's
-//! stacks with the stacks that an external observer saw, and checks that the comparison detects the swap. Enabled by
-//! `GPUFLAME_TEST_MIX_UP=1`.
+//! A deliberate fault for tests, which exists in debug builds only: it swaps the stacks of two launches. A test
+//! compares gpuflame's stacks with the stacks that an external observer saw. It checks that the comparison detects the
+//! swapped stacks. The environment variable `GPUFLAME_TEST_MIX_UP=1` enables the fault.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 
-/// State of the swap. The first launch whose stack (B) differs from the stack of the previous launch (A) gets stack A
-/// instead. The next launch with stack A then gets stack B.
+/// State of the deliberate swap of two stacks. If the stack of a launch (B) differs from the stack of the previous
+/// launch (A), that launch gets stack A instead. The next launch with stack A then gets stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {
     Off,
-    /// Nothing is swapped yet. The value is the stack of the last launch; `None` before the first launch.
+    /// No stacks are swapped yet. The value is the stack of the latest launch, or `None` before the first launch.
     Armed(Option<ContextId>),
-    /// Half of the swap is done: a launch got the first stack instead of the second stack.
+    /// Half of the swap is done: one launch got the first stack (A) instead of the second stack (B).
     HalfDone(ContextId, ContextId),
 }
 
@@ -23,7 +23,7 @@ impl SwapFault {
         }
     }
 
-    /// If `row` is one of the two launches to swap, returns a copy of the row with the other launch's stack.
+    /// If `row` is one of the two launches to swap, returns a copy of the row that has the stack of the other launch.
     pub(super) fn replace_row(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let with_stack = |context| Some(Row::Launch(Launch { context, ..*launch }));

@@ -1,5 +1,5 @@
-//! Hands over the sums of each window that has its own files to the thread that draws the files. The sums are handed
-//! over once all GPU work launched in the window has finished.
+//! Passes the sums of each window that has its own files to the thread that draws the files. The sums are passed on
+//! once all GPU work that was launched in the window has finished.
 
 use std::collections::BTreeMap;
 
@@ -11,17 +11,17 @@ use gpuflame_config::settings::Settings;
 use gpuflame_explain::{Definitions, Explain, PerWindowSums, WindowSums};
 use gpuflame_model::record::{CheckpointMark, Chunk, Loss, Nanos};
 
-/// Per-window sums on their way from the pipeline to the drawing thread.
+/// Sums of windows, on their way from the pipeline to the drawing thread.
 pub(super) struct WindowOutputs {
     pub(super) queue: &'static WindowOutputQueue,
-    /// Definitions that were sent to the drawing thread. `forgotten` is the value of [`Explain::dropped_count`] when
-    /// they were sent. If the value has changed, all definitions are sent again.
+    /// Definitions that were already sent to the drawing thread. `forgotten` is the value that
+    /// [`Explain::dropped_count`] had when they were sent. When that value changes, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
-    /// Number of losses of each kind that were reported in the outputs of earlier windows.
+    /// For each kind of loss, the number of losses that the files of earlier windows report.
     lost: BTreeMap<Loss, u64>,
-    /// Number of windows, counted from the first, whose launches all precede the last mark in the logs; `None` if no
-    /// mark is pending.
+    /// Number of windows, counted from the first window, whose launches all precede the last mark in the logs. `None`
+    /// if no mark is pending.
     marked_windows: Option<u64>,
     is_full: bool,
 }
@@ -38,8 +38,8 @@ impl WindowOutputs {
         }
     }
 
-    /// Notes which windows have no unread launches. A launch call in flight counts as an unread launch of the window in
-    /// which the call began. All earlier launches of the same thread are already in the log.
+    /// Notes which windows have no unread launches any more. A launch call in flight counts as an unread launch of the
+    /// window in which the call began. All earlier launches of that thread are already in the log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(
@@ -57,9 +57,10 @@ impl WindowOutputs {
         }
     }
 
-    /// Hands over the sums of a window. `all` contains the losses of the whole run so far.
+    /// Passes on the sums of one window. `all` contains the losses in the whole run so far.
     pub(super) fn hand_over(&mut self, part: WindowSums, all: &[(Loss, u64)], explain: &mut Explain) {
-        // Each loss is reported in the files of only one window, so that the losses of all windows add up to the total.
+        // Each loss is reported in the files of only one window, so that the losses of all windows add up to the losses
+        // of the run.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = self.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))

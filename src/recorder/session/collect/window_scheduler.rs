@@ -1,7 +1,7 @@
-//! Opens and closes windows as the settings ask: by time, by steps, by a flag file or by a signal.
-//! `gpuflame_config::schedule` computes when the window opens or closes. A dedicated thread checks the time and the
-//! flag file, because a file system may be slow to answer. A step opens or closes the window on the thread that begins
-//! the step, before the first launch of the step.
+//! Opens and closes windows as the settings request: by time, by steps, by a flag file or by a signal.
+//! `gpuflame_config::schedule` decides when a window opens or closes. The time and the flag file are checked by a
+//! separate thread, because a file system may be slow to answer. If a step opens or closes the window, this happens on
+//! the thread that begins the step, before the first launch of the step.
 //!
 //! ```text
 //! thread: time, flag file, signal, limits --\
@@ -27,18 +27,18 @@ use gpuflame_os::{threads, toggle_signal};
 use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 
-/// Interval between checks whether the flag file exists (one `stat` per check).
+/// Interval between checks whether the flag file exists. Each check takes one `stat` call.
 const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval between checks whether a window has reached a limit. At 300,000 launches per second, a window can exceed
-/// its limit by 600 launches.
+/// Interval between checks whether a window has reached one of its limits. At 300,000 launches per second, a window can
+/// exceed its limit on launches by 600.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
-/// Maximum time for which a step waits while another thread opens or closes the window. Opening or closing usually
-/// takes much less time.
+/// Maximum time for which the start of a step waits while another thread opens or closes the window. Usually, opening
+/// or closing takes much less time.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 /// Stack size in bytes of the scheduler's thread. The thread only makes system calls and compares numbers.
 const STACK_BYTES: usize = 256 << 10;
 
-/// Wakes the scheduler's thread when it is notified.
+/// Wakes the scheduler's thread up when it is notified.
 static BELL: EventCount = EventCount::new();
 
 /// Functions that open and close windows.
@@ -47,7 +47,7 @@ pub(crate) trait WindowControl: Sync {
     fn close(&self);
 }
 
-/// Opens and closes windows by the schedule from the settings.
+/// Opens and closes windows according to the schedule from the settings.
 pub(crate) struct WindowScheduler {
     schedule: Mutex<Schedule>,
     began: Instant,
@@ -57,11 +57,11 @@ pub(crate) struct WindowScheduler {
 }
 
 impl WindowScheduler {
-    /// Creates the schedule that the settings request. Returns `None` if the settings request no schedule, or if only
-    /// the program opens windows.
+    /// Creates the schedule that the settings ask for. Returns `None` if the settings ask for no schedule, or if only
+    /// the program itself opens windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        // The path is made absolute now, because the application may later change its current directory.
+        // The path is made absolute now, because the application may change its current directory later.
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
@@ -88,7 +88,7 @@ impl WindowScheduler {
         })
     }
 
-    /// Starts the schedule. If a window is due immediately, it is already open when this function returns.
+    /// Starts to follow the schedule. If a window must open immediately, it is already open when this function returns.
     pub(crate) fn start(&'static self, control: &'static impl WindowControl) {
         let signal = self.signal.filter(|_| self.flag.is_none());
         if self.signal.is_some() && signal.is_none() {
@@ -120,7 +120,7 @@ impl WindowScheduler {
         }
     }
 
-    /// Opens or closes the window if the schedule requires it now. May be called on any thread.
+    /// Opens or closes the window if the schedule demands this at the current time. Any thread may call this function.
     pub(crate) fn apply_schedule(&self, control: &impl WindowControl) {
         let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else {
             return BELL.notify_all();
@@ -145,7 +145,7 @@ impl WindowScheduler {
         }
     }
 
-    /// Runs on the scheduler's own thread.
+    /// Body of the scheduler's own thread.
     fn run(&self, control: &impl WindowControl) {
         threads::note_ours();
         let mut flag = self.flag.as_deref().map(FlagFile::new);
@@ -186,16 +186,16 @@ impl WindowScheduler {
 /// Change of the flag file since the last check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FlagChange {
-    /// The file has appeared, or another file has replaced it.
+    /// The flag file has appeared, or another file has replaced it.
     Created,
     Removed,
 }
 
-/// The flag file, whose presence opens a window.
+/// The flag file. While this file exists, a window is open.
 struct FlagFile<'a> {
     path: &'a Path,
-    /// Identity of the file at the last check: device, inode and creation time. The creation time is needed because
-    /// inodes are reused.
+    /// Identity of the flag file at the last check: device, inode and creation time. The creation time is needed
+    /// because a new file may reuse the inode of an old file.
     identity: Option<(u64, u64, Option<SystemTime>)>,
     last_check: Option<Instant>,
     is_refused: bool,
@@ -206,7 +206,7 @@ impl<'a> FlagFile<'a> {
         Self { path, identity: None, last_check: None, is_refused: false }
     }
 
-    /// Checks the file, unless the last check was less than [`FLAG_POLL_INTERVAL`] ago.
+    /// Checks the flag file, unless the last check was less than [`FLAG_POLL_INTERVAL`] ago.
     fn check(&mut self) -> Option<FlagChange> {
         if self.last_check.is_some_and(|last_check| last_check.elapsed() < FLAG_POLL_INTERVAL) {
             return None;

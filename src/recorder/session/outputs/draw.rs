@@ -1,4 +1,4 @@
-//! Writes the outputs of a profile in the formats that the settings request.
+//! Writes a profile to outputs in the formats that the settings request.
 
 use std::cell::Cell;
 use std::io::Write;
@@ -17,11 +17,12 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
-/// Maximum number of frames in the text about idle time. Without a limit, this text would be the largest file: 4.4 MB
-/// for 2,000 stacks of 60 frames. The recording always contains all frames.
+/// Maximum number of frames in the text about the GPU's idle time. Without a limit, this text would be the largest
+/// file. For example, it would have 4.4 MB for 2,000 stacks of 60 frames. The recording always contains all frames of
+/// these stacks.
 const MAX_IDLE_FRAMES: usize = 10_000;
 
-/// Returns the options for naming frames, as the settings require.
+/// Returns the options for naming frames that follow from the settings.
 pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     SymbolizeOptions {
         internal_frames: settings.internal_frames,
@@ -31,20 +32,20 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
     }
 }
 
-/// Inputs that the recording of the sums needs in addition to the profile.
+/// Inputs, besides the profile, from which the recording of the sums is written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SumsOptions<'a> {
-    /// Encoded rows that name the functions of native frames.
+    /// Encoded rows that contain the function names of native frames.
     pub(crate) functions: &'a [u8],
-    /// Whether the recording may replace the file that already exists.
+    /// Whether the recording may replace a file that already exists.
     pub(crate) is_replaceable: bool,
-    /// Whether other outputs could not be written.
+    /// Whether another output could not be written.
     pub(crate) has_failed: bool,
 }
 
-/// Writes a profile in the formats `wanted`. The frames of the profile must already have names. `ours` is a file of the
-/// same set that already exists. `growing` contains the outputs that were written while the application ran. The files
-/// cover all windows, or only `window` if it is given.
+/// Writes a profile in the formats that `wanted` lists. The frames of the profile must already have names. `ours` is a
+/// file in the same set of outputs that already exists. `growing` contains the outputs that were already written while
+/// the application ran. The files cover all windows, or only the window `window` if it is given.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
@@ -56,8 +57,8 @@ pub(crate) fn write_files(
 ) -> WriteReport {
     let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
-    // If the settings request thread frames, each thread has its own frame. Only the `gpuflame` command merges threads
-    // with similar names, which it does when it compares runs.
+    // If the settings request a frame per thread, each thread gets its own frame. Threads with similar names are not
+    // merged here. Only the `gpuflame` command merges them, when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();
@@ -79,7 +80,7 @@ pub(crate) fn write_files(
             output_files::write_file(path, |out| write_drawing(drawing, format, out)).map(WrittenFile::from)
         }
         Output::Table => {
-            // The drawing and the table must not be in memory at the same time.
+            // The drawing is dropped first, because the drawing and the table must not be in memory at the same time.
             drawing = None;
             output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
         }
@@ -104,8 +105,8 @@ pub(crate) fn write_files(
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
-    // If writing a file fails, the disk may be full. Therefore the file of a failed recording is removed, and the write
-    // is tried again.
+    // If a file cannot be written, the disk may be full. Therefore the file of a failed recording is removed, and the
+    // file is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, growing.as_deref_mut())
             .or_else(|error| {

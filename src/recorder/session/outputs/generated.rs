@@ -1,6 +1,6 @@
-//! Looks up the names of code that the process generated at run time (JIT code). The look-up happens when outputs are
-//! written. Code generators write addresses and names to files in the process's own `/tmp`. The names of these files
-//! contain the process id in the process's own namespace.
+//! Looks up the names of code that the process has generated at run time (JIT code). The names are looked up when
+//! outputs are written. Code generators write addresses and names to files in `/tmp`, as the process itself sees that
+//! folder. The names of these files contain the process's id, in the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use gpuflame_model::record::Row;
 use gpuflame_model::sorting;
 use gpuflame_os as host;
 
-/// Looks up names of generated code, each address only once.
+/// Looks up the names of generated code, and looks each address up only once.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedCode {
     looked_up: BTreeSet<u64>,
@@ -23,7 +23,8 @@ pub(crate) struct GeneratedCode {
 }
 
 impl GeneratedCode {
-    /// Returns a name for each address of generated code in `profile`, except addresses that were looked up before.
+    /// Returns a name for each address of generated code in `profile`, but skips the addresses that were looked up
+    /// before.
     pub(crate) fn names(&mut self, profile: &Profile) -> Vec<(u64, String)> {
         let new: BTreeSet<u64> = &generated_addresses(profile, 0) - &self.looked_up;
         if new.is_empty() {
@@ -40,26 +41,26 @@ impl GeneratedCode {
     }
 }
 
-/// Names of generated code that are in the checkpoint.
+/// The names of generated code that were written to the checkpoint.
 #[derive(Debug, Default)]
 pub(crate) struct CheckpointedNames {
-    /// Number of frames of the profile whose addresses were added to `addresses`.
+    /// Number of frames in the profile whose addresses were already added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address; empty if different functions have used the address.
+    /// Name that was written for each address. It is empty if different functions have used the address.
     written: BTreeMap<u64, String>,
 }
 
 impl CheckpointedNames {
-    /// Adds the addresses in frames that are new since the last call.
+    /// Adds the addresses in the frames that are new since the last call.
     pub(crate) fn add_new_frames(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();
     }
 
-    /// Looks up all addresses again, because another function may reuse an address. Passes a row to `each` for each new
-    /// name. If the name of an address has changed, passes a row with an empty name. Remarks of the look-up are printed
-    /// only at the end of the run.
+    /// Looks all addresses up again, because an address may be reused for another function. Passes a row to `each` for
+    /// each new name. If the name of an address has changed, passes a row with an empty name. Remarks from looking up
+    /// names are printed only at the end of the run.
     pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -80,8 +81,8 @@ impl CheckpointedNames {
 
 fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
-    // A code generator maps its dump file into memory, so that other programs can find the file's path. CPython removes
-    // that mapping before gpuflame looks, so the usual path in `/tmp` is tried as well.
+    // A code generator maps its dump file into memory, so that other programs can find the path of the file. CPython
+    // has already removed that mapping when gpuflame looks, so the usual path in `/tmp` is tried too.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

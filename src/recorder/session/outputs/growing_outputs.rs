@@ -1,12 +1,13 @@
-//! Growing outputs are files that are written while the application runs, because their size grows with the run. The
-//! growing outputs are the recording, the table of activities, the Chrome trace, and the text in the format of the
-//! tutorial's tracer.
+//! Growing outputs, which are files that gpuflame writes while the application runs, because their size grows with the
+//! run. They are the recording, the table of activities, the Chrome trace, and the text in the format of the tutorial's
+//! tracer.
 //!
-//! The recording has its final name from the start. If the plain name is taken, the name contains a number that was
-//! free for all outputs when the recording began. The files of the other growing outputs have temporary names, and get
-//! their final names on exit, like all outputs. No file is created before there is data for it. One thread per file
-//! creates and writes the file ([`gpuflame_os::growing`]). So the file system blocks neither the application nor the
-//! collector. Errors are printed on exit, not while the application runs.
+//! The recording has its final name from the beginning. If the plain name is taken, the name contains a number that was
+//! free for all outputs when the recording began. The files of the other growing outputs first have temporary names.
+//! They get their final names on exit, like all other outputs. No file is created before there is data to write to it.
+//! Each file has its own thread, which creates and writes the file ([`gpuflame_os::growing`]). Therefore the file
+//! system blocks neither the application nor the collector. Errors are printed on exit, and not while the application
+//! runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -33,47 +34,48 @@ pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
 use crate::session::process::launcher_report;
 
-/// Maximum time in ms between two marks in the recording. (A mark is a row that states the time up to which the
-/// recording is complete.) A mark follows the rows of each flush of CUPTI.
+/// Maximum time in ms between two marks in the recording. (A mark is a row that states up to which time the recording
+/// is complete.) A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which a file's modification time may precede the actual write, because the kernel takes it from a
-/// clock that advances in ticks.
+/// Maximum time by which a file's modification time can precede the actual write. The kernel takes the modification
+/// time from a clock that advances in ticks.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
-/// Maximum number of names that are tried for the recording if names are taken.
+/// Maximum number of names that are tried for the recording when names are taken.
 const MAX_TRIED_NAMES: usize = 1000;
-/// Divisor of gpuflame's memory ceiling: rows that wait to be written to one output may take 1/32 of the ceiling. With
-/// the usual 8 MiB per output, one second's rows can wait at 80,000 rows per second.
+/// The rows that wait to be written to one output may take the memory ceiling divided by this number. With the usual 8
+/// MiB per output, the rows of one second can wait if there are at most 80,000 rows per second.
 const WAITING_SHARE: usize = 32;
-/// An output fails if it makes no progress for this time while its memory for waiting rows is full. This time is
-/// shorter than the time for which an exit waits for the collector.
+/// An output fails if it makes no progress for this time while the memory for its waiting rows is full. This time is
+/// shorter than the time for which an exiting process waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
-/// Minimum for both time limits on outputs without progress. This minimum applies even if the exit limit is shorter.
+/// Minimum for both time limits on outputs that make no progress. This minimum applies even if the user sets a shorter
+/// exit limit.
 const MIN_STALL: Duration = Duration::from_millis(100);
 /// All growing outputs of the session.
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Up to two texts in the format of the tutorial's tracer: a text that is named like the other outputs, and a text
-    /// at the path in the tutorial's own environment variable.
+    /// Up to two texts in the format of the tutorial's tracer. One is named like the other outputs, and one has the
+    /// path from the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
-    /// Maximum size of the recording in bytes. `rows_left_out` is the number of rows omitted because this maximum was
-    /// reached.
+    /// Maximum size of the recording in bytes. `rows_left_out` is the number of rows that were omitted because of this
+    /// maximum.
     max_recording_bytes: u64,
     rows_left_out: u64,
     began: Nanos,
-    /// Whether the recording already names its writer thread. `has_unmarked_rows` states whether rows follow the
-    /// recording's last mark.
+    /// Whether the recording already names the thread that writes it. `has_unmarked_rows` states whether there are rows
+    /// after the recording's last mark.
     is_named: bool,
     has_unmarked_rows: bool,
-    /// File of a recording that could not be completed.
+    /// File of a recording that failed before it was complete.
     failed_recording: Option<GrowingFile>,
-    /// Time without progress after which an output is abandoned while the process ends (half of the exit limit).
+    /// While the process ends, an output that makes no progress for this time (half of the exit limit) is abandoned.
     stall_limit: Duration,
 }
 
-/// State of one growing output, with its writer.
+/// State of one growing output, and its writer.
 enum GrowingOutput<W> {
     /// The settings do not request the output, or it is already finished.
     None,
@@ -81,7 +83,7 @@ enum GrowingOutput<W> {
     Failed(Error),
 }
 
-/// Destination of a text in the format of the tutorial's tracer.
+/// Destination of a text that is in the format of the tutorial's tracer.
 enum TextTarget {
     /// A file that is named like the other outputs.
     OutputName,
@@ -95,8 +97,8 @@ enum TextOut {
 }
 
 impl GrowingOutputs {
-    /// Opens the growing outputs that the settings request. `ceiling` is the number of bytes of memory that gpuflame
-    /// may use.
+    /// Opens the growing outputs that the settings request. `ceiling` is the maximum number of bytes of memory that
+    /// gpuflame may use.
     pub(crate) fn open(outputs: &Outputs, settings: &Settings, ceiling: usize) -> Self {
         let wants = |output| settings.formats.contains(&output);
         let patience = MIN_STALL.max(settings.exit_limit / 2);
@@ -138,34 +140,34 @@ impl GrowingOutputs {
         }
     }
 
-    /// Makes the outputs' threads create their files, because there is data to write now.
+    /// Makes each output's thread create its file, because there is data to write now.
     pub(crate) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
         others.into_iter().flatten().chain(texts).for_each(GrowingFile::create_file);
     }
 
-    /// Discards all outputs. Called only if their files were never created.
+    /// Discards all growing outputs. Called only if the files of the outputs were never created.
     pub(crate) fn discard(&mut self) {
         (self.activities, self.chrome, self.recording) =
             (GrowingOutput::None, GrowingOutput::None, GrowingOutput::None);
         self.texts.clear();
     }
 
-    /// Final path of the recording; `None` if there is no recording.
+    /// Final path of the recording; `None` if no recording exists.
     pub(super) fn recording_path(&self) -> Option<PathBuf> {
         self.open_recording().or(self.failed_recording.as_ref()).and_then(GrowingFile::path)
     }
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
-    /// exists. In a short run, the recording may not have been created yet, and the thread would later mistake it for
-    /// another process's file.
+    /// of the recording exists. Otherwise, in a short run, the recording might be created only after this call, and the
+    /// thread would mistake it for a file of another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
     }
 
-    /// Returns the file of the recording, so that a caller can wait until all rows are written.
+    /// Returns the file of the recording, so that a caller can wait until all rows are in the file.
     pub(crate) fn open_recording(&self) -> Option<&GrowingFile> {
         match &self.recording {
             GrowingOutput::Open(file, _) => file.as_ref(),
@@ -194,9 +196,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Adds a mark to the recording and passes the rows so far to its file, so that the rows survive if the process is
-    /// killed. `open` is the number of launches without an activity. Call this function on the thread that writes rows,
-    /// because the recording names the calling thread as its writer.
+    /// Adds a mark to the recording, and passes the rows so far to the recording's file, so that the rows survive if
+    /// the process is killed. `open` is the number of launches that have no activity. Only the thread that writes rows
+    /// may call this function, because the recording names the calling thread as its writer.
     pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
@@ -211,9 +213,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording because of an error. The file may cover hours of the run. Therefore the file is kept in case the
-    /// process is killed before it writes the other outputs. The head of the file states that rows after the last mark
-    /// are missing.
+    /// Stops recording because of an error. The file of the recording may cover hours of the run. Therefore the file is
+    /// kept, in case the process is killed before it writes the other outputs. The head of the file then states that
+    /// rows after the last mark are missing.
     fn fail_recording(&mut self, error: Error) {
         if let GrowingOutput::Open(file, _) =
             std::mem::replace(&mut self.recording, GrowingOutput::Failed(error))
@@ -222,26 +224,26 @@ impl GrowingOutputs {
         }
     }
 
-    /// Removes the file of a failed recording, because the other outputs contain the same sums and need the disk space.
-    /// Returns true if a file was removed.
+    /// Removes the file of a failed recording, because the other outputs contain the same sums, and need the disk
+    /// space. Returns true if a file was removed.
     pub(super) fn remove_failed_recording(&mut self) -> bool {
         self.failed_recording.take().is_some_and(|left| left.remove_abandoned())
     }
 
-    /// Writes into the head of a failed recording that the process has exited.
+    /// Notes in the head of a failed recording that the process has exited.
     pub(crate) fn mark_failed_recording_ended(&mut self) {
         let over = RecordingState { missed_mark: true, exited: true, finished: false };
         self.failed_recording.take().iter().for_each(|left| left.overwrite_abandoned(&Chunk::header(over)));
     }
 
-    /// Notes in the recording that it ended because memory has run out. Called at most once.
+    /// Notes in the recording that it has ended because memory ran out. This function is called at most once.
     pub(crate) fn note_out_of_memory(&mut self, open: u64) {
         self.flush(open);
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         let _ = writer.memory_exhausted().and_then(|()| writer.flush());
     }
 
-    /// Forgets the names of all kernels except those that `keep` accepts.
+    /// Forgets the names of all kernels for which `keep` returns false.
     pub(crate) fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         if let GrowingOutput::Open(_, table) = &mut self.activities {
             table.keep_kernels(&keep);
@@ -252,8 +254,8 @@ impl GrowingOutputs {
         self.for_each_text(|text| text.keep_kernels(&keep));
     }
 
-    /// Finishes `output` with the names in `profile`, and renames its file to `path`. If that name is taken, chooses a
-    /// similar name with a number.
+    /// Finishes the file of `output` with the names in `profile`, and renames the file to `path`. If `path` is taken,
+    /// chooses a similar name that contains a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<WrittenFile> {
         match output {
             Output::Activities => self.activities.publish(path, self.stall_limit, ActivityTable::finish),
@@ -290,8 +292,8 @@ impl GrowingOutputs {
         })
     }
 
-    /// Finishes the text that the tutorial's environment variable requests. Returns the path of the text, and an error
-    /// if the text is incomplete.
+    /// Finishes the text that the tutorial's environment variable has requested. Returns the path of the text, and an
+    /// error if the text is incomplete.
     pub(crate) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
         let at = self.texts.iter().position(|(target, _)| !matches!(target, TextTarget::OutputName))?;
         let (target, mut text) = self.texts.remove(at);
@@ -304,7 +306,7 @@ impl GrowingOutputs {
         };
         let path = self.path_free_of_siblings(path);
         let ended = text.end(&path, self.stall_limit, |text| text.finish()?.into_file());
-        // A text from an earlier run is replaced, as the tutorial's tracer does.
+        // If there is a text from an earlier run, this text replaces it, as with the tutorial's tracer.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == FileLocation::Restored).then(|| restored(&path));
@@ -313,8 +315,9 @@ impl GrowingOutputs {
         Some((path, published))
     }
 
-    /// Returns a path for a text that no related process has used. All processes of a tree inherit the same path. If
-    /// another process has written the file since this process began, the process id is appended to the name.
+    /// Returns a path for a text that no related process has used. All processes that are started from one process
+    /// inherit the same path. If another process has written to that path since this process began, this function
+    /// appends the process id to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -325,8 +328,8 @@ impl GrowingOutputs {
         name.into()
     }
 
-    /// Calls `write` for each open text. If a text fails, its file is removed immediately, because the other outputs
-    /// need the disk space.
+    /// Calls `write` for each text that is open. The file of a text that fails is removed immediately, because the
+    /// other outputs need the disk space.
     fn for_each_text(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, output) in &mut self.texts {
             let GrowingOutput::Open(_, text) = output else { continue };
@@ -337,8 +340,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for the Chrome trace, if it is open. If the trace fails, its file is removed immediately, because
-    /// the other outputs need the disk space.
+    /// Calls `write` for the Chrome trace, if it is open. If the Chrome trace fails, its file is removed immediately,
+    /// because the other outputs need the disk space.
     fn with_chrome(&mut self, write: impl FnOnce(&mut ChromeText<FileFeed>)) {
         let GrowingOutput::Open(_, chrome) = &mut self.chrome else { return };
         write(chrome);
@@ -347,8 +350,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Calls `write` for the table of activities, if it is open. If the table fails, its file is removed immediately,
-    /// because the other outputs need the disk space.
+    /// Calls `write` for the table of activities, if it is open. If the table of activities fails, its file is removed
+    /// immediately, because the other outputs need the disk space.
     fn with_table(&mut self, write: impl FnOnce(&mut ActivityTable<FileFeed>)) {
         let GrowingOutput::Open(_, table) = &mut self.activities else { return };
         write(table);
@@ -358,8 +361,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether the row is written even after the recording has reached its size limit. Rows beyond the limit are few, and
-/// they describe what the recording covers.
+/// Whether a row is written even if the recording has reached its size limit. Such rows are few, and describe what the
+/// recording covers.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,
@@ -372,7 +375,7 @@ fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     )
 }
 
-/// Returns the identity of the calling thread, which a recording stores as the identity of its writer.
+/// Returns the identity of the calling thread. A recording stores it as the identity of its writer.
 pub(crate) fn this_thread() -> WriterId {
     let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
@@ -388,7 +391,7 @@ fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (Grow
     GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
-/// Starts a recording under a name whose number is free for all outputs. If another process takes that name first, the
+/// Starts a recording. The number in its name is free for all outputs. If another process takes this name first, the
 /// next number is tried.
 fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
@@ -406,8 +409,8 @@ fn create_draft(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// Calls `take` with a name for the recording, whose number is free for all outputs. If `take` fails because the name
-/// is taken, calls it again with the next name. Returns the result of the last call.
+/// Calls `take` with a name for the recording. The number in the name is free for all outputs. If `take` fails because
+/// the name was taken meanwhile, calls `take` again with the next name. Returns the result of the last call.
 pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],
@@ -428,7 +431,7 @@ pub(crate) fn with_free_name<T>(
     Err(Error::new(ErrorKind::Io, "every numbered name is taken"))
 }
 
-/// Opens each text in the format of the tutorial's tracer that the settings request.
+/// Opens each text that the settings request in the format of the tutorial's tracer.
 fn open_texts(
     outputs: &Outputs,
     settings: &Settings,
@@ -488,7 +491,7 @@ pub(super) fn never_opened_error() -> Error {
 }
 
 impl<W> GrowingOutput<W> {
-    /// Returns the file of an open output; `None` if the output is not open or has no file.
+    /// Returns the file of an open output, or `None` if the output is not open or has no file.
     fn file(&self) -> Option<&GrowingFile> {
         if let Self::Open(file, _) = self { file.as_ref() } else { None }
     }
@@ -509,7 +512,7 @@ impl<W> GrowingOutput<W> {
         publish(self.end(path, patience, end)?, path)
     }
 
-    /// Ends the output. Returns its complete file, which is ready to be renamed to `path`.
+    /// Ends the writing of an output. Returns the output's complete file, which can now be renamed to `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -527,19 +530,20 @@ impl<W> GrowingOutput<W> {
     }
 }
 
-/// Determines where the complete file `draft` is now, and creates the folders of `path`.
+/// Determines where the complete file `draft` currently is, and creates the parent folders of `path`.
 fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
     let fate = draft.locate()?;
-    // The program may have chosen another folder since the file was created.
+    // The program may have chosen another folder after the file was created.
     if fate != FileLocation::Moved || draft.path() != draft.target() {
         make_folders(path)?;
     }
     Ok((draft, fate))
 }
 
-/// Renames a file that `find_draft` has returned. The new name is `path`, or a similar name that is free.
+/// Renames a file that `find_draft` has found. The new name is `path`, or a similar name that is free.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
-    // If the file grew under its final name and a user has moved it, it stays at the path that the user chose.
+    // If the file has had its final name from the beginning and a user has moved it, the file stays where the user
+    // moved it.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

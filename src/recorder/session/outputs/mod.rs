@@ -1,5 +1,5 @@
-//! Output files of a session: outputs that are written while the application runs, pictures and tables that are written
-//! on exit, and the names of all these files.
+//! Writes the output files of a session, and chooses their names. Some outputs are written while the application runs.
+//! Pictures and tables are written on exit.
 
 pub(super) mod draw;
 pub(super) mod generated;

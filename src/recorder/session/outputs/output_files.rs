@@ -1,5 +1,5 @@
-//! Writes the outputs under free names. A failure of one output does not affect the other outputs, and failures with
-//! the same cause are reported once.
+//! Writes the outputs to files whose names are free. If one output fails, the other outputs are still written. Failures
+//! with the same cause are reported once.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,14 +12,14 @@ use gpuflame_config::{Outputs, RenamedOutput};
 use gpuflame_model::error::Result;
 use gpuflame_os::file::{self, Claim, Draft};
 
-/// Outcome of writing the outputs.
+/// Result of writing the outputs.
 #[derive(Debug, Default)]
 pub(crate) struct WriteReport {
-    /// Files written.
+    /// Paths of the files that were written.
     pub(crate) written: Vec<PathBuf>,
     /// Files that were written under another name, because the intended name was taken.
     pub(crate) renamed: Vec<RenamedOutput>,
-    /// Messages about files that could not be written, one per cause.
+    /// Messages about files that could not be written, with one message per cause.
     pub(crate) failures: Vec<String>,
     /// Messages about files that were removed or moved while they were written.
     pub(crate) notes: Vec<String>,
@@ -42,9 +42,10 @@ impl From<PathBuf> for WrittenFile {
     }
 }
 
-/// Writes the outputs in `wanted`. Chooses names that are free or belong to `ours`, and calls `write` for each output.
-/// `write` returns the path that it used, because another process may take the chosen name before `write` does. Also
-/// writes a file with the text of `about`, which describes the set of outputs. Does not wait for other processes.
+/// Writes the outputs that `wanted` lists. Chooses names that are free or belong to `ours`, and then calls `write` for
+/// each output. `write` returns the path that it has really used, because another process may take the chosen name
+/// before `write` does. Also writes a file that describes the set of outputs; `about` returns its text. Does not wait
+/// for other processes.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -53,8 +54,8 @@ pub(super) fn write_all(
     about: impl FnOnce(&[PathBuf]) -> String,
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
-    // The name that a recording would have must be free as well, even if no recording is written. If another process
-    // has left a recording with that name, converting it would produce files with the names chosen here.
+    // The name that a recording would get must be free too, even if no recording is written. If another process has
+    // left a recording with that name, its conversion would produce files with the names that are chosen here.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
@@ -63,16 +64,17 @@ pub(super) fn write_all(
         return WriteReport::default();
     }
     let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
-    // The ranks of a distributed job end at the same time and would choose the same names. Therefore each rank tries to
-    // claim the name of the file that describes the set. The rank that obtains the claim owns all names of the set.
+    // All ranks of a distributed job end at the same time, and would choose the same names. Therefore each rank tries
+    // to claim the name of the file that describes its set of outputs. The rank that gets the claim owns all names in
+    // the set.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
-        // If the folders cannot be created, creating the outputs fails as well, and that failure is reported.
+        // If the folders cannot be created, creating the outputs will fail as well, and that failure will be reported.
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
-                // Another process may have created its files between the check of the names and the claim.
+                // Another process may have created its files after the names were checked and before they were claimed.
                 let is_free = !paths.iter().any(|path| is_foreign(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -116,7 +118,8 @@ pub(super) fn write_all(
     report
 }
 
-/// Whether a file, folder or symbolic link has this name. A link counts even if its target does not exist.
+/// Whether a file, folder or symbolic link with this name exists. A symbolic link counts even if its target does not
+/// exist.
 pub(crate) fn is_name_taken(path: &Path) -> bool {
     path.symlink_metadata().is_ok()
 }
@@ -128,7 +131,8 @@ fn failure_message(error: &str, names: &[String]) -> String {
     )
 }
 
-/// Writes a file completely or not at all. Returns its path, which differs from `path` if that name is taken.
+/// Writes either a complete file or no file. Returns the path of the file, which differs from `path` if `path` is
+/// taken.
 pub(super) fn write_file(
     path: &Path,
     content: impl FnOnce(&mut file::DraftWriter) -> Result<()>,
@@ -136,7 +140,7 @@ pub(super) fn write_file(
     Ok(write_draft(path, content)?.publish_new()?)
 }
 
-/// Like `write_file`, but replaces the file at `path` if it is `ours`.
+/// Like `write_file`, but replaces the file at `path` if that file is `ours`.
 pub(super) fn write_replacing(
     path: &Path,
     ours: Option<&Path>,
@@ -150,8 +154,8 @@ pub(super) fn write_replacing(
     Ok(path.to_owned())
 }
 
-/// Writes a complete file under a temporary name. Creates the parent folders only if the first attempt to create the
-/// file fails, which saves time, because there may be a thousand windows, each with its own files.
+/// Writes a complete file that has a temporary name. Creates the parent folders only if the file cannot be created at
+/// first. This saves time, because there may be a thousand windows with files of their own.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -165,8 +169,8 @@ fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Resu
     Ok(draft)
 }
 
-/// Writes text that could not be printed on stderr to a file next to the outputs of `report`. If `report` has no
-/// outputs, chooses a new name. Returns the path.
+/// Writes text that could not be printed to stderr to a file, next to the outputs in `report`. If `report` contains no
+/// outputs, chooses a new name. Returns the path of the file.
 pub(crate) fn write_ledger(text: &str, outputs: &Outputs, report: &WriteReport) -> Result<PathBuf> {
     let beside = report.about.as_deref().and_then(|about| {
         let prefix = about.as_os_str().as_bytes().strip_suffix(SET_SUFFIX.as_bytes())?;

@@ -1,5 +1,5 @@
-//! Provenance of a recording: facts about the host, the GPUs and the software with which it was made. The program's
-//! arguments are included only on request, because they may contain access tokens.
+//! Collects the provenance of a recording: facts about the host, the GPUs and the software on which it was made. The
+//! arguments of the program are included only on request, because they may contain access tokens.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +11,12 @@ use gpuflame_os::{date, listing};
 
 use crate::session::process::environment::facts;
 
-/// Folder in which the driver lists the GPUs (in a container, the GPUs that the container may use). The driver itself
-/// is not called, because it could wait for a lock that the application holds.
+/// Folder in which the driver lists the GPUs. In a container, it lists the GPUs that the container may use. The driver
+/// itself is not called, because the call could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Passes one row per fact to `each`. The command line is included only if `with_command` is true.
+/// Passes one row per fact about the recording to `each`. The command line is one of these facts only if `with_command`
+/// is true.
 pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut add = |what, text: &str| {

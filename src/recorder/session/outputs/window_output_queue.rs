@@ -1,16 +1,16 @@
-//! Draws the files of finished windows while the process runs, on a dedicated thread. Windows have their own files if
-//! the path prefix contains `%w`.
+//! Draws the files of windows that have closed. A separate thread does this while the process runs. Windows have their
+//! own files if the output path prefix contains `%w`.
 //!
-//! The drawing thread has its own profile. Only new definitions are added to this profile, so that each frame is
-//! symbolized only once. Only the drawing thread waits for file systems. The thread that ends the process only checks
-//! whether the drawing thread makes progress.
+//! The drawing thread has a profile of its own. Only new definitions are added to this profile, so each frame is
+//! symbolized only once. Only the drawing thread ever waits for a file system. The thread that ends the process only
+//! checks that the drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
 //! ```
 //!
-//! An entry of the queue has the same content as a checkpoint, but for one window only. The queue is bounded, because
-//! at most GPUFLAME_MAX_WINDOWS windows have their own sums.
+//! An entry in the queue has the same content as a checkpoint, but covers only one window. The length of the queue is
+//! limited, because at most GPUFLAME_MAX_WINDOWS windows have sums of their own.
 
 use std::collections::VecDeque;
 use std::hash::RandomState;
@@ -37,18 +37,18 @@ use super::output_files::{WriteReport, is_name_taken};
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress;
 
-/// Entry of the queue: a window whose files must be drawn.
+/// Entry in the queue: a window whose files must be drawn.
 #[derive(Debug)]
 pub(crate) struct WindowOutput {
     /// Sequence number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions, so that the definitions of earlier entries no longer apply.
+    /// Whether `bytes` contains all definitions. If so, the definitions in earlier entries are no longer valid.
     pub(crate) is_fresh: bool,
-    /// Definitions and sums of the window, in the format of a recording.
+    /// Definitions and sums of the window, in the format that recordings use.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Queue of the windows to draw, and the state of the thread that draws them.
+/// Queue of the windows to draw, and the state of the drawing thread.
 #[derive(Debug)]
 pub(crate) struct WindowOutputQueue {
     settings: Settings,
@@ -56,18 +56,18 @@ pub(crate) struct WindowOutputQueue {
     queue: Mutex<VecDeque<WindowOutput>>,
     wakeup: Condvar,
     renderer: Mutex<WindowRenderer>,
-    /// Whether the process is ending, so that no more windows will be queued.
+    /// Whether the process is ending. If so, no more windows will be queued.
     is_ending: AtomicBool,
-    /// Whether the drawing thread runs. If this thread does not run, the thread that ends the process draws the
+    /// Whether the drawing thread is running. If it is not running, the thread that ends the process draws the
     /// remaining windows.
     has_thread: AtomicBool,
     /// Notified when the drawing thread has finished.
     done: Condvar,
-    /// CPU time of the drawing thread. While this time grows, the thread makes progress.
+    /// CPU time that the drawing thread has used. While this time grows, the drawing thread makes progress.
     thread: CpuClock,
 }
 
-/// State that is needed for drawing. Only one thread at a time uses this state.
+/// State that is needed to draw windows. Only one thread uses this state at a time.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -76,12 +76,12 @@ struct WindowRenderer {
     rendered: RenderedWindows,
 }
 
-/// Results of all windows drawn so far.
+/// Results of drawing all windows so far.
 #[derive(Debug, Default)]
 pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
     pub(crate) report: WriteReport,
-    /// Paths of the files that describe the outputs of a window, one file per window.
+    /// Paths of the files that describe a window's outputs, with one file per window.
     pub(crate) sets: Vec<PathBuf>,
 }
 
@@ -100,7 +100,7 @@ impl WindowOutputQueue {
         }
     }
 
-    /// Starts the drawing thread. If that fails, all windows are drawn when the process ends.
+    /// Starts the drawing thread. If the thread cannot be started, all windows are drawn when the process ends.
     pub(crate) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
@@ -118,21 +118,22 @@ impl WindowOutputQueue {
     }
 
     fn note_thread_finished(&self) {
-        // The waiting thread checks the flag while it holds the queue's lock. This thread takes the lock too, so that
-        // the waiting thread cannot miss the notification.
+        // The thread that waits for `done` checks this flag while it holds the queue's lock. This thread takes the same
+        // lock, so that the waiting thread cannot miss the notification.
         let _queue = self.queue.lock();
         self.has_thread.store(false, Ordering::Release);
         self.done.notify_one();
     }
 
-    /// Adds a window to the queue. Does not wait for a file system.
+    /// Adds a window to the queue. This function does not wait for a file system.
     pub(crate) fn push(&self, output: WindowOutput) {
         self.queue.lock().push_back(output);
         self.wakeup.notify_one();
     }
 
-    /// Draws the remaining windows when the process ends. Returns `None` if the drawing thread has made no progress for
-    /// `limit`. A file system may then be blocking the drawing thread, so the caller must not open a file either.
+    /// Draws the remaining windows while the process ends. Returns `None` if the drawing thread makes no progress for
+    /// the time `limit`. In that case, a file system may be blocking the drawing thread, so the caller must not open
+    /// any file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -142,8 +143,8 @@ impl WindowOutputQueue {
         Some(std::mem::take(&mut renderer.rendered))
     }
 
-    /// Waits until the drawing thread has drawn all queued windows and has ended. Returns false if the drawing thread
-    /// makes no progress.
+    /// Waits until the drawing thread has drawn all windows in the queue and has ended. Returns false if the drawing
+    /// thread makes no progress.
     fn wait_until_rendered(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
         self.is_ending.store(true, Ordering::Release);
@@ -164,11 +165,12 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // A thread's first hash table needs random numbers, for which the loader resolves symbols. This first table is
-        // created now, because resolving symbols may be impossible when the process ends (see `shutdown`).
+        // The first hash table on a thread needs random numbers. To get them, the loader resolves symbols. The first
+        // hash table is created here, because resolving symbols may be impossible when the process ends (see
+        // `shutdown`).
         drop(RandomState::new());
         loop {
-            // After gpuflame was switched off, windows are drawn only if the process exits normally.
+            // Once gpuflame is switched off, windows are drawn only if the process exits normally.
             let may_render = self.is_ending.load(Ordering::Acquire) || !lifecycle::is_over();
             if may_render && self.render_next(&mut self.renderer.lock()) {
                 continue;
@@ -243,7 +245,7 @@ impl WindowRenderer {
     }
 }
 
-/// Creates an `Explain` that reads the sums which another `Explain` has computed.
+/// Creates an `Explain` into which the sums of another `Explain` can be read.
 fn sums_reader(settings: &Settings) -> Explain {
     Explain::new(Options {
         by_stream: settings.root.contains(&Root::Stream),
@@ -253,8 +255,8 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report of one window. Keeps only the failures of the first window that failed, so that a failure of all
-    /// windows is printed once.
+    /// Adds the report about the files of one window. Keeps only the failures of the first window that has failures, so
+    /// that a failure that affects all windows is printed once.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);

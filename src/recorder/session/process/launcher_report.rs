@@ -1,6 +1,6 @@
-//! Reports to the program that started this process. A report is a file in the folder that `GPUFLAME_REPORT` names. The
-//! file names begin with the host name, the process id and the time at which the session began. The time is part of the
-//! name because `exec` begins another session in the same process.
+//! Writes reports for the launcher, which is the program that started this process. A report is a file in the folder
+//! that `GPUFLAME_REPORT` names. The names of these files begin with the host name, the process id, and the time at
+//! which the session began. The name contains the time because `exec` begins another session in the same process.
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
@@ -22,13 +22,13 @@ use gpuflame_os::file;
 use super::environment::facts;
 use super::messages::print_from_own;
 
-/// Reports that the process has called CUDA. Called before any other setup step, so that the report exists even if the
-/// setup fails.
+/// Reports that the process has called CUDA. This report is written before any other setup step, so that it exists even
+/// if the setup fails.
 pub(crate) fn note_call(folder: Option<&Path>) {
     write_call(folder, None);
 }
 
-/// Reports why nothing is recorded.
+/// Reports the reason why nothing is recorded.
 pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
     write_call(folder, Some(&why.to_string()));
 }
@@ -36,8 +36,8 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    // Under `ulimit -f 0`, a write raises SIGXFSZ. The signal would end the program, because this code runs on a thread
-    // of the program. Therefore the file stays empty; an empty file reports the call as well.
+    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. That signal would end the program, because this code runs
+    // on one of the program's threads. Therefore the file is left empty. An empty file also reports the call of CUDA.
     let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
         if !is_writable {
@@ -46,8 +46,7 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // If the report cannot be written, the program that started this process receives no report, because there is no
-    // other way to notify that program.
+    // If the report cannot be written, the launcher gets no report, because there is no other way to notify it.
     drop(written);
 }
 
@@ -57,7 +56,7 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
     let path = report_path(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let written = file::write_complete(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
-    // If the report cannot be written, `gpuflame recover` still finds the file.
+    // Even if the report cannot be written, `gpuflame recover` finds the file.
     drop(written);
 }
 
@@ -65,8 +64,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // If the folder belongs to another user, removing this file may fail. The program that reads the folder still
-        // finds the complete report.
+        // Removing this file may fail if the folder belongs to another user. Even then, the program that reads the
+        // folder finds the complete report.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(
@@ -81,7 +80,7 @@ fn write(folder: &Path, text: &str) -> Result<()> {
     file::write_complete(&report_path(folder, "json"), |out| Ok(out.write_all(text.as_bytes())?))
 }
 
-/// Returns the path of this session's report whose name ends in `ending`.
+/// Returns the path of this session's report with the name ending `ending`.
 fn report_path(folder: &Path, ending: &str) -> PathBuf {
     static BEGAN: OnceLock<Nanos> = OnceLock::new();
     let began = BEGAN.get_or_init(capture::now).0;

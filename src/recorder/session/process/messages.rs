@@ -1,5 +1,6 @@
-//! Prints messages while the application runs. Each message is one line on stderr, and the line is never split. Lines
-//! that stderr does not accept are kept until the process exits, and are then written to a file next to the outputs.
+//! Prints messages to stderr while the application runs. Each message is a single line, which is never split. Lines
+//! that cannot be written to stderr are kept until the process exits, and are then written to a file next to the
+//! outputs.
 
 use std::time::Duration;
 
@@ -8,24 +9,24 @@ use parking_lot::{Mutex, MutexGuard};
 use gpuflame_export::clean_line;
 use gpuflame_os::{host_signals, stderr};
 
-/// Maximum time for which a thread that prints a message waits while stderr is full.
+/// Maximum time for which a thread waits to print a message while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum wait for the lock that protects the unprinted lines. The wait is limited because a forked child may inherit
-/// the lock in the locked state.
+/// Maximum time to wait for the lock that protects the unprinted lines. The wait is limited because the lock may
+/// already be locked when a forked child inherits it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum total size in bytes of the unprinted lines. Further lines are lost.
+/// Maximum total size of the unprinted lines in bytes. Any further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
-/// Lines that could not be printed, in the order of the attempts.
+/// Lines that could not be printed, in the order in which gpuflame tried to print them.
 struct Unprinted {
-    /// Id of the process that added the lines. A forked child inherits the lines of its parent, and drops them.
+    /// Id of the process that has added the lines. A forked child inherits its parent's lines, and drops them.
     process: u32,
     text: String,
 }
 
 static UNPRINTED: Mutex<Unprinted> = Mutex::new(Unprinted { process: 0, text: String::new() });
 
-/// Prints a line. Call this function on threads of the application.
+/// Prints a line to stderr. Call this function only on the application's threads.
 pub(crate) fn print_from_app(message: &str) {
     let line = format_line(message);
     if !stderr::write(line.as_bytes(), STDERR_TIMEOUT) {
@@ -33,7 +34,7 @@ pub(crate) fn print_from_app(message: &str) {
     }
 }
 
-/// Prints a line. Call this function on threads of gpuflame.
+/// Prints a line to stderr. Call this function only on gpuflame's own threads.
 pub(crate) fn print_from_own(message: &str) {
     let line = format_line(message);
     if !stderr::write_here(line.as_bytes(), STDERR_TIMEOUT) {
@@ -41,10 +42,10 @@ pub(crate) fn print_from_own(message: &str) {
     }
 }
 
-/// Returns the line with gpuflame's prefix.
+/// Returns the message as a line that begins with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // The message may contain text that gpuflame did not write, such as names and values of settings. That text must
-    // not end the line or control a terminal.
+    // The message may contain text that gpuflame has not written, such as names and values of settings. Such text must
+    // not end the line or send control codes to a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 
@@ -56,7 +57,7 @@ fn keep_unprinted(line: &str) {
     });
 }
 
-/// Removes and returns the lines of this process that could not be printed.
+/// Removes and returns the lines that this process could not print.
 pub(crate) fn take_unprinted() -> String {
     with_unprinted(|unprinted| std::mem::take(&mut unprinted.text)).unwrap_or_default()
 }

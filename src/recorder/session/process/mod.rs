@@ -1,5 +1,5 @@
-//! The parts of a session that deal with the process: environment, messages, reports to the program that started the
-//! process, progress of the collector, and the ways in which a session ends.
+//! Parts of a session that deal with the process: the environment, messages, reports to the launcher (the program that
+//! started the process), the collector's progress, and the ways in which a session ends.
 
 pub(super) mod environment;
 pub(super) mod launcher_report;

@@ -1,4 +1,4 @@
-//! Ends a session when memory has run out. The checkpoint keeps the rows recorded so far, and the application
+//! Ends a session when memory has run out. The rows recorded so far stay in the checkpoint, and the application
 //! continues.
 
 use std::sync::OnceLock;
@@ -13,18 +13,19 @@ const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// A session that can note in its checkpoint or recording that memory has run out.
 pub(crate) trait OnMemoryExhausted: Sync {
-    /// Writes the note that recording ended because memory has run out. Does not wait for a lock.
+    /// Writes a note to the checkpoint or recording, which says that recording ended because memory ran out. This
+    /// function must not wait for a lock.
     fn on_memory_exhausted(&self);
 }
 
 static HANDLER: OnceLock<&'static dyn OnMemoryExhausted> = OnceLock::new();
 
-/// Sets the session that writes a note when memory has run out.
+/// Sets the session that writes the note when memory has run out.
 pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session because memory has run out. Reports the end once: first on stderr, which needs no memory, then in
+/// Ends the session because memory has run out. Reports this once: first on stderr, which needs no memory, and then in
 /// the checkpoint or recording, which needs little memory.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
@@ -37,13 +38,14 @@ pub(crate) fn end_session() {
         if let Some(handler) = HANDLER.get() {
             handler.on_memory_exhausted();
         }
-        // The threads that write temporary files will not run again, so their temporary files are removed.
+        // The threads that write temporary files will not run again, so this thread removes these files.
         file::remove_temporary_files();
     }
 }
 
-/// Ends the session, and stops the calling thread, which is one of gpuflame's, permanently. The thread may hold locks,
-/// which is safe because the application never waits for a lock of gpuflame without a time limit.
+/// Ends the session, and permanently stops the calling thread, which must be one of gpuflame's threads. The thread may
+/// hold locks when it stops. This is safe, because the application never waits for a lock of gpuflame without a time
+/// limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

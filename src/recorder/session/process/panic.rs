@@ -1,4 +1,4 @@
-//! Ends a session in which gpuflame has panicked.
+//! Ends a session because gpuflame has panicked.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -6,8 +6,8 @@ use crate::control::lifecycle;
 
 use super::messages::print_from_app;
 
-/// Switches gpuflame off after a panic: nothing more is recorded or written. Prints one message, even after several
-/// panics.
+/// Switches gpuflame off after a panic. Nothing more is recorded or written. Prints only one message, even after
+/// several panics.
 pub fn disable_after_panic() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();

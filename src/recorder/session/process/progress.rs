@@ -1,24 +1,25 @@
-//! Tracks whether the collector makes progress. Other threads wait for the collector only while it makes progress.
+//! Tracks whether the collector makes progress. Other threads wait for the collector only as long as it makes progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Interval at which a waiting thread checks for progress.
+/// Interval at which a waiting thread checks the collector's progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time that counts as waiting time between two checks. If more time has passed, only this maximum is counted.
+/// Maximum time between two checks that counts as waiting time. If more time has passed between two checks, only this
+/// maximum counts.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the collector has made a step. Each step counts as progress.
+/// Notes that the collector has completed a step. Each step counts as progress.
 pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which calls CUPTI or the loader. `ask` may never return. Therefore [`StallLimit::foreign`] applies
-/// until `ask` returns.
+/// Calls `ask`, which in turn calls CUPTI or the loader. It is possible that `ask` never returns. Therefore the limit
+/// [`StallLimit::foreign`] applies until `ask` returns.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
     let answer = ask();
@@ -27,18 +28,18 @@ pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Maximum time for which the collector may make no step.
+/// Maximum time for which the collector may make no progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallLimit {
-    /// Limit while the collector is calling CUPTI or the loader.
+    /// Limit that applies while the collector calls CUPTI or the loader.
     pub(crate) foreign: Duration,
-    /// Limit while the collector runs gpuflame's own code.
+    /// Limit that applies while the collector runs gpuflame's own code.
     pub(crate) own: Duration,
 }
 
-/// Waiting time of a thread that regularly checks whether another thread makes progress. While the machine or the
-/// process is suspended, neither thread runs. Therefore the time between two checks counts only up to
-/// [`MAX_COUNTED_INTERVAL`].
+/// Time for which a thread has waited. The thread checks regularly whether another thread makes progress. While the
+/// machine or the process is suspended, neither of these threads runs. Therefore the time between two checks counts
+/// only up to the maximum [`MAX_COUNTED_INTERVAL`].
 pub(super) struct WaitingTime {
     last_check: Instant,
     sum: Duration,
@@ -49,7 +50,7 @@ impl WaitingTime {
         Self { last_check: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// Adds the time since the last check, and returns the waiting time so far.
+    /// Adds the time since the last check, and returns the total waiting time.
     pub(super) fn update(&mut self) -> Duration {
         let now = Instant::now();
         self.sum += now.duration_since(self.last_check).min(MAX_COUNTED_INTERVAL);
@@ -70,7 +71,8 @@ impl ProgressWatch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
-    /// Whether the collector has made no step for longer than the limit, so that a thread should stop waiting for it.
+    /// Whether the collector has made no progress for longer than the limit. If so, a thread should stop waiting for
+    /// it.
     pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);
         if steps != self.steps {

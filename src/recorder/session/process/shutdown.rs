@@ -1,10 +1,10 @@
-//! The only task of the shutdown thread is to gather the remaining rows and to write the outputs when the process ends.
-//! An exit, a signal or the end of a Python program wakes the shutdown thread.
+//! The shutdown thread, whose only task is to gather the remaining rows and to write the outputs when the process ends.
+//! The shutdown thread is woken by an exit, by a signal, or by the end of a Python program.
 //!
-//! If a signal ends the process, the interrupted thread may hold any lock of the application, including the lock of the
-//! application's heap. The shutdown thread therefore uses a separate heap ([`heap`]). CUPTI and the loader may need a
-//! lock that the interrupted thread holds. Therefore the shutdown thread waits for CUPTI and the loader only for a
-//! limited time.
+//! If a signal ends the process, the interrupted thread may hold any lock of the application, even the lock of its
+//! heap. Therefore the shutdown thread uses a heap of its own ([`heap`]). CUPTI and the loader may also need a lock
+//! that the interrupted thread holds. Therefore the shutdown thread waits for CUPTI and the loader only for a limited
+//! time.
 //!
 //! ```text
 //! exit(), quick_exit() --asked--> thread: gather, write --done--> the exit continues
@@ -14,8 +14,8 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A thread that requests the outputs waits as long as the shutdown thread makes progress. The wait ends when there was
-//! no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request takes no lock and allocates no memory, because a
+//! A thread that requests the outputs waits while the shutdown thread makes progress. The wait ends if there is no
+//! progress for the time that `GPUFLAME_EXIT_LIMIT` sets. Making a request takes no lock and allocates no memory. A
 //! signal handler that makes a request may have interrupted a thread that holds a lock.
 
 use std::hash::RandomState;
@@ -39,21 +39,21 @@ use gpuflame_unwind::python_exit;
 use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
-/// Bits in `requested` that ask the shutdown thread to gather all rows and to write the outputs. The same bits in
-/// `done` mean that these requests were carried out.
+/// Bits in `requested`, with which the shutdown thread is asked to gather all rows and to write the outputs. In `done`,
+/// the same bits mean that the shutdown thread has done this.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// Bit in `done` only: the shutdown thread needs nothing more from the loader.
+/// Bit that is used only in `done`. It means that the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
-/// Signals that arrive within this time count as one signal, because a terminal, `torchrun` and a job runner each send
-/// a signal.
+/// Signals within this time count as one signal. For example, a terminal, `torchrun` and a job runner may each send a
+/// signal.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time for which gpuflame waits for CUPTI or the loader if a signal ends the process.
+/// Maximum time to wait for CUPTI or the loader if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
-/// Interval at which a waiting thread checks whether the shutdown thread makes progress.
+/// Interval at which a waiting thread checks the progress of the shutdown thread.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time for which the setup waits until the shutdown thread has started. The start usually takes 0.2 ms, but
+/// Maximum time for which the setup waits for the shutdown thread to start. Usually, the start takes 0.2 ms. However,
 /// the shutdown thread cannot start while the thread that creates it holds the loader's lock.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time for which the message about missing outputs waits while stderr is full.
@@ -74,24 +74,23 @@ static SHUTDOWN: Shutdown = Shutdown {
 };
 
 struct Shutdown {
-    /// Id of the process that started the shutdown thread. In a forked child, the current process id differs from this
-    /// id.
+    /// Id of the process in which the shutdown thread was started. A forked child has a different process id.
     process: AtomicU32,
     limit_ms: AtomicU64,
     requested: EventFlags,
     done: EventFlags,
-    /// CPU time of the shutdown thread. While this time grows, the thread makes progress.
+    /// CPU time that the shutdown thread has used. While this time grows, the shutdown thread makes progress.
     thread: CpuClock,
-    /// Signal that will kill the process; 0 if there is none.
+    /// Signal that will kill the process; 0 if the process is not killed by a signal.
     signal: AtomicI32,
-    /// Time of the first signal, in ms since the machine started.
+    /// Time at which the first signal arrived, in ms since the machine started.
     signalled_ms: AtomicU64,
     /// Whether the process is a forked worker that ends by `_exit`.
     is_hurried: AtomicBool,
     is_given_up: AtomicBool,
-    /// Time in ns at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited.
+    /// Time in ns at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited yet.
     first_wait_ns: AtomicU64,
-    /// Whether the outputs were written before the exit, at the end of the Python program.
+    /// Whether the outputs were already written before the exit, when the Python program ended.
     is_written_early: AtomicBool,
 }
 
@@ -99,21 +98,21 @@ struct Shutdown {
 pub(crate) trait ShutdownSteps: Sync {
     fn close_window(&self);
 
-    /// Makes CUPTI deliver all activity records, complete or not, and reads the records.
+    /// Makes CUPTI deliver all activity records, whether they are complete or not, and reads them.
     fn gather_remaining_rows(&self, limit: StallLimit);
 
-    /// Switches gpuflame off and computes the final sums. Returns false if another thread holds the lock of the sums
-    /// and makes no progress.
+    /// Switches gpuflame off, and computes the final sums. Returns false if another thread that makes no progress holds
+    /// the lock of the sums.
     fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool;
 
-    /// Saves the sums to the checkpoint, in case the process is killed before all outputs are written.
+    /// Saves the sums in the checkpoint, in case the process is killed before all outputs are written.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool);
 
-    /// Writes the outputs, and prints a summary.
+    /// Writes the outputs, and prints the summary.
     fn write_outputs(&self, limit: StallLimit);
 }
 
-/// Starts the shutdown thread, and registers the functions that wake it at an exit and on signals.
+/// Starts the shutdown thread, and registers the functions that wake this thread on an exit or a signal.
 pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_signals: bool) -> Result<()> {
     SHUTDOWN.process.store(std::process::id(), Ordering::Release);
     SHUTDOWN.limit_ms.store(limit.as_millis() as u64, Ordering::Release);
@@ -133,8 +132,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
             wait: |_| SHUTDOWN.wait_to_die(),
         });
     }
-    // If Python has no room for the exit handler, the process writes no outputs after an uncaught KeyboardInterrupt.
-    // Only the checkpoint remains.
+    // If Python has no room for another exit handler, no outputs are written after an uncaught KeyboardInterrupt. In
+    // that case, only the checkpoint remains.
     python_exit::call_at_program_exit(
         || !SHUTDOWN.is_done_or_abandoned(WRITE),
         || SHUTDOWN.on_python_program_end(),
@@ -142,8 +141,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
     Ok(())
 }
 
-/// Moves gpuflame's exit handler ahead of all exit handlers that were registered so far, because one of them may be the
-/// CUDA driver's. After the driver's exit handlers have run, there are no records left to gather.
+/// Moves gpuflame's exit handler ahead of all exit handlers that are already registered, because the CUDA driver's
+/// handler may be among them. Once the driver's exit handlers have run, there are no records left to gather.
 pub(crate) fn move_exit_handler_first() {
     exit::call_early_at_exit(ExitAction {
         action: || SHUTDOWN.request(GATHER),
@@ -151,22 +150,22 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process. Called when `main` has ended by `pthread_exit` and only gpuflame's threads are left, because these
-/// threads would keep the process alive.
+/// Ends the process. Called after `main` has ended by `pthread_exit` if only gpuflame's threads are left. Otherwise
+/// these threads would keep the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at `time`. Any wait that began after the start of the exit was a wait for
-/// gpuflame.
+/// Whether the process was already exiting at the time `time`. A wait that began after the exit had started was a wait
+/// for gpuflame.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader, because a signal may later
-    /// stop a thread inside the loader, after which the loader is unusable.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader. A signal may later stop a
+    /// thread inside the loader, and the loader is unusable after that.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -180,19 +179,19 @@ impl Shutdown {
         Duration::from_millis(self.limit_ms.load(Ordering::Acquire))
     }
 
-    /// Runs on the shutdown thread.
+    /// Body of the shutdown thread.
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The next two calls resolve symbols when they are made for the first time, and resolving takes the loader's
-        // lock. The two calls are made now, because later a stopped thread may hold the loader's lock forever. (A hash
-        // table resolves symbols because it needs random numbers.)
+        // The first time that the next two calls are made, they resolve symbols, which takes the loader's lock. They
+        // are made here, because later a stopped thread may hold the loader's lock forever. (A hash table needs random
+        // numbers, and resolves symbols to get them.)
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
         let run = AssertUnwindSafe(|| self.gather_and_write(steps));
         if catch_unwind(run).is_err() {
-            // The outputs are lost, but the application exits as usual.
+            // The outputs are lost, but the application still exits as usual.
             lifecycle::end();
         }
         self.die_if_signalled();
@@ -224,8 +223,8 @@ impl Shutdown {
         }
     }
 
-    /// Whether a signal or a worker's call to `_exit` ends the process. After a signal or `_exit`, other threads may
-    /// hold any lock of the program.
+    /// Whether the process ends because of a signal or because a worker calls `_exit`. In these cases, other threads
+    /// may hold any lock of the program.
     fn must_hurry(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
@@ -243,23 +242,23 @@ impl Shutdown {
         }
     }
 
-    /// Whether threads need not wait for the request `what` any more. As long as this function returns false, an exit
-    /// handler registers itself again each time it has run.
+    /// Whether threads need no longer wait for the request `what`. While this function returns false, an exit handler
+    /// registers itself again each time that it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more, because the thread belongs to the parent process, has ended,
-    /// or made no progress until a waiting thread timed out.
+    /// Whether the shutdown thread will do nothing more. This is true if the thread belongs to the parent process, has
+    /// ended, or made no progress until a waiting thread gave up.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // If no thread has requested the outputs, only a panic of gpuflame can have switched gpuflame off. If a thread
-        // has requested the outputs, `done` states when they are written.
+        // If no thread has requested the outputs, gpuflame can only have been switched off by a panic of its own. If a
+        // thread has requested the outputs, `done` shows when they are written.
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         is_forked || is_over || shortage::has_stopped_thread() || self.is_given_up.load(Ordering::Acquire)
     }
 
-    /// Runs on a thread that exits the process.
+    /// Called on a thread that exits the process.
     fn on_exit(&self) {
         self.request(GATHER | WRITE);
         let is_own = self.process.load(Ordering::Acquire) == std::process::id();
@@ -271,22 +270,22 @@ impl Shutdown {
         }
     }
 
-    /// Runs on a thread that calls `_exit` in a forked worker.
+    /// Called on a thread that calls `_exit` in a forked worker.
     fn on_worker_exit(&self) {
         self.is_hurried.store(true, Ordering::SeqCst);
         self.request(GATHER | WRITE);
     }
 
-    /// Runs on the thread that ends the Python program, when only the exit of the process remains. CPython has already
-    /// restored the signal handlers. Therefore gpuflame installs its handlers again, because a second Ctrl+C must not
-    /// interrupt the writing that the first Ctrl+C has started.
+    /// Called on the thread that ends the Python program, when only the exit of the process remains to be done. At this
+    /// point, CPython has already restored the signal handlers. Therefore gpuflame installs its handlers again.
+    /// Otherwise, a second Ctrl+C would interrupt the writing that the first Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);
         self.is_written_early.store(true, Ordering::Release);
     }
 
-    /// Sends the request `what` to the shutdown thread, and waits until the request is carried out. Runs on a thread
+    /// Sends the request `what` to the shutdown thread, and waits until the request is carried out. Called on a thread
     /// that exits the process.
     fn request(&self, what: u32) {
         if self.is_abandoned() {
@@ -300,7 +299,7 @@ impl Shutdown {
         }
     }
 
-    /// Makes all threads permanently stop waiting for the outputs, and prints once that the outputs are missing.
+    /// Makes all threads stop waiting for the outputs permanently, and prints once that the outputs are missing.
     fn give_up(&self) {
         if !self.is_given_up.swap(true, Ordering::AcqRel) {
             let line = b"gpuflame: writing the outputs makes no progress, and the process exits without \
@@ -309,7 +308,8 @@ impl Shutdown {
         }
     }
 
-    /// Waits until `is_done` returns true. Returns false if the shutdown thread makes no progress for the exit limit.
+    /// Waits until `is_done` returns true. Returns false if the shutdown thread makes no progress for the duration of
+    /// the exit limit.
     fn wait(&self, is_done: impl Fn() -> bool) -> bool {
         let (mut taken, mut waited) = (self.thread.elapsed(), WaitingTime::start());
         loop {
@@ -327,7 +327,7 @@ impl Shutdown {
         }
     }
 
-    /// Handles a signal. Runs on any thread, which may have been interrupted at any instruction.
+    /// Handles a signal. May run on any thread, which the signal may have interrupted at any instruction.
     fn on_signal(&self, signal: i32) {
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         if is_over || self.done.has(WRITE) {
@@ -341,16 +341,16 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // If the shutdown thread has just finished, it does not see the signal.
+        // A shutdown thread that has just finished does not notice the signal.
         if self.done.has(WRITE) {
             die(signal);
         }
     }
 
-    /// Runs on the thread that received a signal, and never returns. The process dies when all outputs are written, or
-    /// when the shutdown thread makes no progress.
+    /// Called on the thread that has received a signal. This function never returns. The process dies when all outputs
+    /// are written, or when the shutdown thread makes no progress.
     fn wait_to_die(&self) -> ! {
-        // When the shutdown thread has finished, it raises the signal itself, which kills the process.
+        // When the shutdown thread has finished, it raises the signal itself, and thereby kills the process.
         if !self.wait(|| false) {
             self.give_up();
         }

@@ -1,6 +1,6 @@
-//! Writes the ledger as text. The ledger counts the launches and activities that gpuflame saw, the losses, and
-//! gpuflame's own cost. On request the ledger is printed to stderr on exit; otherwise it is in the recording. Scripts
-//! parse the ledger, so its lines must keep their wording and order.
+//! Formats the ledger as text. The ledger contains the number of launches and activities that gpuflame saw, the losses,
+//! and gpuflame's own cost. If the user requests it, the ledger is printed to stderr on exit. Otherwise, only the
+//! recording contains it. Scripts parse the text, so its lines must keep their wording and order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -25,10 +25,10 @@ use crate::session::collect::collector;
 use crate::session::outputs::output_files::WriteReport;
 use crate::session::process::messages;
 
-/// Maximum number of listed kernels, and maximum number of listed streams per device.
+/// Maximum number of kernels that are listed, and maximum number of streams that are listed per device.
 const MAX_LISTED: usize = 5;
 
-/// Returns the text of the ledger. Each line begins with gpuflame's prefix.
+/// Returns the ledger as text. Each line begins with gpuflame's prefix.
 pub(super) fn text(
     ledger: &Ledger,
     profile: &Profile,
@@ -71,8 +71,9 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the ledger itself is not printed. These lines name causes
-/// of missing or wrong results that are not in the summary, and files whose names differ from the requested names.
+/// Returns the lines of the ledger that are printed even if the user has not requested the ledger. These lines state
+/// causes of missing or wrong results that are not in the summary. They also list files that did not get the requested
+/// names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -89,8 +90,8 @@ pub(super) fn remarks(
     lines
 }
 
-/// Returns a line with every kind of loss. Kinds that did not occur are listed as well, so that scripts can rely on the
-/// line.
+/// Returns a line that lists every kind of loss. The line includes the kinds that did not occur, so that scripts can
+/// rely on its format.
 fn losses(ledger: &Ledger) -> String {
     let mut line = format!("lost: {} {}", Missing::Untimed.word(), ledger.tally.activities.untimed);
     for loss in Loss::ALL {
@@ -99,7 +100,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Returns a line that names the figures that losses have made incomplete, and explains how to avoid the losses.
+/// Returns a line that states which figures are incomplete because of losses, and how the losses can be avoided.
 fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {
@@ -110,14 +111,14 @@ fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     Some(format!("incomplete: {what}; raise GPUFLAME_MAX_MEM to drop fewer"))
 }
 
-/// Returns a line with the number of steps that began in windows, if the program marks steps.
+/// Returns a line with the number of steps that began inside windows, if the program marks steps.
 fn step_count(ledger: &Ledger) -> Option<String> {
     let threads = if ledger.steps.has_several_threads { ", begun by several threads" } else { "" };
     (ledger.steps.count > 0).then(|| format!("steps {} recorded{threads}", ledger.steps.count))
 }
 
-/// Returns a line with the number of Python functions in stacks. If Python frames could not be read, the line states
-/// the reason.
+/// Returns a line with the number of Python functions that occur in stacks. If Python frames could not be read, the
+/// line states the reason instead.
 fn python_functions(profile: &Profile) -> Option<String> {
     if let Some(why) = python::off_reason() {
         return Some(format!("python frames off: {why}"));
@@ -130,8 +131,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. An activity that was delivered twice counts
-/// only once.
+/// Returns a line with the number of activities that CUPTI delivered twice. Such an activity is counted only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -141,8 +141,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. Activities with impossible ids
-/// are in no picture.
+/// Returns a line with the number of activities that have impossible correlation ids. Such activities do not appear in
+/// any picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -152,7 +152,7 @@ fn impossible_ids(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the time for which launch callbacks were off.
+/// Returns a line that states for how long the launch callbacks were off.
 fn callbacks_off(ledger: &Ledger) -> Option<String> {
     let (nanos, activities) = (ledger.tally.launches.not_told_nanos, ledger.tally.activities.not_told);
     (nanos > 0).then(|| {
@@ -164,9 +164,9 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line that explains why launches have no activities: another client of CUPTI may have received the records.
-/// CUPTI delivers its records to the client that requested them last. A client such as Kineto requests them without a
-/// subscription, and CUPTI does not notify gpuflame.
+/// Returns a line that explains why launches have no activities. Possibly another client of CUPTI has received the
+/// activity records. CUPTI delivers activity records to the client that requested them last. A client such as Kineto
+/// requests the records without a subscription, and CUPTI does not notify gpuflame of this.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -184,7 +184,7 @@ fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     })
 }
 
-/// Returns a line with the time for which another client owned the subscription.
+/// Returns a line that states for how long another client owned the CUPTI subscription.
 fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     let times = match subscription.times {
         0 => return None,
@@ -195,7 +195,7 @@ fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
-/// Returns a line about buffers and callbacks from CUPTI that must be errors: buffers that are not gpuflame's, and
+/// Returns a line about deliveries from CUPTI that must be errors: buffers that do not belong to gpuflame, and
 /// callbacks without data.
 fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
@@ -207,8 +207,8 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     })
 }
 
-/// Returns lines about detail that was dropped because memory was short: merged stacks and kernels, and missing thread
-/// names. The sums are still complete.
+/// Returns lines about details that were dropped because memory was short: merged stacks, merged kernels and missing
+/// thread names. The sums are complete in spite of this.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);
@@ -230,7 +230,7 @@ fn merged_detail(ledger: &Ledger) -> Vec<String> {
     lines
 }
 
-/// Returns lines about the host's waits and memory allocations, if they were recorded.
+/// Returns lines about the waits and memory allocations of the host, if these were recorded.
 fn host_calls(host: &Host) -> Vec<String> {
     let mut lines = Vec::new();
     if host.waits > 0 {
@@ -246,7 +246,8 @@ fn host_calls(host: &Host) -> Vec<String> {
     lines
 }
 
-/// Returns lines about the dependencies between API calls, CUDA event records and waits, if they were recorded.
+/// Returns lines about the dependencies that arise from API calls that record CUDA events or wait for them, if these
+/// were recorded.
 fn dependencies(ledger: &Ledger) -> Vec<String> {
     if ledger.dependencies.is_empty() {
         return Vec::new();
@@ -256,7 +257,7 @@ fn dependencies(ledger: &Ledger) -> Vec<String> {
     vec![calls.to_string(), records, waits.to_string()]
 }
 
-/// Returns a line about one kind of unified-memory activity.
+/// Returns a line about one kind of activity of unified memory.
 fn unified_memory(sample: &UnifiedSums) -> String {
     let UnifiedSums { kind, device, count, value, nanos } = sample;
     let gpu = device.map(|device| format!("GPU {} ", device.0)).unwrap_or_default();
@@ -266,7 +267,8 @@ fn unified_memory(sample: &UnifiedSums) -> String {
     }
 }
 
-/// Returns the lines about the GPU work, the time and the streams of a device; `None` if its GPU work has no times.
+/// Returns the lines about the GPU work, the times and the streams of a device. Returns `None` if the device's GPU work
+/// has no times.
 fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     let gpu = format!("GPU {}", device.id().0);
     let (time, [window, idle]) = (device.time.as_ref()?, device.sums()?);
@@ -284,7 +286,7 @@ fn device_lines(device: &Device, profile: &Profile) -> Option<Vec<String>> {
     Some(lines)
 }
 
-/// Returns lines about a device's activities that arrived too late, or that began before their launch.
+/// Returns lines about a device's activities that arrived too late, or that began before they were launched.
 fn doubtful_times(time: &DeviceTime) -> Vec<String> {
     let gpu = format!("GPU {}", time.device.0);
     let mut lines = Vec::new();
@@ -303,13 +305,13 @@ fn doubtful_times(time: &DeviceTime) -> Vec<String> {
     lines
 }
 
-/// Returns a line about a file that was written under another name because the intended name was taken.
+/// Returns a line about a file that has another name than intended, because the intended name was taken.
 fn renamed_file(rename: &RenamedOutput) -> String {
     format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
 }
 
-/// Returns text with the busy share of a device in the steady part of the run, and the durations of start-up and
-/// shutdown.
+/// Returns a text that states for which share of the run's steady part a device was busy, and how long start-up and
+/// shutdown took.
 fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let BusyIdle { busy, .. } = time.steady();
@@ -326,7 +328,7 @@ fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     }
 }
 
-/// Returns a line with the busiest streams of a device, and the share of the window in which each was busy.
+/// Returns a line that lists the busiest streams of a device, and for which share of the window each of them was busy.
 fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     let mut streams: Vec<_> =
         profile.streams().iter().filter(|stream| stream.device == time.device).collect();
@@ -342,7 +344,7 @@ fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     line
 }
 
-/// Returns lines with the kernels that took most time, over all devices.
+/// Returns lines that list the kernels with the longest total time on all devices.
 fn top_kernels(profile: &Profile) -> Vec<String> {
     let all = saturating_sum(profile.works().iter().map(|work| work.weight.nanos));
     let line = |(place, KernelTime { name, count, nanos }): (usize, KernelTime)| {
@@ -363,8 +365,8 @@ fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     })
 }
 
-/// Returns a line with the time that gpuflame adds to a graph launch, if there were graph launches. The added time does
-/// not depend on the number of graph nodes.
+/// Returns a line that states how much time gpuflame adds to a graph launch, if there were graph launches. This time
+/// does not depend on the number of nodes in the graph.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

@@ -1,4 +1,5 @@
-//! The run of a session, from the settings to the last output: its setup, its state while it runs, and its results.
+//! The run of a session from the settings to the last output: how the session is set up, its state while it runs, and
+//! its results.
 
 pub(super) mod ledger_text;
 pub(super) mod running;

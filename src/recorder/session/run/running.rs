@@ -1,9 +1,9 @@
-//! A session is one run of a process under gpuflame. The session opens and closes windows, gathers rows, and writes the
-//! outputs on exit.
+//! The session, which is the run of one process under gpuflame. The session opens and closes windows, gathers rows, and
+//! writes the outputs on exit.
 //!
 //! The session owns the collector, the pipeline, the checkpoint and other components. The threads of these components
-//! call the session through traits that the session implements: `CollectorSteps`, `CheckpointSource`, `WindowControl`,
-//! `OnMemoryExhausted` and `ShutdownSteps`.
+//! call the session through the following traits, which the session implements: `CollectorSteps`, `CheckpointSource`,
+//! `WindowControl`, `OnMemoryExhausted` and `ShutdownSteps`.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,12 +47,12 @@ use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, Stal
 use crate::session::process::shutdown::{self, ShutdownSteps};
 use crate::session::sampler::{Sampler, SamplerOptions};
 
-/// Maximum time for which a call to `flush` waits while the collector makes no progress.
+/// Maximum time for which a call of `flush` waits while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum time for which a flush waits for the recording's file while the file system makes no progress. This timeout
-/// must be shorter than [`FLUSH_TIMEOUT`].
+/// Maximum time for which a flush waits for the file of the recording while the file system makes no progress. This
+/// timeout must be shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for which an application thread that destroys a CUDA context waits while the collector makes no
+/// Maximum time for which a thread of the application that destroys a CUDA context waits while the collector makes no
 /// progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -62,14 +62,14 @@ const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
 
-/// Maximum time by which printing the ledger may delay the exit.
+/// Maximum time by which printing the ledger may delay the exit of the process.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time by which printing the text in the format of the tutorial's tracer may delay the exit while standard
-/// output is full.
+/// Maximum time by which printing a text may delay the exit while standard output is full. (The text is in the format
+/// of the tutorial's tracer.)
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The state of this process's session.
+/// State of the session, of which each process has one.
 pub(crate) struct Session {
     settings: Settings,
     outputs: Outputs,
@@ -77,33 +77,33 @@ pub(crate) struct Session {
     pipeline: Mutex<Pipeline>,
     modules: Mutex<ModuleMap>,
     edges: Arc<EdgeQueue>,
-    /// Switches CUPTI's launch callbacks on and off.
+    /// Turns CUPTI's launch callbacks on and off.
     callbacks: CallbackSwitch,
     /// Tracks other clients of CUPTI.
     clients: OtherClients,
-    /// Instants that the program marked and the pipeline has not recorded yet.
+    /// Instants that the program has marked and that the pipeline has not recorded yet.
     marks: Marks,
-    /// Steps that the program began and the pipeline has not recorded yet.
+    /// Steps that the program has begun and that the pipeline has not recorded yet.
     steps: Arc<StepQueue>,
     collector: Collector,
     stats: StatsExchange,
     checkpoint: Option<Checkpoint>,
-    /// Queue of windows whose own files must be drawn; `None` if windows do not have their own files.
+    /// Queue of the windows whose own files must be drawn; `None` if windows have no files of their own.
     window_outputs: Option<&'static WindowOutputQueue>,
     /// Samples the stacks of launching threads; `None` if the settings request neither samples nor waits.
     sampler: Option<&'static Sampler>,
-    /// Opens and closes windows as the settings schedule; `None` if there is no schedule.
+    /// Opens and closes windows according to the schedule in the settings; `None` if there is no schedule.
     scheduler: Option<WindowScheduler>,
-    /// Whether CUPTI has failed to answer a request for all records.
+    /// Whether CUPTI once did not answer a request for all activity records.
     has_flush_timed_out: AtomicBool,
-    /// Whether CUPTI has failed to answer when a CUDA context was destroyed.
+    /// Whether CUPTI once did not answer a flush while a CUDA context was being destroyed.
     has_context_flush_timed_out: AtomicBool,
-    /// Number of API calls that gpuflame had recorded when CUPTI was last asked for all records; `u64::MAX` if it was
-    /// never asked.
+    /// Number of API calls that had been recorded when CUPTI was last asked for all activity records; `u64::MAX` if it
+    /// was never asked.
     calls_at_last_flush: AtomicU64,
 }
 
-/// The session, for threads that must not wait for the stage's lock.
+/// The session, for threads that must not wait for the lock of the stage.
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
@@ -168,12 +168,13 @@ impl Session {
         Ok(session)
     }
 
-    /// Returns the session; `None` if there is no session yet. Takes no lock.
+    /// Returns the session, or `None` if it does not exist yet. This function takes no lock.
     pub(crate) fn get() -> Option<&'static Self> {
         SESSION.get().copied()
     }
 
-    /// Whether a window must open as soon as the session starts. False if the settings schedule windows.
+    /// Whether a window must open as soon as the session has started. This is false if the settings contain a schedule
+    /// of windows.
     pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
@@ -183,8 +184,8 @@ impl Session {
         self.settings.profiler_calls
     }
 
-    /// Handles the beginning of a step on this thread. The step is recorded if a window is open, even if the step
-    /// itself has opened that window.
+    /// Handles the beginning of a step of the program on this thread. The step is recorded if a window is open, even if
+    /// the step itself has opened that window.
     pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
             scheduler.apply_schedule(self);
@@ -195,7 +196,7 @@ impl Session {
         }
     }
 
-    /// Records the step that was in progress when the session was set up, if there was one.
+    /// Records the step that was already in progress when the session was set up, if there was one.
     fn record_early_step(&self) {
         if let Some((number, time, thread)) = steps::take_early() {
             self.steps.add(&Step { time, end: None, thread, number, name: "" });
@@ -222,11 +223,11 @@ impl Session {
         Ok(())
     }
 
-    /// Like [`Session::open_window`], for a caller inside a CUPTI callback.
+    /// Like [`Session::open_window`], but for a caller that is inside a CUPTI callback.
     pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
-            // A callback must not wait for the lock that `are_records_taken` needs. Therefore `are_records_taken` only
-            // tries to take the lock, which is almost always free.
+            // A callback must not wait for the lock that protects the state of other clients. Therefore
+            // `are_records_taken` only tries to take this lock, which is almost always free.
             let is_taken = self.clients.are_records_taken();
             self.callbacks.before_window_opens(
                 self.api,
@@ -244,14 +245,14 @@ impl Session {
         self.edges.note_edge(WindowEdge::Close, window::close);
     }
 
-    /// Marks the current instant on this thread with `text`, if a window is open.
+    /// Marks the current instant on this thread with the text `text`, if a window is open.
     pub(crate) fn mark(&self, text: &str) {
         if window::state().is_open() {
             self.marks.add(text);
         }
     }
 
-    /// Locks the pipeline, and passes the pending window edges, marks and steps to it.
+    /// Locks the pipeline, and passes the waiting window edges, marks and steps to it.
     fn pipeline(&self) -> MutexGuard<'_, Pipeline> {
         self.pass_edges_and_marks(self.pipeline.lock())
     }
@@ -264,8 +265,9 @@ impl Session {
         pipeline
     }
 
-    /// Returns the modules that were loaded since the last call. The caller must not hold the pipeline's lock, because
-    /// reading modules may wait for the loader's lock. Returns no modules if another thread is reading modules.
+    /// Returns the modules (executables and libraries) that were loaded since the last call. The caller must not hold
+    /// the lock of the pipeline, because listing the modules may wait for the loader's lock. Returns no modules if
+    /// another thread is currently listing them.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -277,7 +279,7 @@ impl Session {
     /// Makes CUPTI deliver the completed activity records, and reads them.
     ///
     /// # Errors
-    /// `State` if CUPTI does not answer.
+    /// Returns `State` if CUPTI does not answer.
     pub(crate) fn flush(&self) -> Result<()> {
         self.request(CollectorRequest::Flush)
     }
@@ -295,9 +297,9 @@ impl Session {
         ))
     }
 
-    /// Handles the end of a CUDA context: makes the collector flush the completed records of that context. If CUPTI
-    /// does not answer, this call blocks the application's thread for one second, but only once per process. Records
-    /// that this flush does not deliver arrive with the next flush, or are counted as dropped.
+    /// Handles the end of a CUDA context. Makes the collector flush the completed activity records of that context. If
+    /// CUPTI does not answer, this call blocks the application's thread for one second, but at most once per process.
+    /// Records that are not delivered by this flush arrive with the next flush, or are counted as dropped.
     pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
         if self.has_context_flush_timed_out.load(Ordering::Acquire)
@@ -313,9 +315,9 @@ impl Session {
         }
     }
 
-    /// Handles another client that is about to take the activity records or the subscription. Makes the collector flush
-    /// the completed records or release the subscription. If CUPTI does not answer, the other client is blocked for one
-    /// second.
+    /// Handles the case that another client is about to take the activity records or the subscription. Makes the
+    /// collector flush the completed records, or release the subscription. If CUPTI does not answer, the other client
+    /// is blocked for one second.
     pub(crate) fn on_client_takeover(&self) {
         self.collector.request(
             CollectorRequest::Gather,
@@ -328,13 +330,13 @@ impl Session {
         self.collector.wake();
     }
 
-    /// Returns the results so far, including all GPU work that has completed by now.
+    /// Returns the results so far. They include all GPU work that has completed by now.
     ///
     /// # Errors
-    /// As [`Session::flush`].
+    /// Returns the same errors as [`Session::flush`].
     pub(crate) fn stats(&self) -> Result<Stats> {
         loop {
-            // The flush comes first, so that the results include the records of this flush.
+            // The flush comes first, so that the results include the records that it delivers.
             self.flush()?;
             self.stats.request();
             self.request(CollectorRequest::Collect)?;
@@ -344,7 +346,7 @@ impl Session {
         }
     }
 
-    /// Locks the pipeline. Returns `None` if another thread holds the pipeline's lock and makes no progress.
+    /// Locks the pipeline. Returns `None` if another thread that makes no progress holds the pipeline's lock.
     fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = ProgressWatch::new(limit);
         loop {
@@ -356,12 +358,12 @@ impl Session {
         }
     }
 
-    /// Writes the outputs of the run. `has_failed` states whether writing the files of windows has failed.
+    /// Writes the outputs of the run. `has_failed` states whether the files of any window could not be written.
     fn write_files(&self, pipeline: &mut Pipeline, ledger: &Ledger, has_failed: bool) -> WriteReport {
         let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.window_outputs.is_some() {
-            // All other formats are drawn per window, by the queue of window outputs.
+            // The queue of window outputs draws all other formats, for each window.
             wanted.retain(|output| output.is_streamed() || matches!(output, Output::Stacks | Output::Sums));
         }
         let mut functions = Vec::new();
@@ -415,8 +417,8 @@ impl Session {
         report
     }
 
-    /// Returns the text of the ledger; an empty text if the settings disable all messages. If `report` contains no
-    /// files, the lines about files are omitted.
+    /// Returns the text of the ledger. The text is empty if the settings disable all messages. If `report` contains no
+    /// files, the text contains no lines about files.
     fn ledger_text(
         &self,
         pipeline: &mut Pipeline,
@@ -437,8 +439,8 @@ impl Session {
         ledger_text::text(ledger, pipeline.outputs().0, (report, further), held, clients)
     }
 
-    /// Returns the summary that is printed on exit; an empty text if the settings disable all messages. If the ledger
-    /// is not printed, important lines from the ledger precede the summary.
+    /// Returns the summary that is printed on exit. The text is empty if the settings disable all messages. If the
+    /// ledger is not printed, its important lines precede the summary.
     fn summary_text(
         &self,
         pipeline: &mut Pipeline,
@@ -464,7 +466,7 @@ impl Session {
             let files: Vec<_> = files.map(PathBuf::as_path).collect();
             let profile: &Profile = pipeline.outputs().0;
             let mut summary = summary_lines(ledger, profile, &files);
-            // All ranks of a distributed job print to the same terminal, so each line names its rank.
+            // All ranks of a distributed job print to the same terminal, so each line names the rank that prints it.
             if let Some((_, rank)) = profile.provenance().find(|(what, _)| *what == Provenance::RANK) {
                 let process = std::process::id();
                 summary.iter_mut().for_each(|line| *line = format!("rank {rank}, process {process}: {line}"));
@@ -474,8 +476,8 @@ impl Session {
         lines.iter().map(|line| messages::format_line(line)).collect()
     }
 
-    /// Writes text that could not be printed on stderr to a file next to the outputs. Returns the path of the file. A
-    /// failure is not reported, because printing on stderr fails as well.
+    /// Writes text that could not be printed to stderr to a file next to the outputs. Returns the path of the file. If
+    /// this fails, nothing is reported, because printing to stderr fails as well.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -485,8 +487,8 @@ impl Session {
         output_files::write_ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until all windows that have their own files are drawn. Returns the result; `None` if a file system blocks
-    /// the drawing thread.
+    /// Waits until the files of all windows that have their own files are drawn. Returns the result, or `None` if a
+    /// file system blocks the drawing thread.
     fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
         let rendered = self.window_outputs?.finish(limit.own);
         if rendered.is_none() {
@@ -509,8 +511,8 @@ impl Session {
     }
 }
 
-/// Removes the checkpoint if its content is also in the output files, or in the file `sums` with the final sums. If the
-/// content is only in the checkpoint, keeps the checkpoint. If outputs are missing, prints the path of the file from
+/// Removes the checkpoint if its content is also in the output files, or in the file `sums`, which contains the final
+/// sums. If the content is nowhere else, keeps the checkpoint. If outputs are missing, prints the path of the file from
 /// which they can be recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
@@ -529,8 +531,8 @@ fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bo
     }
 }
 
-/// Prints the ledger and the summary. If stderr may end in an unfinished line, prints a heading first, because without
-/// a heading, the first line of `text` would be appended to the unfinished line.
+/// Prints the ledger and the summary. If stderr may end in an unfinished line, first prints a heading. Otherwise, the
+/// first line of `text` would be appended to the unfinished line.
 fn print_results(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::format_line(&format!("results of process {}", std::process::id())));
@@ -577,15 +579,15 @@ impl CollectorSteps for Session {
         self.pipeline.lock().wants_flush()
     }
 
-    /// Returns a shorter pause if threads are sampled, because the sampling of a thread starts only after the collector
-    /// has read the thread's first launch.
+    /// The pause is shorter if threads are sampled, because a thread is sampled only after the collector has read the
+    /// thread's first launch.
     fn max_idle_pause(&self) -> Duration {
         if self.sampler.is_some() { MAX_IDLE_PAUSE / 4 } else { MAX_IDLE_PAUSE }
     }
 
     fn flush(&self, everything: bool) {
         let before = self.api.delivery_counts();
-        // If the flush fails, the records arrive with the next flush, or are counted as dropped.
+        // If the flush fails, its records arrive with the next flush, or are counted as dropped.
         let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
         let dropped = progress::call_foreign(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
@@ -601,7 +603,7 @@ impl CollectorSteps for Session {
     fn flush_recording(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.flush_recording();
-        // If there is no GPU work, there is no file to wait for.
+        // If there is no GPU work, no file is created, so there is nothing to wait for.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -611,7 +613,7 @@ impl CollectorSteps for Session {
     }
 
     /// If checkpoints are being written, wakes the checkpoint's thread, which saves the rows and then ends the session.
-    /// If no checkpoints are written, ends the session itself.
+    /// Otherwise, ends the session itself.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {
@@ -623,8 +625,8 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // An error means that the session is over, or that another CUPTI client owns the subscription. If another
-        // client owns the subscription, a window opens when that client is done.
+        // If there is an error, the session is over, or another CUPTI client owns the subscription. If another client
+        // owns the subscription, a window opens as soon as that client is done.
         let _ = self.open_window();
     }
 
@@ -637,7 +639,7 @@ impl CheckpointSource for Session {
     fn read_ready(&self, is_first: bool) {
         let request = if is_first { CollectorRequest::Gather } else { CollectorRequest::Read };
         let limit = StallLimit { foreign: CHECKPOINT_READ_TIMEOUT, own: CHECKPOINT_READ_TIMEOUT };
-        // If memory has run out, the collector has ended, so the checkpoint's thread reads the rows.
+        // If memory has run out, the collector has ended, so the checkpoint's thread reads the rows itself.
         if shortage::is_short() || !self.collector.request(request, limit) {
             self.collect_noted();
         }
@@ -669,9 +671,9 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all records, with two exceptions. If nothing was launched since the last request for all
-    /// records, CUPTI is not asked, because the driver may be gone by now. If CUPTI has ever failed to answer, CUPTI is
-    /// not asked again.
+    /// Makes CUPTI deliver all activity records, with two exceptions. If nothing was launched since all records were
+    /// last requested, CUPTI is not called, because the driver may have been shut down by now. If CUPTI has once failed
+    /// to answer, CUPTI is not called again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
@@ -692,15 +694,16 @@ impl ShutdownSteps for Session {
     }
 
     fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool {
-        // After a signal, a stopped thread may hold the loader's lock forever, so the sampler is skipped.
+        // After a signal, a stopped thread may hold the loader's lock forever, so the sampler's remaining samples are
+        // not read.
         if let Some(sampler) = self.sampler.filter(|_| !is_signalled) {
             progress::call_foreign(|| sampler.drain_remaining(limit.own));
         }
-        // The last stacks may refer to modules that were loaded last.
+        // The last stacks may refer to modules that were loaded only recently.
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
-        // Notes the finished rows that are still unread, so that they are read below. Launches are accepted until this
-        // point. If launches were rejected earlier, there would be GPU work without a launch.
+        // Notes which finished rows are still unread, so that they are read below. Launches are recorded up to this
+        // point. If recording of launches ended earlier, there would be GPU work without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();
@@ -719,8 +722,8 @@ impl ShutdownSteps for Session {
         true
     }
 
-    /// Writes the last checkpoint. After a signal, the checkpoint is written even if there was no checkpoint file
-    /// before, because a SIGKILL often follows a few seconds later.
+    /// Writes the last checkpoint. After a signal, it is written even if no checkpoint file exists yet, because a
+    /// SIGKILL often follows a few seconds later.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
     }
@@ -734,7 +737,7 @@ impl ShutdownSteps for Session {
         let has_work = pipeline.has_work();
         let is_printed = stderr::takes_messages();
         let unprinted = messages::take_unprinted();
-        // If the ledger is not printed, it is in the recording.
+        // If the ledger is not printed, it is only in the recording.
         if has_work && !(is_printed && self.settings.verbose) {
             let ledger =
                 self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
@@ -762,7 +765,7 @@ impl ShutdownSteps for Session {
             text += &self.ledger_text(&mut pipeline, (&ledger, held), &report, rendered.as_ref());
         }
         text += &self.summary_text(&mut pipeline, (&ledger, has_ledger), &report, rendered.as_ref());
-        // A process that has launched no GPU work writes no file.
+        // If the process has launched no GPU work, it writes no file.
         let file = if is_printed || !has_work { None } else { self.write_unprinted(&text, &report) };
         let files =
             report.written.iter().chain(rendered.iter().flat_map(|rendered| &rendered.report.written));
@@ -775,7 +778,7 @@ impl ShutdownSteps for Session {
         if is_printed && !print_results(&text) {
             rest = text;
         }
-        // Messages that were added since the last call to `take_unprinted` can only be about the reports to the
+        // Messages that were added after the last call of `take_unprinted` can only be about the reports to the
         // launcher.
         rest += &messages::take_unprinted();
         if has_work {

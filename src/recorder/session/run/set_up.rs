@@ -18,30 +18,30 @@ use crate::session::outputs::output_files::{self, WriteReport};
 use crate::session::process::messages::{self, print_from_app};
 use crate::session::process::{environment, launcher_report};
 
-/// Sets up the session when the driver injects gpuflame, inside `cuInit`.
+/// Sets up the session when the CUDA driver injects gpuflame, inside `cuInit`.
 pub(crate) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
-/// Sets up the session when a program calls gpuflame. The driver may not be loaded yet.
+/// Sets up the session when the program calls gpuflame. At that time, the CUDA driver may not be loaded yet.
 pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
 
-/// Writes messages that could not be printed on stderr to a file, in the folder where the outputs would be. Used if
-/// there is no session, because only a session writes such messages on exit.
+/// Writes messages that could not be printed to stderr to a file, in the folder for the outputs. This function is used
+/// if there is no session, because only a session writes these messages on exit.
 pub(crate) fn write_unprinted() {
     let text = messages::take_unprinted();
     if !text.is_empty() {
         let (settings, _) = environment::settings();
         file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
-        // A failure cannot be reported, because printing on stderr fails as well.
+        // If this fails, nothing can be reported, because printing to stderr fails as well.
         let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }
 
-/// Adds the formats that show CPU samples or off-CPU waits, if these are recorded.
+/// Adds the output formats that show CPU samples or off-CPU waits, if these are recorded.
 fn add_sample_formats(settings: &mut Settings) {
     let is_wanted = |view: &View| {
         let of_cpu = settings.cpu_samples.is_some();

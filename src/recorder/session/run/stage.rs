@@ -1,4 +1,4 @@
-//! The stages of the session. Each process has one session:
+//! The stages through which the session of a process passes. Each process has one session:
 //!
 //! ```text
 //! Idle --inject()/start()--> Starting --> Running
@@ -31,8 +31,8 @@ enum Stage {
 static STAGE: Mutex<Stage> = Mutex::new(Stage::Idle);
 static STAGE_CHANGED: Condvar = Condvar::new();
 
-/// Creates the session by calling `set_up`. Returns `None` if a session exists or is being created. Does not wait for
-/// other threads.
+/// Creates the session by calling `set_up`. Returns `None` if a session already exists or is just being created. Does
+/// not wait for other threads that create the session.
 pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option<Result<&'static Session>> {
     {
         let mut stage = STAGE.lock();
@@ -44,8 +44,9 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
     Some(create_session(set_up))
 }
 
-/// Returns the session. If there is none, creates it by calling `set_up`. If another thread is creating the session,
-/// waits for that thread. Returns `None` if this thread itself is creating the session, further up its call stack.
+/// Returns the session of this process. If no session exists, creates it by calling `set_up`. If another thread is
+/// creating the session, waits until that thread has finished. Returns `None` if this thread itself is creating the
+/// session in an outer call.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -62,10 +63,10 @@ pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<
     create_session(set_up).map(Some)
 }
 
-/// Creates the session, and changes the stage from `Starting` to `Running` or `Failed`. The stage's lock is not held
-/// while CUPTI is called, because subscribing may initialise the driver, and the driver may then inject gpuflame.
+/// Creates the session, and changes the stage from `Starting` to `Running` or `Failed`. The lock of the stage is not
+/// held while CUPTI is called. Subscribing to CUPTI may initialise the driver, and the driver may then inject gpuflame.
 fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
-    // A panic in `set_up` must not prevent the stage from changing, because other threads may wait for the change.
+    // Even if `set_up` panics, the stage must change, because other threads may wait for the change.
     let result = stack::run_on_own_stack(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
@@ -81,13 +82,13 @@ fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static S
     result
 }
 
-/// Returns the session if it is running; otherwise an error.
+/// Returns the session if it is running, and an error otherwise.
 pub(crate) fn running_session() -> Result<&'static Session> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    // In a forked child, the stage's lock may be locked forever, because another thread of the parent held it during
-    // the fork. The lock can be locked only if a session was requested before the fork.
+    // In a forked child, the lock of the stage may stay locked forever, because another thread of the parent held it at
+    // the fork. This can only be the case if a session was requested before the fork.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }

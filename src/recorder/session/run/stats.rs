@@ -1,4 +1,4 @@
-//! Results so far, for a program that requests them while it runs.
+//! Computes the results so far for a program that requests them while it runs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,22 +12,22 @@ use gpuflame_model::profile::{Profile, StringId, WorkStats};
 use gpuflame_model::record::Work;
 use gpuflame_model::sorting;
 
-/// Results of a run so far, summed over all windows.
+/// Results of a run so far, summed over its windows.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Stats {
-    /// Numbers of launches, activities and losses. Launches whose GPU work has not completed are counted as pending.
+    /// Number of launches, activities and losses. Launches whose GPU work is not complete yet count as pending.
     pub ledger: Ledger,
     /// All kernels, summed over all GPUs and sorted by descending total time.
     pub kernels: Vec<KernelTime>,
-    /// Number of windows opened so far, including a window that is open now.
+    /// Number of windows that have been opened so far, including a window that is open now.
     pub windows: u32,
-    /// Number of steps that have begun so far (see [`step`](crate::session::step)).
+    /// Number of steps that the program has begun so far (see [`step`](crate::session::step)).
     pub steps: u64,
 }
 
-/// Passes results from the collector to the program's thread that has requested them. The program's thread must not
-/// wait forever for the collector, because the collector itself may wait forever for memory.
+/// Passes results from the collector to the thread of the program that has requested them. That thread must not wait
+/// forever for the collector, because the collector itself may wait forever for memory.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
@@ -35,12 +35,12 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Requests results. The collector computes the results when it carries out the next request of a thread.
+    /// Requests the results so far. The collector computes them when it carries out the next request from any thread.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
 
-    /// If results were requested, computes them by calling `make`.
+    /// Computes the results by calling `make`, if they were requested.
     pub(super) fn answer(&self, make: impl FnOnce() -> Stats) {
         if self.is_requested.swap(false, Ordering::AcqRel) {
             let stats = make();
@@ -48,16 +48,17 @@ impl StatsExchange {
         }
     }
 
-    /// Removes and returns the results. Returns `None` if another thread has taken the results.
+    /// Removes and returns the results that the collector has computed. Returns `None` if another thread has already
+    /// taken the results.
     pub(super) fn take_result(&self) -> Option<Stats> {
         self.result.lock().take()
     }
 }
 
-/// Name and total time of a kernel.
+/// Name of a kernel, its total time and its number of runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelTime {
-    /// Name, demangled.
+    /// Demangled name of the kernel.
     pub name: String,
     /// Number of times that the kernel ran.
     pub count: u64,
@@ -86,7 +87,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this comparison quickly rejects nearly all of them.
+        // If there are many kernels, this comparison rejects nearly all of them quickly.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -97,11 +98,11 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// Total time, name and number of runs of a kernel. Values of this type sort by descending time.
+/// Total time, name and number of runs of a kernel. Values of this type are sorted by descending total time.
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
-/// Name, total time and number of runs of each kernel, in one entry per device and overload. Sorted by name, so that
-/// entries with the same name are adjacent.
+/// Name, total time and number of runs of each kernel. There is one entry per device and overload. The entries are
+/// sorted by name, so entries with the same name are adjacent.
 struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
 
 impl KernelSums {
