@@ -1,8 +1,8 @@
-//! Reads buffers of activity records: converts the bytes of CUPTI's records to rows.
+//! Reads buffers of activity records, and converts CUPTI's records to rows.
 //!
-//! Only the loaded CUPTI library knows the length of its records, so its own `GetNextRecord` steps from record to
-//! record. From each record we read the first fields, which are the same in all CUPTI versions. We read a later field
-//! only if the record is long enough to contain it. Timestamps are passed on unchecked, because the code that joins
+//! Only the loaded CUPTI library knows how long its records are. Therefore its own `GetNextRecord` steps from record to
+//! record. We read the first fields of each record, which are the same in all CUPTI versions. We read a later field
+//! only if the record is long enough to contain that field. Timestamps are passed on unchecked, because the join of
 //! activities with launches checks them.
 
 use super::delivery_counts;
@@ -18,24 +18,25 @@ use gpuflame_model::record::{
     GraphId, GraphNodeId, KernelDetail, NameId, Nanos, Row, SetDetail, StreamId, SyncId, SyncRecord, Unified,
 };
 
-/// Result of reading a buffer: how many of its activity records were readable and unreadable.
+/// Result of reading a buffer: the number of readable and of unreadable activity records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadTally {
     /// Number of activity records that became activity rows.
     pub activities: u64,
-    /// Number of activity records that have an unknown layout, or are of a kind that we did not enable. If CUPTI
-    /// cannot step through the rest of a buffer, that rest counts as one record.
+    /// Number of activity records whose layout is unknown, or whose kind we did not enable. If CUPTI cannot step
+    /// through the rest of a buffer, the rest counts as one unreadable record.
     pub unreadable: u64,
 }
 
-/// Bit 0 of the flags of a copy or fill record. The bit is set if the call was asynchronous.
+/// Bit 0 in the flags of an activity record about a copy or fill. The bit is set if the call was asynchronous.
 const FLAG_ASYNC: u32 = 1;
 
-/// Passes each activity record in `bytes` to `sink` as a row. If an activity's kernel has a new name, passes the row
-/// of the name first. `step` is a [`NextRecord`].
+/// Passes each activity record in `bytes` to `sink` as a row. If the name of an activity's kernel is new, first passes
+/// a row with the name. `step` is the library's function [`NextRecord`].
 ///
 /// # Safety
-/// `bytes` was filled by the library that `step` calls, and the names to which its records point are still readable.
+/// The library that `step` calls must have filled `bytes`, and the names to which its records point must still be
+/// readable.
 pub(super) unsafe fn read_records(
     bytes: &[u8],
     step: &NextRecord<'_>,
@@ -49,7 +50,7 @@ pub(super) unsafe fn read_records(
             tally.unreadable += 1;
             continue;
         };
-        // SAFETY: the caller guarantees that names in the record are readable.
+        // SAFETY: the caller guarantees that the names in the record are readable.
         if let Some(activity) = unsafe { activity(record, names, sink) } {
             tally.activities += 1;
             sink(Row::Activity(activity));
@@ -65,7 +66,7 @@ pub(super) unsafe fn read_records(
     tally
 }
 
-/// Whether `kind` is an activity kind of CUPTI that we never enable. (The last activity kind in CUPTI 13.5 is 57.)
+/// Whether `kind` is an activity kind of CUPTI that we never enable. (The highest activity kind in CUPTI 13.5 is 57.)
 fn is_foreign_kind(kind: ActivityKind) -> bool {
     const OURS: [ActivityKind; 9] = [
         ActivityKind::CONCURRENT_KERNEL,
@@ -81,18 +82,19 @@ fn is_foreign_kind(kind: ActivityKind) -> bool {
     (1..64).contains(&kind.0) && !OURS.contains(&kind)
 }
 
-/// Returns the number of activity records in `bytes`, of any kind.
+/// Returns the number of activity records in `bytes`, counting all kinds.
 pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
     RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The loaded library's `cuptiActivityGetNextRecord`, in either API version. The arguments are a buffer, the number of
-/// its valid bytes, and a pointer to the last record (null at first). The function replaces this pointer by a pointer
-/// to the next record.
+/// The function `cuptiActivityGetNextRecord` of the loaded library, in either API version. Its arguments are a buffer,
+/// the number of valid bytes in the buffer, and a pointer to the last record, which is null at first. The function
+/// replaces this pointer with a pointer to the next record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
-/// Iterator over the activity records of a buffer. An item contains all bytes of a record up to the next record. If
-/// the library cannot step through the rest of the buffer, a last item of `None` represents the rest.
+/// Iterator over the activity records in a buffer. Each item contains all bytes from the start of a record to the start
+/// of the next record. If the library cannot step through the rest of the buffer, a last item that is `None` stands for
+/// the rest.
 struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -100,7 +102,7 @@ struct RecordIterator<'a> {
     current: WalkState,
 }
 
-/// Current position of an iterator over the activity records of a buffer.
+/// Current position of the iterator over the activity records in a buffer.
 #[derive(Clone, Copy)]
 enum WalkState {
     Record(*mut u8),
@@ -110,7 +112,7 @@ enum WalkState {
 
 impl<'a> RecordIterator<'a> {
     fn new(bytes: &'a [u8], step: &'a NextRecord<'a>) -> Self {
-        // CUPTI's function is declared with a mutable pointer, but only reads through it.
+        // CUPTI declares a mutable pointer for its function, but only reads through this pointer.
         let base = bytes.as_ptr().cast_mut();
         let mut walk = Self { bytes, base, step, current: WalkState::End };
         if !walk.bytes.is_empty() {
@@ -119,8 +121,8 @@ impl<'a> RecordIterator<'a> {
         walk
     }
 
-    /// Returns the activity record after `last`. Checks the library's result: the next record must be after `last` and
-    /// inside the buffer, otherwise the iteration ends as `Broken`.
+    /// Returns the activity record after `last`. Checks the result of the library: the next record must be after `last`
+    /// and inside the buffer. Otherwise, the iteration ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -156,10 +158,11 @@ impl<'a> Iterator for RecordIterator<'a> {
     }
 }
 
-/// Returns the row of a GPU activity. Returns `None` if the record is of another kind, or too short for its kind.
+/// Returns the row of a GPU activity (a kernel, copy or fill). Returns `None` if the record has another kind, or is too
+/// short for its kind.
 ///
 /// # Safety
-/// The name to which a kernel's record points is readable.
+/// The name to which the record of a kernel points must be readable.
 unsafe fn activity(
     record: Record<'_>,
     names: &mut KernelNames,
@@ -168,7 +171,7 @@ unsafe fn activity(
     match record.kind()? {
         ActivityKind::CONCURRENT_KERNEL | ActivityKind::KERNEL => {
             let kernel = record.prefix::<Kernel>()?;
-            // SAFETY: the caller guarantees that the kernel's name is readable.
+            // SAFETY: the caller guarantees that the name of the kernel is readable.
             let name = unsafe { names.intern(kernel.name) };
             if let Some(text) = name.new_text {
                 sink(Row::Name { id: name.id, text: &text });
@@ -199,7 +202,7 @@ unsafe fn activity(
     }
 }
 
-/// Returns the row of a record about a CUDA event, a wait or unified memory. Returns `None` for other records.
+/// Returns the row for a record about a CUDA event, a wait or unified memory. Returns `None` for all other records.
 fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     match record.kind()? {
         ActivityKind::CUDA_EVENT => {
@@ -244,30 +247,30 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
     }
 }
 
-/// Value by which CUPTI indicates that a record has no stream, no CUDA event or no sync id.
+/// Value with which CUPTI states that a record has no stream, no CUDA event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the sync id of a CUDA event, which identifies one recording of that event. Returns `None` if the record has
+/// Returns the sync id in a record. It identifies one call that recorded a CUDA event. Returns `None` if the record has
 /// no sync id.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
 
-/// Returns the hardware channel of an activity. Returns `None` if the record has no channel field or marks the channel
-/// as invalid.
+/// Returns the hardware channel on which an activity ran. Returns `None` if the record has no channel field or marks
+/// the channel as invalid.
 fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     let kind = ChannelType(record.field(offset + 4)?);
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// Returns the id of the node from which the record's graph node was created or last updated. Returns 0 if the record
-/// does not contain this id.
+/// Returns the id of the graph node from which the record's graph node was created or last updated. Returns 0 if the
+/// record does not contain this id.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// Builds the row of an activity record from `detail` (the fields of its kind) and from the fields that the records of
-/// all kinds have.
+/// Builds the row of an activity record. `detail` contains the fields of the record's kind; the other fields are the
+/// same for all kinds.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

@@ -1,14 +1,16 @@
-//! Tests with buffers built byte by byte. The tests cover the record sizes of every CUPTI version from 11.8 to 13.4.
+//! Tests that read buffers built byte by byte. The tests cover the record sizes of all CUPTI versions from 11.8 to
+//! 13.4.
 //!
-//! Offsets in these tests are literal numbers, so that the tests also check the offset constants of `cupti-sys`.
+//! The offsets in these tests are literal numbers, so that the tests also check the constants for offsets in
+//! `cupti-sys`.
 
 use super::*;
 use gpuflame_model::record::testing::Rng;
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind, Work};
 
-/// Name and record sizes of each CUPTI release. The sizes are those of the activity records of a kernel, a copy, a
-/// copy between GPUs and a fill. The sizes were measured as the distances between the records that the release's own
-/// library returns.
+/// Name of each CUPTI release, and the sizes of its activity records. The sizes are those of the records about a
+/// kernel, a copy, a copy between GPUs and a fill. Each size was measured as the distance between two records that the
+/// release's own library returned.
 const RELEASES: [(&str, RecordSizes); 8] = [
     ("11.8", RecordSizes { kernel: 200, copy: 88, peer_copy: 96, fill: 88 }),
     ("12.0", RecordSizes { kernel: 208, copy: 88, peer_copy: 96, fill: 88 }),
@@ -40,9 +42,9 @@ impl RecordSizes {
         }
     }
 
-    /// Steps from record to record like `step`, but for a buffer whose last record may be truncated.
+    /// Steps from record to record like `step`, but the last record of the buffer may be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
-        // SAFETY: the test's buffer has `valid` bytes.
+        // SAFETY: the buffer of the test has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
         let at = if record.is_null() { 0 } else { record.addr() - buffer.addr() };
         let kind_at =
@@ -60,9 +62,9 @@ impl RecordSizes {
         }
     }
 
-    /// Steps from record to record like `cuptiActivityGetNextRecord` of the given CUPTI release.
+    /// Steps from record to record as `cuptiActivityGetNextRecord` of this CUPTI release does.
     fn step(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
-        // SAFETY: the test's buffer has `valid` bytes.
+        // SAFETY: the buffer of the test has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
         let kind_at = |at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
         let mut next = 0;
@@ -82,7 +84,7 @@ impl RecordSizes {
     }
 }
 
-/// An activity record in which all bytes are `0xee`, except for the bytes of the fields that the test sets.
+/// Bytes of an activity record. All bytes are `0xee`, except those of the fields that the test sets.
 struct RecordBytes(Vec<u8>);
 
 impl RecordBytes {
@@ -95,7 +97,7 @@ impl RecordBytes {
         self
     }
 
-    /// Sets a field if the record is long enough to contain the field.
+    /// Sets a field if the record is long enough to contain it.
     fn write_if_fits(self, at: usize, bytes: &[u8]) -> Self {
         if at + bytes.len() <= self.0.len() { self.write_at(at, bytes) } else { self }
     }
@@ -153,7 +155,7 @@ fn fill(size: usize) -> Vec<u8> {
     record.u64(64, 0).u32(72, 0).u32(76, 1).u32(80, 1).write_if_fits(96, &0_u64.to_ne_bytes()).0
 }
 
-/// Results of `read_records` for a buffer: new names, activities, tally.
+/// Results of calling `read_records` on a buffer: new names, activities and the tally.
 fn read_all(
     buffer: &[u8],
     sizes: RecordSizes,
@@ -174,7 +176,7 @@ pub(in super::super) fn read_all_with(
         Row::Activity(activity) => activities.push(activity),
         other => panic!("unexpected {other:?}"),
     };
-    // SAFETY: the step function knows the buffer's layout, and the names in it are static.
+    // SAFETY: the step function knows the buffer's layout, and the names in the buffer are static.
     let tally = unsafe { read_records(buffer, step, names, &mut sink) };
     (texts, activities, tally)
 }
@@ -205,9 +207,9 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
     }
 }
 
-/// Returns the rows that `a_buffer_of_each_kind` contains. Later CUPTI releases have more fields: the number of copies
-/// in a batch since 12.8, whether a device launched the kernel since 13.0, and the source node of a graph node since
-/// 13.4.
+/// Returns the rows of the records in `a_buffer_of_each_kind`. Later CUPTI releases have more fields. Since 12.8, there
+/// is the number of copies in a batch. Since 13.0, there is whether a device launched the kernel. Since 13.4, there is
+/// the source node of a graph node.
 pub(in super::super) fn expected_rows_of(sizes: RecordSizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);
@@ -321,7 +323,7 @@ fn expected_fill() -> Activity {
     }
 }
 
-/// Reads a record about a CUDA event, a wait or unified memory, and returns its row as text.
+/// Reads a record about a CUDA event, a wait or unified memory, and returns the resulting row as text.
 fn read_beside(record: &[u8]) -> String {
     let step = |buffer: *mut u8, _: usize, record: &mut *mut u8| {
         if !record.is_null() {
@@ -331,7 +333,7 @@ fn read_beside(record: &[u8]) -> String {
         Status::SUCCESS
     };
     let mut rows = Vec::new();
-    // SAFETY: the step function returns the only record, which contains no names.
+    // SAFETY: the step function returns the only record, and that record contains no names.
     let tally = unsafe {
         read_records(record, &step, &mut KernelNames::new(), &mut |row: Row<'_>| {
             rows.push(format!("{row:?}"))
@@ -484,12 +486,12 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
     }
 }
 
-/// Number of rounds of the tests with damaged bytes: the value of `GPUFLAME_MUTATIONS`, or 2,000 by default.
+/// Number of rounds for the tests with damaged bytes: the value of `GPUFLAME_MUTATIONS`, or 2,000 if it is not set.
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
 }
 
-/// Changes, overwrites or removes a few bytes at random places of a buffer.
+/// Changes, overwrites or removes a few bytes at random positions of a buffer.
 fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     for _ in 0..=rng.below(5) {
         let at = rng.below(bytes.len() as u64) as usize;
@@ -505,7 +507,7 @@ fn damage(bytes: &mut Vec<u8>, rng: &mut Rng) {
     }
 }
 
-/// Restores the pointers to kernel names, because `read_records` cannot check a pointer and must get valid pointers.
+/// Restores the pointers to kernel names, because `read_records` cannot check pointers and must get valid ones.
 fn mend_names(bytes: &mut [u8], sizes: RecordSizes, name: &'static std::ffi::CStr) {
     let (mut at, pointer) = (0, name.as_ptr().expose_provenance() as u64);
     while let Some(kind) = bytes.get(at..at + 4) {
@@ -526,7 +528,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
         let mut buffer = a_buffer_of_each_kind(sizes);
         damage(&mut buffer, &mut rng);
         mend_names(&mut buffer, sizes, c"_Z4gemmv");
-        // Copy the bytes to a separate allocation, so that tools can detect a read past its end.
+        // Copies the bytes to a separate allocation, so that tools can detect a read past the end of the bytes.
         let exact = buffer.into_boxed_slice();
         let honest = |buffer: *mut u8, valid: usize, record: &mut *mut u8| match valid {
             0..4 => Status::MAX_LIMIT_REACHED,
@@ -538,7 +540,7 @@ fn damaged_records_are_read_or_counted_and_never_read_past_their_end() {
             Row::Name { .. } => {}
             _ => others += 1,
         };
-        // SAFETY: the step function knows the buffer's layout, and the names in it are static.
+        // SAFETY: the step function knows the buffer's layout, and the names in the buffer are static.
         let tally = unsafe { read_records(&exact, &honest, &mut KernelNames::new(), &mut sink) };
         let most = exact.len() as u64 / 40 + 1;
         assert_eq!(tally.activities, activities, "{release}, turn {turn}");

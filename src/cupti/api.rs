@@ -1,8 +1,8 @@
-//! An [`Api`] is an active CUPTI subscription. An [`Api`] makes the set-up calls in the only order that works, and
-//! then reads, flushes and queries activity records.
+//! An [`Api`] is an active subscription to CUPTI. An [`Api`] makes the calls that set CUPTI up in the only order that
+//! works. After that, it reads, flushes and queries activity records.
 //!
-//! This module hides two kinds of differences from its callers: the differences between CUPTI versions, and the
-//! differences between the two API versions of CUPTI's functions.
+//! This module hides the differences between CUPTI versions from its callers, and also the differences between the two
+//! API versions of CUPTI's functions.
 
 use super::activity::{self, ReadTally};
 use super::api_version::CuptiFunctions;
@@ -23,55 +23,55 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::Ordering;
 
-/// A CUPTI subscription, which exists until the process ends. Any thread may call the functions of an [`Api`], but not
-/// while the thread holds a lock that the [`Tracer`] takes.
+/// A subscription to CUPTI, which lasts until the process ends. Any thread may call the functions of an [`Api`], but
+/// must not hold a lock that the [`Tracer`] takes.
 pub struct Api {
     shared: &'static CallbackState,
     version: Version,
     file: PathBuf,
-    /// Newest CUDA version that the driver supports, encoded by the driver (1000 * major + 10 * minor).
+    /// Newest CUDA version that the driver supports, in the driver's encoding (1000 * major + 10 * minor).
     driver: Option<u32>,
     notes: Vec<String>,
-    /// Callbacks of the API calls that create GPU work.
+    /// Callbacks for the API calls that create GPU work.
     launches: Vec<CallbackKey>,
     options: Options,
     resubscribe_steps: ResubscribeSteps,
 }
 
-/// Domain and id of an enabled callback.
+/// Domain and id of a callback that is enabled.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers our buffer functions for the activity records, for the first time or after another client
-/// has released the records.
+/// Function that registers our buffer functions with CUPTI to get the activity records, at first or after another
+/// client has released the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
-/// Set-up steps to repeat after another client has owned the activity records or the subscription.
+/// Set-up steps that are repeated after another client has owned the activity records or the subscription.
 struct ResubscribeSteps {
     subscribe: fn(&'static CallbackState) -> Result<(), SetupRefusal>,
     take_records: TakeRecords,
-    /// All callbacks that are enabled.
+    /// All callbacks that we have enabled.
     callbacks: Vec<CallbackKey>,
 }
 
-/// Number of consecutive ids without a name after which a domain is taken to have no further ids. (In all CUPTI
-/// versions so far, the ids have no gaps.)
+/// If this many consecutive ids have no name, a domain is assumed to have no further ids. (In all CUPTI versions so
+/// far, the ids have no gaps.)
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
-    /// Subscribes to CUPTI, then sets up attributes, buffers, activity kinds and callbacks, in this order.
+    /// Subscribes to CUPTI. Then sets up attributes, buffers, activity kinds and callbacks, in this order.
     ///
-    /// If CUPTI refuses the subscription, this function makes no further call to the library, because no call is
-    /// allowed after a refused subscription.
+    /// If CUPTI refuses the subscription, makes no further call to the library, because no call is allowed after that.
     pub(super) fn attach<T: Tracer>(
         functions: CuptiFunctions,
         (version, driver): (Version, Option<u32>),
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
-        // Three options need the old API version, in which CUPTI has a single subscriber. Only the old version has
-        // unified-memory counters, and lets us choose which waits are recorded. Only with the old version can a client
-        // that uses the old interface take over a subscription that we release (`Deference::Subscription`).
+        // Three options need the old API version, in which CUPTI has only one subscriber. Only the old API version has
+        // unified-memory counters, and only it lets us choose which waits are recorded. A client that uses the old
+        // interface can take over a subscription that we release (`Deference::Subscription`) only if we use the old API
+        // version too.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -85,8 +85,8 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // Clear CUPTI's last error, because `named_calls` has also queried ids that have no name, and each such query
-        // leaves an error.
+        // Clears CUPTI's last error. `named_calls` has also queried ids that have no name, and each such query leaves
+        // an error.
         functions.forget_error();
         detect_other_clients::<T>(&functions, options.deference, &mut notes);
         let resubscribe_steps =
@@ -104,39 +104,39 @@ impl Api {
         })))
     }
 
-    /// Returns the version of CUPTI.
+    /// Returns the version of the CUPTI library.
     pub fn version(&self) -> Version {
         self.version
     }
 
-    /// Returns the newest CUDA release that the driver supports, as (major, minor).
+    /// Returns the newest CUDA release that the driver supports, as a pair (major, minor).
     pub fn driver(&self) -> Option<(u32, u32)> {
         self.driver.map(|version| (version / 1000, version % 1000 / 10))
     }
 
-    /// Returns the path of the library.
+    /// Returns the path of the CUPTI library.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Returns one sentence for each thing that could not be set up. The list is empty if everything works.
+    /// Returns a sentence for each feature that could not be set up. The list is empty if everything was set up.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Returns the names of the enabled API calls as programmers write them, indexed by [`ApiCallId`].
+    /// Returns the names of the enabled API calls in the form that programmers use, indexed by [`ApiCallId`].
     pub fn labels(&self) -> &'static [String] {
         self.shared.calls.labels()
     }
 
-    /// Returns the name of an enabled API call.
+    /// Returns the name of an enabled API call in the form that programmers use.
     pub fn label(&self, call: ApiCallId) -> &'static str {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
-    /// Passes the activity records of `filled` to `sink`, in no particular order. Each record becomes a
-    /// `Row::Activity`, preceded by a `Row::Name` if its kernel name is new. Reading costs about 50 ns per record, so
-    /// do not call this function on the application's threads.
+    /// Passes the activity records in `filled` to `sink`, in no particular order. Each record becomes a
+    /// `Row::Activity`. If the name of its kernel is new, a `Row::Name` comes first. Reading costs about 50 ns per
+    /// record, so this function must not be called on the application's threads.
     pub fn read(
         &self,
         filled: &FilledBuffer,
@@ -144,21 +144,21 @@ impl Api {
         sink: &mut impl FnMut(Row<'_>),
     ) -> ReadTally {
         let step = self.shared.stepper();
-        // SAFETY: a `FilledBuffer` is a buffer that CUPTI has completed, and the names stay valid while CUPTI is
+        // SAFETY: a `FilledBuffer` is a buffer that CUPTI has completed, and the names in it stay valid while CUPTI is
         // loaded.
         unsafe { activity::read_records(filled.bytes(), &step, names, sink) }
     }
 
-    /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced`, CUPTI delivers all
-    /// buffers, otherwise only the buffers whose records are all complete. A forced flush permanently loses the
-    /// records of running GPU work. A flush does not wait for GPU work. This function does nothing before the first
-    /// API call or CUDA context was seen, because CUPTI might hang. A flush also does nothing while functions of
-    /// another client are registered, because that client may have been unloaded.
+    /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced` is true, CUPTI
+    /// delivers all buffers. Otherwise, it delivers only the buffers whose records are all complete. A forced flush
+    /// permanently loses the records of GPU work that is still running. A flush does not wait for GPU work to end.
+    /// Before the first API call or CUDA context was seen, this function does nothing, because CUPTI might hang. While
+    /// another client's functions are registered, a flush also does nothing, because that client may have been
+    /// unloaded.
     ///
-    /// Call this function from one of our own threads or from the callback of an API call, never from another
-    /// callback.
+    /// Call this function on one of our own threads or in the callback of an API call, but not in another callback.
     ///
-    /// Errors: CUPTI refused the call.
+    /// Errors: CUPTI has refused the call.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
         if !self.shared.has_seen_work.load(Ordering::Relaxed) {
             return Ok(());
@@ -169,76 +169,77 @@ impl Api {
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
-    /// Returns the number of activity records that CUPTI has dropped since the last query. Call this function after a
-    /// flush, with no lock held.
+    /// Returns the number of activity records that CUPTI has dropped since this was last queried. Call this function
+    /// after a flush, and hold no lock.
     pub fn dropped(&self) -> u64 {
         self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Returns the current time on the clock of the activity records. Returns `None` if CUPTI does not provide the
-    /// time.
+    /// Returns the current time according to the clock of the activity records. Returns `None` if CUPTI does not
+    /// provide the time.
     pub fn timestamp(&self) -> Option<Nanos> {
         self.query_records(|functions| functions.timestamp(self.shared.subscriber()).ok())
             .flatten()
             .map(Nanos)
     }
 
-    /// Runs a query about activity records if we own the records; otherwise returns `None`. If another client owns the
-    /// records, a query would make CUPTI call that client's functions, and would count the records that the client has
-    /// lost.
+    /// Runs a query about activity records if we own the records. Otherwise, returns `None`. If another client owned
+    /// the records, the query would make CUPTI call that client's functions, and would return how many records that
+    /// client has lost.
     fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()
     }
 
-    /// Whether each client has its own activity records, so that no client can take our records.
+    /// Whether each client has activity records of its own, so that no client can take ours.
     pub fn shares_records(&self) -> bool {
         self.shared.functions.shares()
     }
 
-    /// Returns counts of the buffers and callbacks exchanged with CUPTI so far.
+    /// Returns how many buffers and callbacks were exchanged with CUPTI so far.
     pub fn delivery_counts(&self) -> DeliveryCounts {
         DeliveryCounts::read(LENT_BUFFERS.count())
     }
 
-    /// Returns the state of the other clients that were detected.
+    /// Returns the state of the other CUPTI clients that were detected.
     pub fn other_clients(&self) -> ClientActivity {
         clients::other_clients()
     }
 
-    /// Whether we take the activity records back as soon as the client that took them has finished, even if no window
-    /// opens.
+    /// Whether we take the activity records back as soon as the client that took them has finished, even without
+    /// opening a window.
     pub fn reclaims_records(&self) -> bool {
         self.options.deference != Deference::None
     }
 
-    /// Restores the CUPTI settings that we have changed. Called if another client has taken the activity records
-    /// without being detected. Leaves all activity kinds enabled, because that client may have enabled any of them.
+    /// Restores the settings of CUPTI that we have changed. Called if another client has taken the activity records,
+    /// but its calls were not detected. Leaves all activity kinds enabled, because that client may have enabled any of
+    /// them.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
-    /// Makes CUPTI deliver activity records to us again after another client has released them. `decided` is the state
-    /// of the clients on which the caller has based its decision. Does nothing if a client has made a call since
-    /// `decided` was read.
+    /// Makes CUPTI deliver activity records to us again, after another client has released them. `decided` is the state
+    /// of the other clients on which the caller has based its decision. If a client has made a call since `decided` was
+    /// read, does nothing.
     ///
-    /// Call this function from one of our own threads or a thread of the program, not from a callback.
+    /// Call this function on one of our own threads or on a thread of the program, but not in a callback.
     ///
-    /// Errors: CUPTI refused the call.
+    /// Errors: CUPTI has refused the call.
     pub fn reclaim_records(&self, decided: &ClientActivity) -> Result<(), Error> {
         let take = || (self.resubscribe_steps.take_records)(self.shared, &self.options, Some(decided));
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refusal_error))
     }
 
-    /// Whether we own the subscription.
+    /// Whether we own the CUPTI subscription.
     pub fn is_subscribed(&self) -> bool {
         !self.shared.subscriber().0.is_null()
     }
 
-    /// Releases our subscription so that another client can subscribe. After the release, CUPTI still delivers
-    /// activity records to us, and a callback may still be running.
+    /// Releases our CUPTI subscription, so that another client can subscribe. After the release, CUPTI still delivers
+    /// activity records to us, and a callback may still run.
     ///
-    /// Call this function from one of our own threads.
+    /// Call this function on one of our own threads.
     pub fn release_subscription(&self) {
         let subscriber = Subscriber(self.shared.subscriber.swap(ptr::null_mut(), Ordering::AcqRel));
         if !subscriber.0.is_null() {
@@ -246,12 +247,12 @@ impl Api {
         }
     }
 
-    /// Subscribes again, enables the same callbacks as in the first subscription, and takes the activity records
-    /// unless another client owns them.
+    /// Subscribes to CUPTI again, and enables the same callbacks as before. Takes the activity records, unless another
+    /// client owns them.
     ///
-    /// Call this function from one of our own threads.
+    /// Call this function on one of our own threads.
     ///
-    /// Errors: CUPTI refused the call, because another client owns the subscription or for another reason.
+    /// Errors: CUPTI has refused the call, because another client owns the subscription or for another reason.
     pub fn resubscribe(&self) -> Result<(), Error> {
         self.shared.call_even_if_finalized(|| self.resubscribe_unless_subscribed()).unwrap_or(Ok(()))
     }
@@ -273,14 +274,14 @@ impl Api {
         Ok(())
     }
 
-    /// Enables or disables the callbacks of the API calls that create GPU work. Initially these callbacks are enabled.
-    /// While the callback of an API call is disabled, the call costs no more than without gpuflame. All other
-    /// callbacks stay enabled, in particular those that report graph nodes and modules. If an API call is in flight
-    /// when its callback is enabled or disabled, CUPTI may report only its entry or only its exit.
+    /// Enables or disables the callbacks for the API calls that create GPU work. At first, these callbacks are enabled.
+    /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All other
+    /// callbacks stay enabled, including those that report graph nodes and modules. If an API call is in flight at that
+    /// time, CUPTI may report only its entry or only its exit.
     ///
-    /// Call this function from one of our own threads, not from a callback.
+    /// Call this function on one of our own threads, but not in a callback.
     ///
-    /// Errors: CUPTI refused to enable or disable a callback; the change was made for all other callbacks.
+    /// Errors: CUPTI has refused to enable or disable a callback. All other callbacks were still enabled or disabled.
     pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {
         self.shared.call(|| self.set_launch_callbacks_now(on)).unwrap_or(Ok(()))
     }
@@ -297,8 +298,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks of this subscription. If the subscription is not shared, CUPTI still delivers activity
-    /// records after this call, so a last flush is possible.
+    /// Ends the callbacks of this CUPTI subscription. After this call, CUPTI still delivers activity records unless the
+    /// subscription is shared, so a last flush is possible.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -311,14 +312,14 @@ impl Api {
         super::release();
     }
 
-    /// Permanently stops making CUPTI calls, and ignores all callbacks. Used in a forked child, where the driver's
-    /// state is not valid. Takes no lock.
+    /// Stops all CUPTI calls permanently, and ignores all callbacks. Used in a forked child, in which the driver's
+    /// state is not valid. This function takes no lock.
     pub fn retire(&self) {
         self.shared.retire();
     }
 
-    /// Whether this subscription was retired, by [`Self::retire`] or by a fatal error of CUPTI. Once a subscription is
-    /// retired, we make no CUPTI call, and CUPTI delivers nothing.
+    /// Whether this subscription was retired, either by [`Self::retire`] or by a fatal error in CUPTI. Once a
+    /// subscription is retired, we make no CUPTI calls, and CUPTI delivers nothing.
     pub fn is_retired(&self) -> bool {
         self.shared.is_retired()
     }
@@ -330,7 +331,7 @@ fn refusal_error(SetupRefusal { step, status }: SetupRefusal) -> Error {
 
 fn subscribe<T: Tracer>(shared: &'static CallbackState) -> Result<(), SetupRefusal> {
     let userdata = ptr::from_ref(shared).cast_mut().cast();
-    // SAFETY: `on_event` requires a `CallbackState` that is never freed, and `shared` is leaked.
+    // SAFETY: `on_event` requires a pointer to a `CallbackState` that is never freed, and `shared` is leaked.
     let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
         .map_err(|status| SetupRefusal { step: "cuptiSubscribe", status })?;
     shared.subscriber.store(subscriber.0, Ordering::Release);
@@ -348,8 +349,8 @@ fn take_records<T: Tracer>(
     })
 }
 
-/// Starts to detect other clients. Does nothing if the subscription is shared, because each client then has its own
-/// activity records.
+/// Starts to detect other CUPTI clients. Does nothing if the subscription is shared, because then each client has
+/// activity records of its own.
 fn detect_other_clients<T: Tracer>(
     functions: &CuptiFunctions,
     deference: Deference,
@@ -366,7 +367,8 @@ fn detect_other_clients<T: Tracer>(
     }
 }
 
-/// Enables all callbacks. Returns two lists of callbacks: those of API calls that create GPU work, and all callbacks.
+/// Enables all callbacks. Returns two lists of callbacks: the callbacks for API calls that create GPU work, and all
+/// callbacks.
 fn enable_callbacks<T: Tracer>(
     shared: &'static CallbackState,
     (version, options): (Version, &Options),
@@ -413,7 +415,7 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Returns the API calls of both API domains that matter to gpuflame, by querying the names of all API calls.
+/// Returns the API calls in both API domains that matter to gpuflame. To find them, queries the names of all API calls.
 fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,

@@ -1,4 +1,4 @@
-//! Tests the set-up and life cycle of a subscription against a fake CUPTI.
+//! Tests how a subscription is set up, used and ended, with a fake CUPTI.
 
 use super::super::driver::Driver;
 use super::super::fake::{self, FakeCupti, RECORD_BYTES};
@@ -10,7 +10,7 @@ use gpuflame_model::record::CorrelationId;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-/// Notifications that the tracers of these tests have received.
+/// Notifications that the tracers in these tests have received.
 static NOTIFICATIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static FILLED: Mutex<Vec<FilledBuffer>> = Mutex::new(Vec::new());
 static BUFFERS: AtomicUsize = AtomicUsize::new(0);
@@ -23,7 +23,7 @@ fn take_notifications() -> Vec<String> {
     std::mem::take(&mut *NOTIFICATIONS.lock().unwrap())
 }
 
-/// A tracer that stores each notification.
+/// A tracer that stores each notification that it receives.
 struct RecordingTracer;
 
 impl Tracer for RecordingTracer {
@@ -419,7 +419,7 @@ fn context_creation_and_destruction_are_reported() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // A graph callback that lacks the details of the node is not reported to the tracer.
+    // The tracer is not notified of a graph callback that lacks the details of the node.
     assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 
@@ -504,7 +504,7 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     fake.complete(buffer, 0);
-    // CUPTI returns a buffer that we have not lent.
+    // CUPTI returns a buffer that we have not lent to it.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
     let traffic = api.delivery_counts();
     assert_eq!(

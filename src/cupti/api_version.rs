@@ -1,9 +1,9 @@
-//! Calls CUPTI's functions. CUPTI has two API versions of many functions, and this module calls the functions of the
-//! API version in use.
+//! Calls the functions of CUPTI. Many functions of CUPTI exist in two API versions, and this module calls the function
+//! of the API version that is in use.
 //!
-//! The old API version (v1) allows a single subscriber per process. In the new API version (v2), the functions take
-//! the subscriber as an argument, so that several tools can record at the same time. The new API version is complete
-//! since CUPTI 13.3. A process must not mix the two versions. Only [`ApiVersion`] knows which version is in use.
+//! The old API version (v1) allows only one subscriber per process. In the new API version (v2), functions take the
+//! subscriber as an argument, so several tools can record at the same time. The new API version is complete in CUPTI
+//! 13.3 and later. A process must not mix the two API versions. Only [`ApiVersion`] knows which API version is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -15,23 +15,23 @@ use cupti_sys::{
 use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 
-/// A CUPTI library that has every function that we need, and whose functions may be called.
+/// Function table of a CUPTI library that has all functions that we need, and that may be called.
 #[derive(Clone, Copy)]
 pub(super) struct CuptiFunctions {
     library: Library,
     api_version: ApiVersion,
 }
 
-/// API version in use. The version is chosen once, before the subscription.
+/// The API version that is in use. It is chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
-    /// API version v1: the process has one subscriber.
+    /// API version v1, in which the process has one subscriber.
     V1,
-    /// API version v2: several clients may subscribe, and each client has its own activity records.
+    /// API version v2, in which several clients may subscribe and each client has activity records of its own.
     V2,
 }
 
-/// Our buffer functions, with the signatures of each API version.
+/// Our buffer functions, with the signatures of both API versions.
 pub(super) struct BufferFunctions {
     pub(super) v1: (BufferRequestedFn, BufferCompletedFn),
     pub(super) v2: (BufferRequestedV2Fn, BufferCompletedV2Fn),
@@ -51,7 +51,7 @@ const REQUIRED_V1: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`ApiVersion::V2`] requires in addition to those of v1. For flushing, v2 uses the function of v1.
+/// Functions that [`ApiVersion::V2`] requires in addition to the functions of v1. To flush, v2 uses the function of v1.
 const REQUIRED_V2: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -60,12 +60,12 @@ const REQUIRED_V2: [&str; 5] = [
     "cuptiActivityGetNumDroppedRecords_v2",
 ];
 
-/// Calls `$library.$function`. If the library lacks the function, the result is `API_NOT_IMPLEMENTED`.
+/// Calls `$library.$function`. If the library does not have the function, the result is `API_NOT_IMPLEMENTED`.
 macro_rules! call {
     ($self:ident.$function:ident($($argument:expr),* $(,)?)) => {
         match $self.library.$function {
-            // SAFETY: the caller of `CuptiFunctions::new` guaranteed that the library is CUPTI and may be called, and
-            // the arguments have the meaning that `cupti_sys::Library` documents for this function.
+            // SAFETY: the caller of `CuptiFunctions::new` has guaranteed that the library is CUPTI and may be called.
+            // The arguments have the meaning that `cupti_sys::Library` documents for this function.
             Some(function) => unsafe { function($($argument),*) },
             None => Status::API_NOT_IMPLEMENTED,
         }
@@ -78,8 +78,8 @@ impl CuptiFunctions {
     /// Errors: the name of the first required function that is missing.
     ///
     /// # Safety
-    /// The functions belong to a CUPTI library, and the driver is mapped ([`super::driver::Driver`]). No earlier
-    /// subscription to this library has failed, because after a failed subscription any call may crash.
+    /// The functions must belong to a CUPTI library, and the driver must be mapped ([`super::driver::Driver`]). No
+    /// earlier subscription to this library may have failed, because any call may crash after a failed subscription.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -87,15 +87,15 @@ impl CuptiFunctions {
         }
     }
 
-    /// Switches to [`ApiVersion::V2`] if the library has all functions of that API version. Call this function before
-    /// subscribing.
+    /// Switches to [`ApiVersion::V2`] if the library has all functions that this API version requires. Call this
+    /// function before the subscription.
     pub(super) fn shared(self) -> Self {
         let needed = |(symbol, found): (&str, bool)| found || !REQUIRED_V2.contains(&symbol);
         let api_version = if self.library.symbols().all(needed) { ApiVersion::V2 } else { ApiVersion::V1 };
         Self { api_version, ..self }
     }
 
-    /// Whether each client has its own activity records.
+    /// Whether each client has activity records of its own.
     pub(super) fn shares(&self) -> bool {
         self.api_version == ApiVersion::V2
     }
@@ -108,7 +108,7 @@ impl CuptiFunctions {
     /// Subscribes to CUPTI, with `callback` as the function that CUPTI calls.
     ///
     /// # Safety
-    /// CUPTI may call `callback` with `userdata` on any thread, from this call until the process ends.
+    /// From this call until the process ends, CUPTI may call `callback` with `userdata` on any thread.
     pub(super) unsafe fn subscribe(
         &self,
         callback: CallbackFn,
@@ -130,13 +130,14 @@ impl CuptiFunctions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // The client that owns the subscription continues to use CUPTI, and must not find the error of our call.
+            // The client that owns the subscription continues to use CUPTI, and must not see the error that our call
+            // has caused.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error of this thread. Otherwise another client might query our error and mistake it for an
+    /// Clears CUPTI's last error on this thread. Otherwise, another client might query that error and mistake it for an
     /// error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
@@ -146,7 +147,7 @@ impl CuptiFunctions {
         to_result(call!(self.unsubscribe(subscriber)))
     }
 
-    /// Returns the table of the library's functions.
+    /// Returns the function table of the library.
     pub(super) fn library(&self) -> &Library {
         &self.library
     }
@@ -166,7 +167,7 @@ impl CuptiFunctions {
         Ok(value)
     }
 
-    /// Makes CUPTI use this clock for the timestamps of activity records.
+    /// Makes CUPTI use `clock` for the timestamps in activity records.
     pub(super) fn register_clock(&self, clock: TimestampFn) -> Result<(), Status> {
         to_result(call!(self.register_timestamp_callback(clock)))
     }
@@ -188,7 +189,7 @@ impl CuptiFunctions {
     /// Registers the functions by which CUPTI requests and returns buffers.
     ///
     /// # Safety
-    /// CUPTI may call the functions on any thread, from this call until the process ends.
+    /// From this call until the process ends, CUPTI may call these functions on any thread.
     pub(super) unsafe fn register_buffers(
         &self,
         subscriber: Subscriber,
@@ -215,8 +216,8 @@ impl CuptiFunctions {
         })
     }
 
-    /// Sets whether CUPTI also records queries of unfinished CUDA events and streams. CUPTI records such queries as
-    /// waits.
+    /// Sets whether CUPTI also records queries about CUDA events and streams that are unfinished. CUPTI records such
+    /// queries as waits.
     pub(super) fn record_unfinished_queries(&self, on: bool) -> Result<(), Status> {
         to_result(match self.api_version {
             ApiVersion::V1 => call!(self.activity_enable_all_sync_records(u8::from(on))),
@@ -224,7 +225,7 @@ impl CuptiFunctions {
         })
     }
 
-    /// Configures the unified-memory counters that we record: transfers, and page faults.
+    /// Configures the unified-memory counters that we record, which count transfers and page faults.
     pub(super) fn count_unified_memory(&self) -> Result<(), Status> {
         const ALL_DEVICES: u32 = 2;
         let kinds = [
@@ -255,7 +256,7 @@ impl CuptiFunctions {
         to_result(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
-    /// Returns the name of an API call. Returns `None` if the library has no such call.
+    /// Returns the name of an API call, as CUPTI returns it. Returns `None` if the library has no such call.
     pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
         let mut name: *const c_char = ptr::null();
         to_result(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
@@ -269,7 +270,8 @@ impl CuptiFunctions {
     /// Steps from the activity record at `record` (null for the first step) to the next record of a buffer.
     ///
     /// # Safety
-    /// `valid` bytes at `buffer` were filled by this library, and `record` is null or points to one of its records.
+    /// This library must have filled the `valid` bytes at `buffer`, and `record` must be null or point to one of the
+    /// records there.
     pub(super) unsafe fn next_record(
         &self,
         subscriber: Subscriber,
@@ -279,7 +281,7 @@ impl CuptiFunctions {
     ) -> Status {
         match self.api_version {
             ApiVersion::V1 => call!(self.activity_get_next_record(buffer, valid, record)),
-            // Without a subscriber, buffers that were filled for the former subscriber can no longer be read.
+            // If there is no subscriber, buffers that were filled for the former subscriber cannot be read any more.
             ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
             ApiVersion::V2 => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }
@@ -289,7 +291,7 @@ impl CuptiFunctions {
         to_result(call!(self.activity_flush_all(flag)))
     }
 
-    /// Returns the number of activity records dropped since the last query, in all CUDA contexts.
+    /// Returns the number of activity records that were dropped since this was last queried, in all CUDA contexts.
     pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let (mut dropped, all) = (0, ptr::null_mut());
         let count = &raw mut dropped;
@@ -301,13 +303,13 @@ impl CuptiFunctions {
         Ok(dropped as u64)
     }
 
-    /// Returns the id that activity records use for a CUDA graph.
+    /// Returns the id that stands for a CUDA graph in activity records.
     pub(super) fn graph_id(&self, graph: *mut c_void) -> Option<u32> {
         let mut id = 0;
         to_result(call!(self.get_graph_id(graph, &raw mut id))).ok().map(|()| id)
     }
 
-    /// Returns the id that activity records use for a node of a CUDA graph.
+    /// Returns the id that stands for a node of a CUDA graph in activity records.
     pub(super) fn graph_node_id(&self, node: *mut c_void) -> Option<u64> {
         let mut id = 0;
         to_result(call!(self.get_graph_node_id(node, &raw mut id))).ok().map(|()| id)

@@ -1,10 +1,10 @@
-//! Our functions that CUPTI calls. CUPTI calls the functions of this module on any thread, around any API call, and
-//! while it holds locks.
+//! Functions of gpuflame that CUPTI calls. CUPTI calls these functions on any thread, around any API call, and while it
+//! holds locks.
 //!
-//! [`on_event`] runs on every launch. For an API call, [`on_event`] looks the call up in a flat table, builds a
-//! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time,
-//! so no launch needs an allocation, a lock or a virtual call. All functions of this module catch panics, because a
-//! panic must not unwind into CUPTI's frames.
+//! [`on_event`] runs for every launch. For an API call, [`on_event`] looks up the call in a flat table, builds a
+//! [`Call`] on the stack and passes it to the [`Tracer`]. The type of the tracer is known at compile time. Therefore a
+//! launch needs no allocation, no lock and no virtual call. All functions in this module catch panics, because a panic
+//! must not unwind into CUPTI's stack frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -22,33 +22,33 @@ use std::ptr;
 /// The function that CUPTI calls for each callback of a subscription, in all domains.
 ///
 /// # Safety
-/// `shared` points to a `CallbackState` that is never freed; all other arguments are as CUPTI documents them.
+/// `shared` must point to a `CallbackState` that is never freed. All other arguments must be as CUPTI documents them.
 pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     shared: *mut c_void,
     domain: Domain,
     id: CallbackId,
     data: *const c_void,
 ) {
-    // SAFETY: the caller guarantees that the pointer is to a `CallbackState`; CUPTI was given it together with this
-    // function.
+    // SAFETY: the caller guarantees that the pointer points to a `CallbackState`. We passed this pointer to CUPTI
+    // together with this function.
     let shared = unsafe { &*shared.cast::<CallbackState>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
-            // SAFETY: in these two domains CUPTI passes a `CallbackData`, or null at worst.
+            // SAFETY: in these two domains, CUPTI passes a pointer to a `CallbackData` or null.
             let Some(data) = (unsafe { data.cast::<CallbackData>().as_ref() }) else {
                 return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
             on_api_call::<T>(shared, domain, id, data);
         }
         Domain::RESOURCE => {
-            // SAFETY: in this domain CUPTI passes a `ResourceData`, or null at worst.
+            // SAFETY: in this domain, CUPTI passes a pointer to a `ResourceData` or null.
             let Some(data) = (unsafe { data.cast::<ResourceData>().as_ref() }) else {
                 return delivery_counts::CALLBACKS_WITHOUT_DATA.add_one();
             };
             on_resource::<T>(shared, &id, data);
         }
         Domain::STATE if id == CallbackId::FATAL_ERROR => {
-            // SAFETY: in this domain CUPTI passes a `StateData`, or null at worst.
+            // SAFETY: in this domain, CUPTI passes a pointer to a `StateData` or null.
             let state = unsafe { data.cast::<StateData>().as_ref() };
             on_fatal_error::<T>(shared, state);
         }
@@ -62,7 +62,7 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
-    // SAFETY: the pointer is null, or points to CUPTI's word for this call, which no other code accesses while the
+    // SAFETY: the pointer is null or points to CUPTI's word for this call. No other code accesses this word while the
     // callback runs.
     let slot = unsafe { data.correlation_data.cast::<Cell<u64>>().as_ref() }.unwrap_or(&spare_slot);
     let layer = if domain == Domain::DRIVER_API { Layer::Driver } else { Layer::Runtime };
@@ -98,7 +98,7 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     }
 }
 
-/// Handles a callback about a resource (a CUDA context or a graph). `id` must be in the caller's stack frame.
+/// Handles a callback about a resource (a CUDA context or a graph). `id` must be in the stack frame of the caller.
 fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &ResourceData) {
     if shared.is_off() {
         return;
@@ -110,7 +110,7 @@ fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &Resour
         }
         CallbackId::CONTEXT_DESTROY_STARTING => T::context_ending(),
         _ => {
-            // SAFETY: for graph events the descriptor is a `GraphData`, or null at worst.
+            // SAFETY: for graph events, the descriptor points to a `GraphData` or is null.
             let graph = unsafe { data.descriptor.cast::<GraphData>().as_ref() };
             if let Some(event) = graph.and_then(|graph| graph_event(shared, id, graph)) {
                 T::graph(event);
@@ -124,7 +124,7 @@ fn on_fatal_error<T: Tracer>(shared: &CallbackState, state: Option<&StateData>) 
     let status = state.map_or(Status::UNKNOWN, |state| state.result);
     let message = state.map(|state| state.message).filter(|message| !message.is_null());
     match message {
-        // SAFETY: CUPTI passes a C string that lives as long as the callback.
+        // SAFETY: CUPTI passes a C string that is valid as long as the callback runs.
         Some(text) => T::fatal(&format!("{status}: {}", unsafe { CStr::from_ptr(text) }.to_string_lossy())),
         None => T::fatal(&status.to_string()),
     }
@@ -141,13 +141,13 @@ pub(super) fn buffer_functions<T: Tracer>() -> BufferFunctions {
 /// Lends CUPTI a buffer for activity records.
 ///
 /// # Safety
-/// Only CUPTI calls this function. The three pointers are writable.
+/// Only CUPTI may call this function. The three pointers must be writable.
 unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
 ) {
-    // SAFETY: this function is registered with CUPTI only after `make_current`.
+    // SAFETY: this function is registered with CUPTI only after `make_current` was called.
     let shared = unsafe { current() };
     let mut lent = None;
     shared.guard::<T>(|| {
@@ -159,18 +159,18 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
         lent = Some(LENT_BUFFERS.lend(own, shared.max_spares));
     });
     let (start, bytes) = lent.unwrap_or_else(LentBuffers::lend_untracked);
-    // SAFETY: `buffer` is one of CUPTI's out pointers, which this callback must write.
+    // SAFETY: `buffer` is one of CUPTI's output pointers, to which this callback must write.
     unsafe { buffer.write(start) };
-    // SAFETY: `size` is another of CUPTI's out pointers.
+    // SAFETY: `size` is another of CUPTI's output pointers.
     unsafe { size.write(bytes) };
-    // SAFETY: `max_records` is CUPTI's third out pointer; the value 0 means as many records as fit.
+    // SAFETY: `max_records` is CUPTI's third output pointer. The value 0 allows as many records as fit.
     unsafe { max_records.write(0) };
 }
 
 /// Takes a buffer of activity records back from CUPTI.
 ///
 /// # Safety
-/// Only CUPTI calls this function, and CUPTI will not access the buffer again.
+/// Only CUPTI may call this function, and CUPTI must not access the buffer afterwards.
 unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _context: *mut c_void,
     _stream: u32,
@@ -178,7 +178,7 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     _size: usize,
     valid: usize,
 ) {
-    // SAFETY: this function is registered with CUPTI only after `make_current`.
+    // SAFETY: this function is registered with CUPTI only after `make_current` was called.
     let shared = unsafe { current() };
     if T::has_ended() {
         return;
@@ -197,31 +197,32 @@ unsafe extern "C" fn on_buffer_completed<T: Tracer>(
     });
 }
 
-/// Lends CUPTI a buffer for our subscriber (API version v2). Ignores the additional struct that describes the request.
+/// Lends CUPTI a buffer for the activity records of our subscriber (API version v2). Ignores the additional struct that
+/// describes the request.
 ///
 /// # Safety
-/// The requirements of [`on_buffer_requested`] hold.
+/// The requirements are those of [`on_buffer_requested`].
 unsafe extern "C" fn on_buffer_requested_v2<T: Tracer>(
     buffer: *mut *mut u8,
     size: *mut usize,
     max_records: *mut usize,
     _about: *mut c_void,
 ) {
-    // SAFETY: the caller passes the same pointers, under the same contract.
+    // SAFETY: the pointers come from our caller, and the same requirements apply to them.
     unsafe { on_buffer_requested::<T>(buffer, size, max_records) }
 }
 
-/// Takes a buffer of our subscriber back from CUPTI (API version v2). Ignores the additional struct that describes the
-/// buffer.
+/// Takes a buffer with the activity records of our subscriber back from CUPTI (API version v2). Ignores the additional
+/// struct that describes the buffer.
 ///
 /// # Safety
-/// The requirements of [`on_buffer_completed`] hold.
+/// The requirements are those of [`on_buffer_completed`].
 unsafe extern "C" fn on_buffer_completed_v2<T: Tracer>(
     buffer: *mut u8,
     size: usize,
     valid: usize,
     _about: *mut BufferCompleteInfo,
 ) {
-    // SAFETY: the caller passes the same buffer, under the same contract.
+    // SAFETY: the buffer comes from our caller, and the same requirements apply to it.
     unsafe { on_buffer_completed::<T>(ptr::null_mut(), 0, buffer, size, valid) }
 }

@@ -1,4 +1,5 @@
-//! State that all of CUPTI's callbacks share: the library, the table of enabled calls, and whether tracing has ended.
+//! State that all CUPTI callbacks share. It contains the library, the table of enabled calls, and whether tracing has
+//! ended.
 
 use super::api_version::CuptiFunctions;
 use super::calls::CallTable;
@@ -14,37 +15,35 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers that CUPTI holds at the same time. A spare buffer takes 64 KiB and saves 300 buffer
-/// requests that would each get no buffer. The number is limited because CUPTI's own thread may return buffers late,
-/// and spare buffers would then take most of the memory.
+/// Maximum number of spare buffers that CUPTI may hold at the same time. A spare buffer takes 64 KiB, and saves 300
+/// requests for a buffer that could not be granted. The number is limited because CUPTI's own thread may return buffers
+/// late. Without a limit, spare buffers could then take most of the memory.
 const MAX_SPARES: usize = 16;
 
-/// State shared with CUPTI's callbacks. The state is created before subscribing and never freed, because a callback
-/// may be running at any time.
+/// State that we share with CUPTI's callbacks. The state is created before the subscription and never freed, because a
+/// callback may run at any time.
 pub(super) struct CallbackState {
     pub(super) calls: CallTable,
     pub(super) functions: CuptiFunctions,
     /// Whether CUDA events and waits are recorded.
     pub(super) events: bool,
-    /// Maximum number of spare buffers that CUPTI holds at the same time. Unlimited if this CUPTI version would crash
-    /// without a buffer.
+    /// Maximum number of spare buffers that CUPTI may hold at the same time. There is no limit if this version of CUPTI
+    /// would crash without a buffer.
     pub(super) max_spares: usize,
-    /// Our subscription; null if we have no subscription.
+    /// Our CUPTI subscription; null if we have none.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or the creation of a CUDA context was seen. Until an API call or a CUDA context was seen, a
-    /// flush can hang.
+    /// Whether an API call or the creation of a CUDA context was already seen. Before that, a flush of CUPTI can hang.
     pub(super) has_seen_work: AtomicBool,
-    /// Whether CUPTI calls are permanently forbidden.
+    /// Whether CUPTI must never be called again.
     pub(super) retired: AtomicBool,
-    /// Whether another client has shut CUPTI down. After a client has shut CUPTI down, we make no CUPTI call until we
-    /// subscribe again.
+    /// Whether another client has shut CUPTI down. In that case, we make no CUPTI call until we subscribe again.
     pub(super) is_finalized: AtomicBool,
-    /// Number of our threads that are in a CUPTI call. `finalizing` is the number of threads of clients that are in
-    /// cuptiFinalize, or about to call it. None of our threads may be in a CUPTI call while another client shuts CUPTI
-    /// down.
+    /// Number of our threads that are inside a CUPTI call. `finalizing` is the number of threads of other clients that
+    /// are inside cuptiFinalize or are about to call it. No thread of ours may be inside a CUPTI call while another
+    /// client shuts CUPTI down.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
-    /// Id of the process that created this state.
+    /// Id of the process that has created this state.
     process: u32,
     panicked: AtomicBool,
 }
@@ -65,20 +64,21 @@ impl Drop for CountGuard<'_> {
     }
 }
 
-/// Buffers that CUPTI holds. The list of lent buffers does not belong to one subscription, because CUPTI may return
-/// buffers after the subscription has ended.
+/// Buffers for activity records that CUPTI holds. This list is independent of any subscription, because CUPTI may
+/// return buffers after a subscription has ended.
 pub(super) static LENT_BUFFERS: LentBuffers = LentBuffers::new();
 
-/// State of the current subscription. The buffer callbacks need this static variable, because CUPTI passes them no
-/// pointer of ours.
+/// State of the current CUPTI subscription. The buffer callbacks need this static variable, because CUPTI passes no
+/// pointer of ours to them.
 static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 
-/// Returns the state for which `make_current` was called last.
+/// Returns the state for which `make_current` was last called.
 ///
 /// # Safety
-/// [`CallbackState::make_current`] was called before.
+/// [`CallbackState::make_current`] must have been called before.
 pub(super) unsafe fn current() -> &'static CallbackState {
-    // SAFETY: the caller guarantees that `make_current` stored a pointer, whose target is never freed.
+    // SAFETY: the caller guarantees that `make_current` has stored a pointer. The state to which it points is never
+    // freed.
     unsafe { &*CURRENT.load(Ordering::Acquire) }
 }
 
@@ -100,34 +100,35 @@ impl CallbackState {
         }
     }
 
-    /// Makes the buffer callbacks use this state.
+    /// Makes this state the one that the buffer callbacks use.
     pub(super) fn make_current(&'static self) {
         CURRENT.store(ptr::from_ref(self).cast_mut(), Ordering::Release);
     }
 
-    /// Returns our subscription, or null if we have no subscription.
+    /// Returns our CUPTI subscription, or null if we have none.
     pub(super) fn subscriber(&self) -> Subscriber {
         Subscriber(self.subscriber.load(Ordering::Acquire))
     }
 
-    /// Runs `calls`, a function that calls CUPTI. Returns `None` without running `calls` if no CUPTI call is allowed
-    /// now.
+    /// Runs `calls`, which makes CUPTI calls. Returns `None` and does not run `calls` if no CUPTI call is currently
+    /// allowed.
     pub(super) fn call<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls`, even if another client has shut CUPTI down. Needed for subscribing, which makes CUPTI work again.
+    /// Runs `calls`, even if another client has shut CUPTI down. This is needed to subscribe, because a subscription
+    /// makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
-        // This thread first counts its CUPTI call, and then checks whether a client is in cuptiFinalize. The client's
-        // thread first announces cuptiFinalize, and then reads the number of our calls. So at least one of the two
-        // threads notices the other thread.
+        // This thread first counts its own CUPTI call, and then checks whether another client is in cuptiFinalize. The
+        // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore at
+        // least one of the two threads notices the other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
 
-    /// Forbids new CUPTI calls until the returned guard is dropped, and waits at most `limit` for the CUPTI calls of
-    /// our threads to end. Called when a client is about to call cuptiFinalize.
+    /// Forbids new CUPTI calls until the returned guard is dropped. Waits up to `limit` for the CUPTI calls of our
+    /// threads to end. Called when another client is about to call cuptiFinalize.
     pub(super) fn block_calls(&self, limit: Duration) -> CountGuard<'_> {
         let finalizing = CountGuard::new(&self.finalizing);
         let begin = Instant::now();
@@ -137,7 +138,7 @@ impl CallbackState {
         finalizing
     }
 
-    /// Whether this process is a forked child, which has inherited its parent's driver state.
+    /// Whether this process is a forked child that has inherited its parent's driver state.
     pub(super) fn is_inherited(&self) -> bool {
         self.process != std::process::id()
     }
@@ -146,20 +147,20 @@ impl CallbackState {
         self.retired.load(Ordering::Acquire)
     }
 
-    /// Permanently stops making CUPTI calls, and makes all callbacks do nothing.
+    /// Stops all CUPTI calls permanently, and makes all callbacks do nothing.
     pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
         self.calls.clear();
     }
 
-    /// Returns a function that steps from activity record to activity record by calling the library. Once this state
-    /// is retired, the returned function ends every walk immediately.
+    /// Returns a function that calls the library to step from one activity record to the next. Once this state is
+    /// retired, the function ends every walk over a buffer immediately.
     pub(super) fn stepper(&self) -> impl Fn(*mut u8, usize, &mut *mut u8) -> Status {
         move |buffer, valid, record| {
             if self.retired.load(Ordering::Acquire) {
                 return Status::DISABLED;
             }
-            // SAFETY: only `activity` calls the stepper, on buffers that this library has filled.
+            // SAFETY: only `activity` calls this function, for buffers that this library has filled.
             unsafe { self.functions.next_record(self.subscriber(), buffer, valid, record) }
         }
     }
@@ -173,19 +174,19 @@ impl CallbackState {
     }
 
     pub(super) fn note_work(&self) {
-        // Store only if the flag is not set yet. If every callback stored the flag, all threads would compete for one
+        // The flag is stored only if it is not set yet. If every callback stored it, all threads would compete for one
         // cache line.
         if !self.has_seen_work.load(Ordering::Relaxed) {
             self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer, preserves errno and catches panics. If the code does not panic, catching panics
-    /// executes no instruction and costs only an entry in the unwind table.
+    /// Runs code of the tracer. Preserves errno, and catches panics. If the code does not panic, catching panics
+    /// executes no instruction. It only needs an entry in the unwind table.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {
-            // Do not drop the payload of the panic, because its destructor might panic too.
+            // The payload of the panic is not dropped, because its destructor might panic too.
             std::mem::forget(panic);
             self.panicked::<T>();
         }
@@ -204,8 +205,8 @@ impl CallbackState {
     }
 }
 
-/// Returns the result of the API call, or 0 if the call has not returned yet.
+/// Returns the result of the API call, or 0 if the call has not returned.
 pub(super) fn return_value(data: &CallbackData) -> u32 {
-    // SAFETY: the pointer is null or, after the call, points to its 32-bit result.
+    // SAFETY: the pointer is null or, after the call has returned, points to the call's 32-bit result.
     unsafe { data.function_return_value.cast::<u32>().as_ref() }.copied().unwrap_or(0)
 }

@@ -1,17 +1,18 @@
-//! Selects the API calls that matter to gpuflame by their names, and classifies the selected calls.
+//! Selects the API calls that matter to gpuflame by their names, and classifies these calls.
 //!
-//! CUPTI has ids for about 1,400 API calls, and every release adds calls. So this module contains no list of ids, but
-//! queries the name of each call once at startup. Calls that begin GPU work (launches, copies, fills) or end it
-//! (resets) are enabled. Whole domains are never enabled, because they contain frequent calls that do not matter: one
-//! training run made 6.1 million `cudaEventQuery` calls in addition to 1.7 million launches.
+//! CUPTI has ids for about 1,400 API calls, and every CUPTI release adds more. Therefore this module contains no list
+//! of ids. Instead, it queries the name of each call once at startup. It enables calls that begin GPU work (launches,
+//! copies, fills) and calls that end it (resets). It never enables a whole domain, because domains contain frequent
+//! calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery` calls in addition to 1.7
+//! million launches.
 
 use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Returns the kind of the API call with this name, as `cuptiGetCallbackName` returns the name. Returns `None` if
-/// gpuflame does not need the call.
+/// Returns the kind of the API call that `cuptiGetCallbackName` calls `name`. Returns `None` if gpuflame does not need
+/// the call.
 pub fn classify(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -43,8 +44,9 @@ pub fn classify(name: &str) -> Option<CallKind> {
     }
 }
 
-/// Returns the kind of an API call that creates no GPU work, but waits for GPU work or is about CUDA events or memory.
-/// Returns `None` for any other call. Calls about CUDA events are enabled only if the user requests them.
+/// Returns the kind of a host call, which creates no GPU work. A host call waits for GPU work, or handles CUDA events
+/// or memory. Returns `None` if `name` is not the name of a host call. Calls that handle CUDA events are enabled only
+/// if the user requests them.
 pub fn classify_host_call(name: &str) -> Option<CallKind> {
     let label = label(name);
     let verb = label.strip_prefix("cuda").or_else(|| label.strip_prefix("cu"))?;
@@ -72,17 +74,17 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in the names of API calls that do no GPU work, although their names begin like that of a launch, a copy or a
-/// fill. Such calls query or describe something, or they run on the host (`cudaLaunchHostFunc` has no activity).
+/// Words in the names of API calls that start no GPU work, although the beginning of the name looks like a launch, a
+/// copy or a fill. Such calls query or describe something, or run on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
     verb.starts_with("Mem") && verb.contains("Prefetch")
 }
 
-/// Returns the name of an API call as programmers know it. Removes the suffixes of versions (`_v7000`, `_v2`) and of
-/// per-thread streams (`_ptsz`, `_ptds`), and the leading underscores of the functions that nvcc calls for `<<<>>>`.
-/// Also removes the `64` of API calls that once had a second version for 64-bit addresses.
+/// Returns the name of an API call in the form that programmers use. Removes the suffixes for versions (`_v7000`,
+/// `_v2`) and for per-thread streams (`_ptsz`, `_ptds`). Removes the leading underscores of the functions that nvcc
+/// calls for `<<<>>>`. Also removes the `64` from calls that once had a second version for 64-bit addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -102,19 +104,20 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Limit of callback ids: an id that is not less than this value cannot be looked up. The highest id in CUPTI 13.5 is
-/// 876.
+/// Upper limit for callback ids. Calls whose id is not below this limit cannot be looked up. The highest id in CUPTI
+/// 13.5 is 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
-/// Table of API calls, keyed by domain and callback id. Every callback reads the table, so it is flat and lock-free.
+/// Table of the enabled API calls, keyed by domain and callback id. The table is flat and lock-free, because every
+/// callback reads it.
 pub(super) struct CallTable {
     driver: [AtomicU32; MAX_CALLBACK_ID as usize],
     runtime: [AtomicU32; MAX_CALLBACK_ID as usize],
     labels: OnceLock<Vec<String>>,
 }
 
-/// Kinds of API calls in the order of their codes, which start at 1. A table entry contains the index of the label in
-/// its low 16 bits, and the code in the bits above. Code 0 means that the call is not enabled.
+/// Kinds of API calls, in the order of their codes. The codes start at 1. The low 16 bits of a table entry contain the
+/// index of the label, and the bits above contain the code of the kind. The code 0 means that the call is not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
     CallKind::LaunchWithAttributes,
@@ -141,7 +144,7 @@ const KINDS: [CallKind; 22] = [
 ];
 
 impl CallTable {
-    /// Creates a table in which no API call is enabled.
+    /// Creates a table that contains no enabled API call.
     pub(super) fn new() -> Self {
         Self {
             driver: [const { AtomicU32::new(0) }; MAX_CALLBACK_ID as usize],
@@ -150,7 +153,7 @@ impl CallTable {
         }
     }
 
-    /// Adds `calls` to the table. Called once, before the first API call is enabled.
+    /// Adds the API calls in `calls` to the table. This function is called once, before the first API call is enabled.
     pub(super) fn fill(&self, calls: &[NamedCall]) {
         let mut labels: Vec<String> = Vec::new();
         for call in calls {
@@ -166,8 +169,8 @@ impl CallTable {
         let _ = self.labels.set(labels);
     }
 
-    /// Returns the id of the label and the kind of an API call. Returns `None` if the call is not enabled. A look-up
-    /// costs one load and one bounds check.
+    /// Returns the label id and the kind of an API call. Returns `None` if the API call is not enabled. The look-up
+    /// costs only one load and one bounds check.
     #[inline]
     pub(super) fn look_up(&self, domain: Domain, id: u32) -> Option<(ApiCallId, CallKind)> {
         let entry = self.entry(domain, id)?.load(Ordering::Relaxed);
@@ -175,27 +178,28 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether an API call that edits graphs adds nodes to an existing graph. The second argument of such a call is
-    /// that graph.
+    /// Whether an API call that edits a graph adds nodes to an existing graph. Such a call has that graph as its second
+    /// argument.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether an API call that waits returns only after all work of a GPU is done.
+    /// Whether an API call that waits returns only after all work on a GPU is done.
     pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Removes all API calls from the table. CUPTI's callbacks still arrive after this call, but do nothing.
+    /// Removes all API calls from the table. After this, CUPTI's callbacks still arrive, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Returns the labels of API calls, indexed by [`ApiCallId`]. Empty before [`CallTable::fill`].
+    /// Returns the labels of API calls, indexed by [`ApiCallId`]. The list is empty before [`CallTable::fill`] was
+    /// called.
     pub(super) fn labels(&self) -> &[String] {
         self.labels.get().map_or(&[], Vec::as_slice)
     }
@@ -211,7 +215,7 @@ fn encode(label: u16, kind: CallKind) -> u32 {
     code << 16 | u32::from(label)
 }
 
-/// An API call that matters to gpuflame, with the ids and the name that CUPTI uses for it.
+/// An API call that matters to gpuflame, with CUPTI's ids and name for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedCall {
     pub(super) domain: Domain,

@@ -1,4 +1,4 @@
-//! Tests the patterns for names of API calls, with the names of calls that CUPTI 11.8 to 13.5 returns.
+//! Tests the patterns that classify API calls by their names. The names are those that CUPTI 11.8 to 13.5 returns.
 
 use super::*;
 

@@ -1,9 +1,9 @@
-//! Detects other CUPTI clients in this process by interposing on the CUPTI functions that they call.
+//! Detects other CUPTI clients in this process, by interposing on the CUPTI functions that these clients call.
 //!
-//! CUPTI has one subscriber and one pair of buffer functions. The client that was the last to register its functions
-//! gets all activity records, and the other clients are not notified. So we [`interpose`] on the few functions that a
-//! client calls when it starts and stops recording. Each of our replacement functions notes the call and passes it on
-//! unchanged:
+//! CUPTI has only one subscriber and one pair of buffer functions. The client that registers its functions last gets
+//! all activity records, and the other clients are not notified. Therefore we [`interpose`] on the few functions that a
+//! client calls when it starts or stops recording. Each of our replacement functions notes the call, and then makes the
+//! same call to CUPTI:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -19,17 +19,16 @@
 //!                          after:  we subscribe again
 //! ```
 //!
-//! Calls of other clients wait, for at most one second, while we take back the activity records or the clock that a
-//! client has released ([`register_unless_called`]). If a client has made a call since we decided to take something
-//! back, we take back nothing.
+//! While we take back the activity records or the clock that a client has released, calls of other clients wait for at
+//! most one second ([`register_unless_called`]). If a client has made a call after we decided to take something back,
+//! we take nothing back.
 //!
-//! A client that has finished may free its state and be unloaded while its functions are still registered with CUPTI.
-//! So while functions of a client are registered, we enable no activity kind. We also make no call that would make
-//! CUPTI call the client's functions ([`has_client_functions`]).
+//! A client that has finished may free its state and be unloaded, even though its functions are still registered with
+//! CUPTI. Therefore we enable no activity kind while a client's functions are registered. We also make no call that
+//! would make CUPTI call these functions ([`has_client_functions`]).
 //!
-//! Interposition cannot detect a client that obtained the address of a CUPTI function before we interposed on the
-//! function. A client that cannot be detected by interposition is detected only when our activity records stop
-//! arriving ([`DeliveryCounts`](super::DeliveryCounts)).
+//! Interposition cannot detect a client that got the address of a CUPTI function before we interposed on that function.
+//! Such a client is detected only when our activity records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -49,74 +48,76 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Duration without a call of any other client that must pass before we take the activity records or the clock back.
+/// Time without a call by any other client that must pass before we take the activity records or the clock back.
 const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// Maximum duration for which we make a call of another client wait.
+/// Maximum time for which we make a call by another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// Duration without any call of a client after which a call in flight counts as abandoned. The thread of an abandoned
-/// call has probably left the call by `longjmp`, or by switching to another stack.
+/// Time without a call by any client after which a call that is in flight counts as abandoned. The thread of an
+/// abandoned call has probably left the call by a `longjmp`, or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Minimum distance in bytes between the stack frames of two nested calls of a client.
+/// Minimum distance in bytes between the stack frames of two nested calls by a client.
 const NESTED_FRAME_BYTES: usize = 1024;
 
-/// State of the other clients that were detected.
+/// State of the other CUPTI clients that were detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientActivity {
-    /// Number of times that a client has registered its own buffer functions for the activity records.
+    /// Number of times that a client has registered buffer functions of its own to get the activity records.
     pub takeovers: u64,
-    /// Whether a client owns the activity records now.
+    /// Whether a client currently owns the activity records.
     pub own_records: bool,
-    /// Whether an activity kind that a client has enabled is still enabled.
+    /// Whether any activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have released activity records or a clock that we can take back, and no client has made a call
-    /// for `QUIET_PERIOD`.
+    /// Whether clients have released activity records or a clock, so that we can take them back. No client may have
+    /// made a call for `QUIET_PERIOD`.
     pub have_finished: bool,
-    /// Whether a client wants the subscription, but CUPTI has refused its request because we own the subscription.
+    /// Whether a client wants the subscription. CUPTI has refused the client's request, because we own the
+    /// subscription.
     pub want_subscription: bool,
-    /// Whether a client has called `cuptiFinalize` and waits for us before the call is passed on.
+    /// Whether a client has called `cuptiFinalize` and waits until we pass this call on.
     pub want_finalize: bool,
     /// Whether another client owns the subscription.
     pub own_subscription: bool,
     /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
     /// process.
     pub finalizations: u64,
-    /// Whether no client has made a call for `QUIET_PERIOD`, and no call of a client is in flight.
+    /// Whether no client has made a call for `QUIET_PERIOD`, and no client is inside a call.
     pub are_quiet: bool,
-    /// Number of CUPTI calls that clients have made.
+    /// Number of CUPTI calls that clients have made so far.
     pub calls: u64,
 }
 
-/// Internal state about the other clients. A process has only one such state, because it has only one CUPTI.
+/// Internal state about the other CUPTI clients. There is one such state per process, because a process has only one
+/// CUPTI.
 struct ClientState {
-    /// Number of CUPTI calls that clients have made. `calls_in_flight` is the number of threads that are in a CUPTI
-    /// call of a client.
+    /// Number of CUPTI calls that clients have made so far. `calls_in_flight` is the number of threads that are inside
+    /// a CUPTI call by a client.
     calls: AtomicU64,
     calls_in_flight: AtomicU64,
-    /// Time at which a CUPTI call of a client last began or ended, in ms since [`CLOCK_START`].
+    /// Time at which a CUPTI call by a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Set while we take back activity records or a clock that clients have released. CUPTI calls of clients wait
-    /// while this flag is set.
+    /// Whether we are taking back activity records or a clock that clients have released. While this flag is set, CUPTI
+    /// calls by clients wait.
     is_taking_records: AtomicBool,
 
     takeovers: AtomicU64,
     has_records: AtomicBool,
-    /// The two buffer functions that a client registered most recently; null if no client has registered any.
+    /// The two buffer functions that a client has registered most recently; null if no client has registered any.
     requested: ClientFunction,
     completed: ClientFunction,
-    /// Timestamp function that a client has registered for its activity records. `clock_is_theirs` is true while CUPTI
-    /// uses this function.
+    /// Timestamp function that a client has registered for activity records. `clock_is_theirs` is true while CUPTI uses
+    /// this function.
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
-    /// Activity kinds that clients have enabled, one bit per kind. `has_context_kinds` is true if a client has enabled
-    /// a kind for a single CUDA context. `has_context_kinds` is separate because we cannot detect when a client
-    /// disables a kind for a single context.
+    /// Activity kinds that clients have enabled, with one bit per kind. `has_context_kinds` states whether a client has
+    /// enabled a kind for a single CUDA context. These kinds have a separate flag, because we cannot detect that a
+    /// client disables a kind for a single context.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
-    /// Whether a client has enabled or disabled any activity kind since we last owned the records. `is_flushed` is
-    /// true if a client has flushed since it last enabled or disabled a kind.
+    /// Whether a client has enabled or disabled an activity kind since we last owned the activity records. `is_flushed`
+    /// states whether a client has flushed CUPTI since a kind was last enabled or disabled.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -154,7 +155,7 @@ static CLIENTS: ClientState = ClientState {
 /// A function that a client has registered with CUPTI.
 struct ClientFunction {
     address: AtomicPtr<c_void>,
-    /// [`ModuleId::number`] of the module that contains the function; 0 for generated code.
+    /// [`ModuleId::number`] of the module that contains the function; 0 if the function is generated code.
     module: AtomicU64,
 }
 
@@ -176,8 +177,8 @@ impl ClientFunction {
         !self.address.load(SeqCst).is_null()
     }
 
-    /// Returns the address of the client's function. Returns `None` if the module that contains the function is no
-    /// longer loaded. Queries the dynamic linker.
+    /// Returns the address of the client's function. Returns `None` if the module that contains this function is no
+    /// longer loaded. To find out, queries the dynamic linker.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -192,7 +193,7 @@ fn elapsed_ms() -> u64 {
     CLOCK_START.get_or_init(Instant::now).elapsed().as_millis() as u64
 }
 
-/// Returns the current state of the other clients.
+/// Returns the current state of the other CUPTI clients.
 pub(super) fn other_clients() -> ClientActivity {
     let calls = CLIENTS.calls.load(SeqCst);
     let is_quiet =
@@ -200,7 +201,7 @@ pub(super) fn other_clients() -> ClientActivity {
     let are_quiet = is_quiet && !is_any_in_call();
     let own_records = CLIENTS.has_records.load(SeqCst);
     let are_recording = CLIENTS.kinds.load(SeqCst) != 0 || CLIENTS.has_context_kinds.load(SeqCst);
-    // Clients whose module was unloaded count as finished, because many clients are unloaded without a flush.
+    // A client whose module was unloaded counts as finished, because many clients are unloaded without a flush.
     let is_done = || {
         CLIENTS.is_switched.load(SeqCst) && CLIENTS.is_flushed.load(SeqCst)
             || CLIENTS.completed.address_if_loaded().is_none()
@@ -224,27 +225,27 @@ pub(super) fn other_clients() -> ClientActivity {
     }
 }
 
-/// Whether any thread is in a CUPTI call of a client.
+/// Whether any thread is inside a CUPTI call by a client.
 fn is_any_in_call() -> bool {
     let since_last = elapsed_ms().saturating_sub(CLIENTS.last_call_ms.load(SeqCst));
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, for activity records or as a clock. While functions of a
-/// client are registered, we must make no CUPTI call that would make CUPTI call them. A call of these functions would
-/// be unsafe, because the client may have been unloaded, and without gpuflame CUPTI would not call its functions.
+/// Whether functions of a client are registered with CUPTI, either for activity records or as a clock. If so, we must
+/// make no CUPTI call that would make CUPTI call these functions. It would be unsafe to call them, because the client
+/// may have been unloaded. Without gpuflame, CUPTI would not call them.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
 
-/// Returns the activity kinds that clients have enabled, one bit per kind.
+/// Returns the activity kinds that clients have enabled, with one bit per kind.
 pub(super) fn client_kinds() -> u64 {
     CLIENTS.kinds.load(SeqCst)
 }
 
-/// Runs `take`, which registers us for the activity records, unless a client has made a call since `decided` was read.
-/// Calls of clients wait while `take` runs. The argument of `take` is true if CUPTI has delivered all records of
-/// clients. If `take` fails, the client that owned the records gets them back.
+/// Runs `take`, which registers us to get the activity records, unless a client has made a call since `decided` was
+/// read. While `take` runs, calls by clients wait. The argument of `take` is true if CUPTI has delivered all records to
+/// the clients. If `take` fails, the client that owned the activity records gets them back.
 pub(super) fn register_unless_called<R: Default, E>(
     shared: &CallbackState,
     decided: Option<&ClientActivity>,
@@ -263,8 +264,8 @@ pub(super) fn register_unless_called<R: Default, E>(
         let (had_records, takeovers) = (CLIENTS.has_records.load(SeqCst), CLIENTS.takeovers.load(SeqCst));
         let taken = take(!had_records || CLIENTS.is_flushed.load(SeqCst));
         match taken {
-            // Calls of clients wait for at most one second, so a client may have registered its functions while `take`
-            // was running.
+            // Calls by clients wait for at most one second, so a client may have registered its functions while `take`
+            // ran.
             Ok(_) if CLIENTS.takeovers.load(SeqCst) == takeovers => {
                 CLIENTS.has_records.store(false, SeqCst);
                 CLIENTS.is_switched.store(false, SeqCst);
@@ -272,8 +273,8 @@ pub(super) fn register_unless_called<R: Default, E>(
             Err(_) if had_records => {
                 records::release(shared, client_kinds());
                 restore_client_functions(functions.library());
-                // Restore the number of takeovers, because we registered the client's functions ourselves, without a
-                // call of the client.
+                // Restores the number of takeovers: we registered the client's functions ourselves, and the client made
+                // no call.
                 CLIENTS.takeovers.store(takeovers, SeqCst);
             }
             _ => {}
@@ -284,7 +285,7 @@ pub(super) fn register_unless_called<R: Default, E>(
     taken
 }
 
-/// The clock that CUPTI uses if no client registers one.
+/// The clock that CUPTI uses if no client has registered one.
 unsafe extern "C" fn default_clock() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `now` has room for one `timespec`.
@@ -292,12 +293,12 @@ unsafe extern "C" fn default_clock() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Starts to detect other clients. If `yields`, a client that asks for the subscription gets it. If `reclaims`, we
-/// take the activity records back as soon as the client that took them has finished; otherwise, we take them back when
-/// a window opens.
+/// Starts to detect other CUPTI clients. If `yields` is true, a client that requests the subscription gets it. If
+/// `reclaims` is true, we take the activity records back as soon as the client that took them has finished. Otherwise,
+/// we take them back when a window opens.
 ///
 /// # Errors
-/// This process's memory cannot be written through `/proc/self/mem`.
+/// The memory of this process cannot be written through `/proc/self/mem`.
 pub(super) fn interpose_on_clients<T: Tracer>(
     library: &Library,
     yields: bool,
@@ -346,9 +347,9 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
     ]
 }
 
-// Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, function
-// parameters are plain pointers, because clients may pass null. Second, the functions may unwind: if CUPTI calls a
-// function of the client that throws an exception, the exception must pass through our frames.
+// Types of the interposed functions. They differ from the types in `cupti_sys` in two ways. First, parameters that are
+// functions have pointer types here, because clients may pass null. Second, the functions may unwind. If CUPTI calls a
+// function of the client that throws an exception, the exception must pass through our stack frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -361,14 +362,13 @@ type Unsubscribe = unsafe extern "C-unwind" fn(Subscriber) -> Status;
 type Finalize = unsafe extern "C-unwind" fn() -> Status;
 
 thread_local! {
-    /// Address of the stack frame of the outermost CUPTI call of a client on this thread; 0 if this thread is in no
-    /// such call.
+    /// Address of the stack frame of the outermost CUPTI call by a client on this thread; 0 if the thread is not inside
+    /// such a call.
     static OUTERMOST_FRAME: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A CUPTI call of a client that is in flight. A client may leave its call by `longjmp` from a function that CUPTI
-/// calls. A call that a client has left in this way counts as ended when the thread makes another call at the same
-/// stack depth.
+/// A CUPTI call by a client that is in flight. A client may leave its call by a `longjmp` out of a function that CUPTI
+/// calls. Such a call counts as ended when the thread makes another call at the same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -382,16 +382,16 @@ impl ClientCall {
                 CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
                 OUTERMOST_FRAME.set(frame);
             }
-            // Stacks grow downwards, so this call is not nested in the earlier call: the thread has left the earlier
-            // call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
+            // Stacks grow downwards, so this call is not nested in the earlier call. Therefore the thread has left the
+            // earlier call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
         CLIENTS.calls.fetch_add(1, SeqCst);
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
-        // The client's thread and our thread each set their own flag before they read the other thread's flag. So at
-        // least one of the two threads notices that the other thread has set its flag.
+        // The client's thread and our thread each set their own flag, and then read the flag of the other thread.
+        // Therefore at least one of the two threads notices the other.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
@@ -409,16 +409,17 @@ impl Drop for ClientCall {
     }
 }
 
-/// Whether one of our threads is taking the activity records back, and the calling thread is not one of our threads.
-/// Returns false in a forked child, which inherits the flag but not the thread that set it.
+/// Whether one of our threads is taking back the activity records, and the calling thread is not one of ours. Returns
+/// false in a forked child, which inherits the flag but not the thread that has set it.
 fn must_wait(shared: &CallbackState) -> bool {
     CLIENTS.is_taking_records.load(SeqCst) && !threads::is_ours() && !shared.is_retired()
 }
 
-/// Passes a CUPTI call of a client on: runs `call` with the CUPTI library that the client meant to call. Thread
-/// cancellation is disabled during the call, because our frames are on the stack.
+/// Passes on a CUPTI call by a client: runs `call` with the CUPTI library that the client wanted to call. Thread
+/// cancellation is disabled during the call, because our stack frames are on the stack.
 fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
-    // SAFETY: clients' calls are interposed only after we registered for the records, which calls `make_current`.
+    // SAFETY: calls by clients are interposed only after we have registered for the records, which calls
+    // `make_current`.
     let shared = unsafe { current() };
     if shared.is_inherited() {
         shared.retire();
@@ -429,11 +430,11 @@ fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -
     })
 }
 
-/// The library's function, cast to the type by which clients call it.
+/// The library's function, cast to the type with which clients call it.
 macro_rules! library_function {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
-            // SAFETY: the new type is that of the same function, with pointers in place of function parameters, because
+            // SAFETY: the new type describes the same function. Function parameters are replaced by pointers, because
             // clients may pass null.
             Some(function) => unsafe { transmute::<*const (), $type>(function as *const ()) },
             None => return Status::API_NOT_IMPLEMENTED,
@@ -441,30 +442,30 @@ macro_rules! library_function {
     };
 }
 
-/// Notifies the tracer that another client is about to take over. The tracer handles the takeover on one of our own
-/// threads, before the client's call is passed on. If the client makes its call on one of our own threads, the tracer
-/// is not notified, because CUPTI may have called a function of the client on our thread.
+/// Notifies the tracer that another CUPTI client is about to take over. The tracer handles the takeover on one of our
+/// own threads, before the client's call is passed on. If the client makes its call on one of our own threads, the
+/// tracer is not notified. The reason is that CUPTI may have called a function of the client on our thread.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
     }
 }
 
-/// Disables our activity kinds, restores the settings that we changed, and flushes our complete activity records.
-/// Returns the disabled activity kinds.
+/// Disables our activity kinds, restores the settings that we have changed, and flushes our complete activity records.
+/// Returns the activity kinds that were disabled.
 fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // Note that kinds are switched before the client's call, because the client may leave that call by `longjmp`.
-    // After such a `longjmp`, the collector enables our activity kinds again.
+    // The change of kinds is noted before the client's call, because the client may leave its call by a `longjmp`. In
+    // that case, the collector enables our activity kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
     left
 }
 
-/// Undoes [`release_records`] after CUPTI has refused the client's call.
+/// Undoes [`release_records`] if CUPTI has refused the client's call.
 fn resume_records(shared: &CallbackState, left: u64) {
     if !has_client_functions() && !shared.is_retired() {
         records::resume(shared, left);
@@ -481,7 +482,7 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
         let theirs = library_function!(library.activity_register_callbacks as Register);
         let left = release_records::<T>(shared);
         restore_client_clock(library);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(requested, completed) };
         if status.is_success() {
             CLIENTS.requested.set(requested);
@@ -494,14 +495,14 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
     })
 }
 
-/// Interposes on `cuptiActivityRegisterTimestampCallback`. First flushes our activity records, because their
-/// timestamps are from the old clock. Our activity kinds stay disabled after the call, because further records of ours
-/// would make CUPTI call the client's clock.
+/// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our activity records first, because their timestamps
+/// come from the old clock. After the call, our activity kinds stay disabled, because CUPTI would call the client's
+/// clock for our records.
 unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
         let left = release_records::<T>(shared);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(clock) };
         if status.is_success() {
             CLIENTS.clock.set(clock);
@@ -513,8 +514,8 @@ unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Sta
     })
 }
 
-/// Registers the client's clock again, in place of our clock. The client itself registers its clock only once, because
-/// it cannot know that we replaced the clock.
+/// Registers the client's clock with CUPTI again, in place of our clock. The client registers its clock only once,
+/// because it cannot know that we have replaced it.
 fn restore_client_clock(library: &Library) -> Status {
     if !CLIENTS.clock.is_registered() || CLIENTS.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -525,12 +526,12 @@ fn restore_client_clock(library: &Library) -> Status {
     };
     CLIENTS.clock_is_theirs.store(true, SeqCst);
     let register = library_function!(library.register_timestamp_callback as RegisterClock);
-    // SAFETY: the client registered this clock, and its module is still loaded.
+    // SAFETY: the client has registered this clock, and the clock's module is still loaded.
     unsafe { register(clock) }
 }
 
-/// Registers the client's buffer functions for the activity records again. If the module of the functions was
-/// unloaded, forgets the functions instead.
+/// Registers the client's buffer functions with CUPTI again, to return the activity records to the client. If the
+/// module that contains these functions was unloaded, forgets them instead.
 fn restore_client_functions(library: &Library) -> Status {
     let (Some(requested), Some(completed)) =
         (CLIENTS.requested.address_if_loaded(), CLIENTS.completed.address_if_loaded())
@@ -540,7 +541,7 @@ fn restore_client_functions(library: &Library) -> Status {
     };
     restore_client_clock(library);
     let register = library_function!(library.activity_register_callbacks as Register);
-    // SAFETY: the client registered these functions, and their modules are still loaded.
+    // SAFETY: the client has registered these functions, and their modules are still loaded.
     let status = unsafe { register(requested, completed) };
     if status.is_success() {
         note_takeover();
@@ -548,20 +549,20 @@ fn restore_client_functions(library: &Library) -> Status {
     status
 }
 
-/// Returns the activity records to the client that owned them before, if we have taken them back. Called before a
-/// client enables an activity kind, because the client is then about to use the records.
+/// If we have taken the activity records back, returns them to the client that owned them before. Called before a
+/// client enables an activity kind, because then the client is about to use the records.
 fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
     if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;
     }
-    // A client that was unloaded does not get the records back.
+    // A client that was unloaded does not get the activity records back.
     let left = if CLIENTS.completed.address_if_loaded().is_some() { release_records::<T>(shared) } else { 0 };
     restore_client_functions(library);
     resume_records(shared, left);
 }
 
-/// Notes that a client has enabled or disabled an activity kind. The switch may affect us too, because CUPTI has only
-/// one switch per kind for all clients.
+/// Notes that a client has enabled or disabled an activity kind. This may affect us too, because CUPTI has only one
+/// switch per kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
     CLIENTS.is_switched.store(true, SeqCst);
@@ -571,7 +572,7 @@ unsafe extern "C-unwind" fn enable<T: Tracer>(kind: ActivityKind) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.activity_enable as Switch);
         return_records_to_client::<T>(shared, library);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             CLIENTS.kinds.fetch_or(kind_bit(kind), SeqCst);
@@ -585,7 +586,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
     forward_call(|shared, library| {
         let theirs = library_function!(library.activity_enable_context as SwitchContext);
         return_records_to_client::<T>(shared, library);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(context, kind) };
         if status.is_success() {
             CLIENTS.has_context_kinds.store(true, SeqCst);
@@ -597,7 +598,7 @@ unsafe extern "C-unwind" fn enable_context<T: Tracer>(context: *mut c_void, kind
 unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
     forward_call(|_, library| {
         let theirs = library_function!(library.activity_disable as Switch);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(kind) };
         if status.is_success() {
             CLIENTS.kinds.fetch_and(!kind_bit(kind), SeqCst);
@@ -610,7 +611,7 @@ unsafe extern "C-unwind" fn disable(kind: ActivityKind) -> Status {
 unsafe extern "C-unwind" fn flush(flag: FlushFlag) -> Status {
     forward_call(|_, library| {
         let theirs = library_function!(library.activity_flush_all as Flush);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(flag) };
         if status.is_success() && CLIENTS.kinds.load(SeqCst) == 0 {
             CLIENTS.is_flushed.store(true, SeqCst);
@@ -626,7 +627,7 @@ unsafe extern "C-unwind" fn subscribe<T: Tracer>(
 ) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.subscribe as Subscribe);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         subscribe_client::<T>(shared, out, || unsafe { theirs(out, callback, data) })
     })
 }
@@ -639,13 +640,13 @@ unsafe extern "C-unwind" fn subscribe_v2<T: Tracer>(
 ) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.subscribe_v2 as SubscribeV2);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         subscribe_client::<T>(shared, out, || unsafe { theirs(out, callback, data, about) })
     })
 }
 
-/// Passes on a client's request to subscribe. If CUPTI refuses the request and we may release our subscription,
-/// releases our subscription and repeats the request.
+/// Passes on a client's request to subscribe to CUPTI. If CUPTI refuses the request and we may release our own
+/// subscription, releases it and repeats the request.
 fn subscribe_client<T: Tracer>(
     shared: &CallbackState,
     out: *const Subscriber,
@@ -657,7 +658,7 @@ fn subscribe_client<T: Tracer>(
         CLIENTS.wants_subscription.store(true, SeqCst);
         notify_takeover::<T>(shared, ClientTakeover::Subscription);
         if !has_it() {
-            // Clear the error that the refused request left.
+            // Clears the error that the refused request has left.
             shared.functions.forget_error();
             status = call();
         }
@@ -673,7 +674,7 @@ fn subscribe_client<T: Tracer>(
 unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     forward_call(|_, library| {
         let theirs = library_function!(library.unsubscribe as Unsubscribe);
-        // SAFETY: this is the client's own call, with the client's arguments.
+        // SAFETY: this is the call that the client wanted to make, with the client's arguments.
         let status = unsafe { theirs(subscriber) };
         if status.is_success() {
             let _ = CLIENTS.subscriber.compare_exchange(subscriber.0, ptr::null_mut(), SeqCst, SeqCst);
@@ -682,8 +683,8 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Interposes on `cuptiFinalize`, which removes all registrations and subscriptions, both the client's and ours. We
-/// make no CUPTI call between the start of the client's call and our next subscription.
+/// Interposes on `cuptiFinalize`. This function removes all registrations and subscriptions, both the client's and
+/// ours. From the start of the client's call until our next subscription, we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.finalize as Finalize);
@@ -694,7 +695,7 @@ unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
         let _finalizing = shared.block_calls(MAX_CLIENT_WAIT);
         let ours = shared.subscriber.swap(ptr::null_mut(), SeqCst);
         shared.is_finalized.store(true, SeqCst);
-        // SAFETY: this is the client's own call, which has no arguments.
+        // SAFETY: this is the call that the client wanted to make, and it has no arguments.
         let status = unsafe { theirs() };
         if status.is_success() {
             [&CLIENTS.requested, &CLIENTS.completed, &CLIENTS.clock]

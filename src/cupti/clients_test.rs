@@ -1,12 +1,13 @@
-//! Tests the state that gpuflame stores about other CUPTI clients, with a fake CUPTI.
-//! `tests/host/other_cupti_clients.rs` runs real clients with the simulated CUDA and CUPTI libraries.
+//! Tests the state that gpuflame keeps about other CUPTI clients, with a fake CUPTI.
+//! `tests/host/other_cupti_clients.rs` tests real clients with the simulated CUDA and CUPTI libraries.
 
 use super::super::api_version::CuptiFunctions;
 use super::super::fake::{self, FakeCupti};
 use super::super::version::Version;
 use super::*;
 
-/// Creates a callback state as if we had subscribed to the fake CUPTI. The caller holds the only [`FakeCupti`].
+/// Creates the callback state that would exist after a subscription to the fake CUPTI. The caller must hold the only
+/// [`FakeCupti`].
 fn shared() -> CallbackState {
     // SAFETY: the fake's functions may be called at any time.
     let functions = unsafe { CuptiFunctions::new(fake::library()) }.unwrap();
@@ -15,16 +16,16 @@ fn shared() -> CallbackState {
 
 /// Runs `body` in a forked child, and returns whether it returned true.
 fn in_child(body: impl FnOnce() -> bool) -> bool {
-    // SAFETY: the child runs `body`, which takes no lock, and exits.
+    // SAFETY: the child runs `body`, which takes no lock, and then exits.
     match unsafe { libc::fork() } {
         0 => {
             let code = i32::from(!body());
-            // SAFETY: `_exit` ends the child without running the parent's exit handlers.
+            // SAFETY: `_exit` ends the child without calling the parent's exit handlers.
             unsafe { libc::_exit(code) }
         }
         child => {
             let mut status = -1;
-            // SAFETY: `status` has room for the result.
+            // SAFETY: `status` has room for the value that `waitpid` writes.
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             status == 0
         }
@@ -48,8 +49,8 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// Checks the case in which a thread has left a call by `longjmp`, and its next call uses the part of the stack where
-/// the frame of the left call was.
+/// A thread has left a call by a `longjmp`. Its next call uses the part of the stack that contained the frame of the
+/// abandoned call.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = FakeCupti::start(130_001);
@@ -89,7 +90,7 @@ fn a_function_is_valid_while_its_module_or_mapping_is_unchanged() {
     let of_libc = libc::getpid as *mut c_void;
     function.set(of_libc);
     assert_eq!(function.address_if_loaded(), Some(of_libc));
-    // Simulate another module that was loaded at the address of the first module.
+    // Simulates that another module was loaded at the address of the first module.
     function.module.fetch_add(1, SeqCst);
     assert_eq!(function.address_if_loaded(), None);
     // SAFETY: this creates a new mapping at any free address.

@@ -1,9 +1,9 @@
-//! Counts the buffers and callbacks that CUPTI and gpuflame exchange. If the counts stop growing, another client may
+//! Counts the buffers and callbacks that CUPTI and gpuflame exchange. If these counts stop growing, another client may
 //! own CUPTI's activity records.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that only grows.
+/// A counter that only increases.
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {
@@ -16,32 +16,32 @@ impl Counter {
     }
 }
 
-/// Number of buffers that CUPTI requested or returned so far.
+/// Number of buffers that CUPTI has requested or returned so far.
 pub(super) static BUFFERS_EXCHANGED: Counter = Counter(AtomicU64::new(0));
-/// Number of returned buffers that are not ours, or that CUPTI has returned twice.
+/// Number of buffers returned by CUPTI that are not ours, or that CUPTI has returned twice.
 pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
-/// Number of API calls that have waited for all work of a GPU.
+/// Number of API calls that have waited for all work on a GPU.
 pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
-/// Number of callbacks without data, among CUPTI's callbacks about an API call or a resource.
+/// Number of CUPTI callbacks about API calls and resources that had no data.
 pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
-/// Number of received activity records whose CUPTI kind we do not enable.
+/// Number of received activity records of kinds that we do not enable.
 pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
 
-/// Counts of buffers and callbacks exchanged with CUPTI so far.
+/// Number of buffers, callbacks and records that were exchanged with CUPTI so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeliveryCounts {
-    /// Number of buffers that CUPTI requested or returned.
+    /// Number of buffers that CUPTI has requested or returned.
     pub buffers_exchanged: u64,
-    /// Number of buffers that CUPTI holds now.
+    /// Number of buffers that CUPTI currently holds.
     pub buffers_lent: u64,
-    /// Number of buffers that CUPTI returned although we had not lent them, or that CUPTI returned twice.
+    /// Number of buffers that CUPTI has returned twice, or has returned although we had not lent them.
     pub foreign_buffers: u64,
-    /// Number of API calls of the program that have waited for all work of a GPU.
+    /// Number of the program's API calls that have waited for all work on a GPU.
     pub device_waits: u64,
-    /// Number of callbacks without data, among CUPTI's callbacks about an API call or a resource.
+    /// Number of CUPTI callbacks about API calls and resources that had no data.
     pub callbacks_without_data: u64,
-    /// Number of activity records of kinds that we do not enable. We receive records of such kinds if another client
-    /// has enabled these kinds.
+    /// Number of received activity records of kinds that we do not enable. We get such records if another client has
+    /// enabled their kinds.
     pub foreign_records: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Lists the GPUs and the CUPTI libraries of this machine, for `gpuflame devices` and `gpuflame doctor`. Initialises
-//! the driver, but creates no CUDA context and does not start CUPTI, so no GPU memory is used.
+//! Lists the GPUs and the CUPTI libraries on this machine, for `gpuflame devices` and `gpuflame doctor`. The CUDA
+//! driver is initialised, but no CUDA context is created and CUPTI is not started, so no GPU memory is used.
 
 use std::ffi::{CStr, c_int};
 use std::path::PathBuf;
@@ -10,16 +10,16 @@ use super::load::{self, SkipReason};
 use super::version::Version;
 use super::{Options, process_env};
 
-/// A GPU that this process may use. A field is `None` if the driver does not provide the value.
+/// A GPU that this process may use. A field is `None` if the driver does not report the value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Name of the GPU's model.
+    /// Name of the GPU model.
     pub name: String,
-    /// Size of the GPU's memory in bytes.
+    /// Size of the GPU memory in bytes.
     pub memory_bytes: Option<u64>,
-    /// Major and minor number of the GPU's compute capability.
+    /// Compute capability of the GPU (major and minor number).
     pub compute_capability: Option<(u32, u32)>,
-    /// Number of the GPU's streaming multiprocessors.
+    /// Number of streaming multiprocessors in the GPU.
     pub multiprocessors: Option<u32>,
     /// PCI domain, bus, device and function of the GPU, as in `0000:1e:00.0`.
     pub pci: Option<String>,
@@ -34,27 +34,29 @@ pub struct FoundCupti {
     pub file: PathBuf,
     /// Reason why gpuflame would try this library.
     pub source: CandidateSource,
-    /// Version of the library. `None` if the library cannot be loaded, or if there is no driver, which loading needs.
+    /// Version of the library. `None` if the library cannot be loaded, or if there is no driver. (Loading the library
+    /// requires a driver.)
     pub version: Option<Version>,
-    /// Reason why this library cannot be used, or `None` if no such reason is known.
+    /// Reason why gpuflame cannot use this library; `None` if no such reason is known.
     pub refusal: Option<String>,
 }
 
-/// GPUs, driver and CUPTI libraries of this machine.
+/// GPUs, driver and CUPTI libraries on this machine.
 #[derive(Debug)]
 pub struct DeviceReport {
-    /// Path of the mapped `libcuda`, or `None` if it cannot be loaded.
+    /// Path of the mapped `libcuda`; `None` if this library cannot be loaded.
     pub driver_file: Option<PathBuf>,
-    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4).
     pub cuda: Option<u32>,
-    /// The GPUs. On error, the driver's status code, which is 100 if there is no GPU.
+    /// The GPUs that this process may use. If there is an error, the status code from the driver, which is 100 if there
+    /// is no GPU.
     pub devices: Result<Vec<Device>, u32>,
-    /// CUPTI libraries, in the order in which gpuflame would try them.
+    /// CUPTI libraries on this machine, in the order in which gpuflame tries them.
     pub cupti: Vec<FoundCupti>,
 }
 
-/// Lists the GPUs, the driver and the CUPTI libraries. If `library` is given, lists no other CUPTI library. Call this
-/// function in a separate process, because all libraries stay loaded.
+/// Lists the GPUs, the driver and the CUPTI libraries. If `library` is given, it is the only CUPTI library that is
+/// listed. Call this function in a separate process, because all the libraries stay loaded.
 pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
     let driver = Driver::find(true);
     let cuda = driver.and_then(Driver::version);
@@ -67,8 +69,8 @@ pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
             let mut seen = Vec::new();
             candidates.filter_map(|candidate| FoundCupti::load(driver, candidate, &mut seen)).collect()
         }
-        // Skip bare names: without a driver, no library is loaded, so it is not known whether the dynamic linker finds
-        // these names.
+        // Bare names are skipped. Without a driver, no library is loaded, so it is unknown whether the dynamic linker
+        // would find these names.
         None => candidates
             .filter(|candidate| candidate.source != CandidateSource::ByName)
             .map(|candidate| FoundCupti::new(candidate.file, candidate.source))
@@ -87,8 +89,8 @@ impl FoundCupti {
         Self { file, source, version: None, refusal: None }
     }
 
-    /// Loads a candidate. `seen` contains the files that were loaded so far. Returns `None` if the candidate is a bare
-    /// name that the dynamic linker does not find, or a file that was already loaded under another name.
+    /// Loads a file that may be a usable CUPTI library. `seen` contains the files that were already loaded. Returns
+    /// `None` if the dynamic linker does not find a bare name, or if the file was already loaded under another name.
     fn load(driver: Driver, candidate: Candidate, seen: &mut Vec<PathBuf>) -> Option<Self> {
         let library = match load::open(&candidate) {
             Ok(library) => library,
@@ -117,27 +119,28 @@ impl FoundCupti {
     }
 }
 
-/// Values of attributes in `CUdevice_attribute`.
+/// Values of attributes in the driver's enumeration `CUdevice_attribute`.
 const MULTIPROCESSORS: c_int = 16;
 const CAPABILITY_MAJOR: c_int = 75;
 const CAPABILITY_MINOR: c_int = 76;
 
-/// Returns the GPUs that this process may use. Initialises CUDA, without creating a CUDA context.
+/// Returns the GPUs that this process may use. Initialises CUDA, but creates no CUDA context.
 ///
 /// # Errors
-/// The driver's status code, which is 100 if there is no GPU.
+/// The status code from the driver, which is 100 if there is no GPU.
 pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     let functions = DriverFunctions::find(driver).ok_or(0_u32)?;
     let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
-    // SAFETY: the function takes only a number.
+    // SAFETY: the function takes only an integer.
     done(unsafe { (functions.init)(0) })?;
     let mut count = 0;
-    // SAFETY: `count` has room for the one int that the function writes.
+    // SAFETY: `count` has room for the single int that the function writes.
     done(unsafe { (functions.count)(&raw mut count) })?;
     (0..count).map(|ordinal| functions.device(ordinal)).collect()
 }
 
-/// Functions of the driver that need no CUDA context. A function is optional if some driver releases lack it.
+/// Functions of the driver that do not need a CUDA context. A function is optional if some releases of the driver lack
+/// it.
 struct DriverFunctions {
     init: unsafe extern "C" fn(u32) -> u32,
     count: unsafe extern "C" fn(*mut c_int) -> u32,
@@ -152,8 +155,8 @@ struct DriverFunctions {
 impl DriverFunctions {
     fn find(driver: Driver) -> Option<Self> {
         let look_up = |name: &CStr| Some(driver.symbol(name)).filter(|address| !address.is_null());
-        // SAFETY: NVIDIA documents these types for the functions of these names, and a pointer to a function is as large as
-        // a pointer to data.
+        // SAFETY: NVIDIA documents these types for the functions with these names. A function pointer has the same size
+        // as a data pointer.
         unsafe {
             Some(Self {
                 init: look_up(c"cuInit").map(|found| std::mem::transmute(found))?,
@@ -171,7 +174,7 @@ impl DriverFunctions {
     fn device(&self, ordinal: c_int) -> Result<Device, u32> {
         let mut handle = ordinal;
         if let Some(get) = self.get {
-            // SAFETY: `handle` has room for the one int that the function writes.
+            // SAFETY: `handle` has room for the single int that the function writes.
             let status = unsafe { get(&raw mut handle, ordinal) };
             if status != 0 {
                 return Err(status);
@@ -185,7 +188,7 @@ impl DriverFunctions {
         }
         let attribute = |number| {
             let mut value = 0;
-            // SAFETY: `value` has room for the one int that the function writes.
+            // SAFETY: `value` has room for the single int that the function writes.
             let status = unsafe { self.attribute?(&raw mut value, number, handle) };
             (status == 0).then_some(value)?.try_into().ok()
         };
@@ -201,7 +204,7 @@ impl DriverFunctions {
 
     fn memory(&self, handle: c_int) -> Option<u64> {
         let mut bytes = 0;
-        // SAFETY: `bytes` has room for the one `size_t` that the function writes.
+        // SAFETY: `bytes` has room for the single `size_t` that the function writes.
         let status = unsafe { self.memory?(&raw mut bytes, handle) };
         (status == 0).then_some(bytes as u64)
     }

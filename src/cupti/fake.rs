@@ -1,8 +1,8 @@
-//! A fake CUPTI made of Rust functions, for tests. Each function returns the status that the test has configured, and
-//! logs its call. A test can also use the fake to act as the driver, which makes API calls and fills buffers.
+//! A fake CUPTI for tests, which consists of Rust functions. Each function logs its call, and returns the status that
+//! the test has configured. With the fake, a test can also act as the driver, which makes API calls and fills buffers.
 //!
-//! C functions have no `self`, so only one fake can exist at a time. [`FakeCupti::start`] waits until the previous
-//! fake has ended.
+//! C functions have no `self`, so only one fake CUPTI can exist at a time. [`FakeCupti::start`] waits until the
+//! previous fake has ended.
 
 use cupti_sys::callback::{
     BufferCompleteInfo, CallbackData, GraphData, ResourceData, StateData, SubscriberParams,
@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Configuration of the fake CUPTI, and the log of the calls made to it.
+/// Configuration of the fake CUPTI, and a log of the calls to it.
 #[derive(Default)]
 struct FakeState {
     version: u32,
@@ -36,8 +36,8 @@ fn with_state<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Adds `what` to the call log, and returns the status that is configured for `what`, or success if no status is
-/// configured.
+/// Adds `what` to the call log, and returns the status that the test has configured for `what`. Without such a status,
+/// returns success.
 fn log_call(what: String) -> Status {
     with_state(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);
@@ -47,8 +47,8 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake CUPTI knows, by domain and id. All other ids up to 8 have one common name, on which no test
-/// depends.
+/// API calls that the fake CUPTI knows, each with its domain, its id and its name. All other ids up to 8 have the same
+/// name, on which no test depends.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -101,7 +101,7 @@ unsafe extern "C" fn subscribe_v2(
 ) -> Status {
     // SAFETY: the caller has filled `struct_size` bytes of the struct.
     let (size, shares) = unsafe { ((*about).struct_size, (*about).allow_multiple_subscribers) };
-    // SAFETY: the caller has filled the struct, and the name is a C string.
+    // SAFETY: the caller has filled the struct, and the name in it is a C string.
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
     let status = log_call(format!("subscribe {name}, {size} bytes, shares = {shares}"));
     with_state(|state| state.callback = Some((callback, userdata.expose_provenance())));
@@ -135,7 +135,7 @@ unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
 }
 
 unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
-    // SAFETY: the caller's pointer is to `count` values.
+    // SAFETY: the caller passes a pointer to `count` values.
     let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
     log_call(format!("unified {kinds:?}"))
@@ -146,16 +146,16 @@ unsafe extern "C" fn set_attribute(
     size: *mut usize,
     value: *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    // SAFETY: the caller's pointers are valid, and the attributes that gpuflame uses have one byte.
     let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
     log_call(format!("attribute {} = {value} ({size} byte)", attribute.0))
 }
 
-/// Returns the value that a test has set for all attributes, as if another client had set it.
+/// Returns the value that the test has set for all attributes, as if another client had set it.
 unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value: *mut c_void) -> Status {
-    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    // SAFETY: the caller's pointers are valid, and the attributes that gpuflame uses have one byte.
     unsafe { size.write(1) };
-    // SAFETY: this pointer satisfies the same contract as `size` above.
+    // SAFETY: as for `size` above, the caller's pointer is valid.
     unsafe { value.cast::<u8>().write(with_state(|state| state.attribute)) };
     Status::SUCCESS
 }
@@ -167,7 +167,7 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
     if next >= valid {
         return Status::MAX_LIMIT_REACHED;
     }
-    // SAFETY: as for the access above, the caller's pointers are valid for writes.
+    // SAFETY: the caller's pointer is valid for writes.
     unsafe { record.write(buffer.wrapping_add(next)) };
     Status::SUCCESS
 }
@@ -208,7 +208,7 @@ unsafe extern "C" fn set_attribute_v2(
     size: *mut usize,
     value: *mut c_void,
 ) -> Status {
-    // SAFETY: the caller's pointers are valid, and the attributes in use are one byte.
+    // SAFETY: the caller's pointers are valid, and the attributes that gpuflame uses have one byte.
     let (size, value) = unsafe { (size.read(), value.cast::<u8>().read()) };
     log_call(format!("{}: attribute {} = {value} ({size} byte)", subscriber.0.addr(), attribute.0))
 }
@@ -220,7 +220,7 @@ unsafe extern "C" fn next_record_v2(
     record: *mut *mut u8,
 ) -> Status {
     assert_eq!(subscriber.0.addr(), 77);
-    // SAFETY: the function gets the same arguments, under the same contract.
+    // SAFETY: the arguments come from our caller, and the same requirements apply to them.
     unsafe { next_record(buffer, valid, record) }
 }
 
@@ -236,7 +236,7 @@ unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Stat
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// Returns the address of a CUDA graph as its id. An odd address represents an unknown graph.
+/// Returns the address of a CUDA graph as its id. An odd address stands for an unknown graph.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller provides room for one value.
     unsafe { id.write(graph.addr() as u32) };
@@ -273,8 +273,8 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// Returns the fake's function table with the functions of API version v2, which take a subscriber. The subscriber is
-/// 77.
+/// Returns the fake's function table, which includes the functions of API version v2. These functions take a
+/// subscriber. The subscriber has the value 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),
@@ -288,30 +288,30 @@ pub(super) fn sharing_library() -> Library {
     }
 }
 
-/// Gives one test exclusive use of the fake CUPTI.
+/// Gives a test exclusive use of the fake CUPTI.
 pub(super) struct FakeCupti {
     _alone: MutexGuard<'static, ()>,
 }
 
 impl FakeCupti {
-    /// Resets the fake CUPTI. After the reset, the fake has the given version and refuses no call.
+    /// Resets the fake CUPTI. After the reset, the fake has the version `version` and refuses no call.
     pub(super) fn start(version: u32) -> Self {
         let alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         with_state(|state| *state = FakeState { version, ..FakeState::default() });
         Self { _alone: alone }
     }
 
-    /// Makes the fake CUPTI return `status` for the call `what`, which is written as in the call log.
+    /// Makes the fake CUPTI return `status` for the call `what`. The call is written as in the call log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with_state(|state| state.refusals.push((what.to_owned(), status)));
     }
 
-    /// Makes the fake CUPTI refuse no call any more.
+    /// Makes the fake CUPTI accept all calls again.
     pub(super) fn accept_all(&self) {
         with_state(|state| state.refusals.clear());
     }
 
-    /// Sets the value of all attributes of the fake CUPTI, as if another client had set them.
+    /// Sets all attributes of the fake CUPTI to `value`, as if another client had set them.
     pub(super) fn set_attributes(&self, value: u8) {
         with_state(|state| state.attribute = value);
     }
@@ -321,18 +321,18 @@ impl FakeCupti {
         with_state(|state| state.dropped = count);
     }
 
-    /// Returns the calls made to the fake CUPTI since the call log was last read.
+    /// Returns the calls to the fake CUPTI since the call log was last read.
     pub(super) fn call_log(&self) -> Vec<String> {
         with_state(|state| std::mem::take(&mut state.call_log))
     }
 
-    /// Makes the two callbacks of an API call: the entry, then the exit with the call's result. Returns the value of
-    /// the word that the two callbacks share.
+    /// Makes the two callbacks for an API call: at the entry, and then at the exit, with the call's result. Returns the
+    /// value of the word that the two callbacks share.
     pub(super) fn call(&self, domain: Domain, id: u32, correlation: u32, result: u32) -> u64 {
         self.call_with(domain, id, correlation, result, ptr::null())
     }
 
-    /// Makes the two callbacks of an API call like `call`, but also passes the arguments of the call.
+    /// Makes the two callbacks for an API call like `call`, but also passes the arguments of the API call.
     pub(super) fn call_with(
         &self,
         domain: Domain,
@@ -360,12 +360,12 @@ impl FakeCupti {
         word
     }
 
-    /// Makes a callback that has no data.
+    /// Makes a callback that passes no data.
     pub(super) fn call_without_data(&self, domain: Domain, id: u32) {
         self.event(domain, CallbackId(id), ptr::null());
     }
 
-    /// Makes a callback about a resource, without a descriptor of the resource.
+    /// Makes a callback about a resource, without a descriptor of that resource.
     pub(super) fn resource(&self, id: CallbackId) {
         self.resource_with(id, ptr::null_mut());
     }
@@ -390,7 +390,7 @@ impl FakeCupti {
         self.resource_with(id, (&raw const graph).cast_mut().cast());
     }
 
-    /// Makes a callback that reports a fatal error.
+    /// Makes a callback about a fatal error.
     pub(super) fn fatal(&self, result: Status, message: &CStr) {
         let state = StateData { result, message: message.as_ptr() };
         self.event(Domain::STATE, CallbackId::FATAL_ERROR, (&raw const state).cast());
@@ -398,7 +398,8 @@ impl FakeCupti {
 
     fn event(&self, domain: Domain, id: CallbackId, data: *const c_void) {
         let (callback, userdata) = with_state(|state| state.callback).expect("no client has subscribed");
-        // SAFETY: the callback and its pointer are unchanged since the subscription, and the data fits the domain.
+        // SAFETY: the callback and its pointer have not changed since the subscription, and the data has the type that
+        // belongs to the domain.
         unsafe { callback(ptr::with_exposed_provenance_mut(userdata), domain, id, data) };
     }
 
@@ -407,31 +408,31 @@ impl FakeCupti {
         let (mut start, mut size, mut most) = (ptr::null_mut(), 0, 1);
         let places = (&raw mut start, &raw mut size, &raw mut most);
         if let Some((requested, _)) = with_state(|state| state.own_buffers) {
-            // SAFETY: the three arguments are places to write to.
+            // SAFETY: the first three arguments are pointers to which the function can write.
             unsafe { requested(places.0, places.1, places.2, ptr::null_mut()) };
         } else {
             let (requested, _) = with_state(|state| state.buffers).expect("no buffer functions");
-            // SAFETY: as for the access above, the caller's pointers are valid for writes.
+            // SAFETY: as above, the arguments are pointers to which the function can write.
             unsafe { requested(places.0, places.1, places.2) };
         }
         assert_eq!(most, 0, "as many records as fit");
         (start, size)
     }
 
-    /// Returns a buffer to gpuflame, filled with `records` activity records about fills.
+    /// Returns a buffer to gpuflame that contains `records` activity records about fills.
     pub(super) fn complete(&self, (start, size): (*mut u8, usize), records: usize) {
         for record in 0..records {
-            // SAFETY: the test requested a buffer with room for these records.
+            // SAFETY: the test has requested a buffer with room for these records.
             unsafe { start.add(record * RECORD_BYTES).cast::<u32>().write(2) };
         }
         let valid = records * RECORD_BYTES;
         if let Some((_, completed)) = with_state(|state| state.own_buffers) {
             let mut about = BufferCompleteInfo { struct_size: size_of::<BufferCompleteInfo>(), thread_id: 1 };
-            // SAFETY: the buffer is not touched after this.
+            // SAFETY: the buffer is not accessed after this call.
             return unsafe { completed(start, size, valid, &raw mut about) };
         }
         let (_, completed) = with_state(|state| state.buffers).expect("no buffer functions");
-        // SAFETY: the buffer satisfies the same contract as above, and is not touched after this call.
+        // SAFETY: as above, the buffer is not accessed after this call.
         unsafe { completed(ptr::null_mut(), 0, start, size, valid) };
     }
 }

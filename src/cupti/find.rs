@@ -1,97 +1,96 @@
-//! Lists the files that may be a usable `libcupti`, in the order in which they are tried.
+//! Lists the files that may be a usable `libcupti`, in the order in which gpuflame tries them.
 //!
-//! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than a plain
-//! `libcupti.so`. The search prefers the copy of CUPTI that matches the libraries that the process uses. The first
-//! candidate is the copy that is already mapped (PyTorch maps CUPTI at import, and two copies must never be active).
-//! The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of a
-//! running Python. Other copies on the machine come last.
+//! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than just
+//! `libcupti.so`. The search prefers the copy of CUPTI that belongs to the libraries that the process uses. The first
+//! candidate is the copy that is already mapped. (PyTorch maps CUPTI at import, and two copies must never be active.)
+//! The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of the
+//! Python that is running. Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose the environment and
-//! the files.
+//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 use gpuflame_model::sorting;
 
-/// All inputs of the search, except for the set of existing files.
+/// All inputs of the search, except the set of existing files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
-    /// The file that the user has named (`GPUFLAME_CUPTI`). If this path is set, no other file is tried.
+    /// The file that the user has named (`GPUFLAME_CUPTI`). If this path is set, gpuflame tries no other file.
     pub setting: Option<PathBuf>,
-    /// Files mapped into this process.
+    /// Files that are mapped into this process.
     pub mapped: Vec<PathBuf>,
-    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4).
+    /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4).
     pub driver: Option<u32>,
-    /// Root folders under which a running Python may be installed: folders that contain `lib/python3.*/site-packages`.
+    /// Root folders in which the running Python may be installed. Such a folder contains `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
-    /// Root folders of CUDA toolkits, preferred folders first.
+    /// Root folders of CUDA toolkits, with the preferred folders first.
     pub toolkits: Vec<PathBuf>,
-    /// Folders of the system's libraries.
+    /// Folders that contain the system's libraries.
     pub system: Vec<PathBuf>,
 }
 
 /// A file that may be a usable CUPTI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Path of the file, or a bare name for the dynamic linker.
+    /// Path of the file, or a bare name that the dynamic linker looks up.
     pub file: PathBuf,
-    /// Reason why this file is tried.
+    /// Reason why gpuflame tries this file.
     pub source: CandidateSource,
 }
 
-/// Reason why a candidate is tried as CUPTI.
+/// Reason why gpuflame tries a file as CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateSource {
     /// The user has named the file in `GPUFLAME_CUPTI`.
     Setting,
-    /// The file is already mapped. No other copy of the library may be mapped.
+    /// The file is already mapped into this process. No second copy of CUPTI may be mapped.
     Mapped,
-    /// The file is in the folder in which CUPTI is installed together with the mapped `libcudart`.
+    /// The file is in the folder in which CUPTI is installed if it belongs to the mapped `libcudart`.
     NextToRuntime,
-    /// The file is in a package of a running Python.
+    /// The file is in a package of the Python that is running.
     SitePackages,
-    /// The dynamic linker may find the file by its name.
+    /// The dynamic linker may find a file with this name.
     ByName,
     /// The file is in a CUDA toolkit.
     Toolkit,
-    /// The file is in a folder of the system's libraries.
+    /// The file is in a folder that contains the system's libraries.
     System,
 }
 
 /// Result of a search for CUPTI: the files to try, and the folders that were searched.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchResult {
-    /// Files to try, best first.
+    /// Files to try, in order of preference.
     pub candidates: Vec<Candidate>,
     /// Folders that were searched, including folders that do not exist.
     pub folders: Vec<PathBuf>,
 }
 
-/// A major release of CUPTI. The file name of the library contains the number of the major release.
+/// A major release of CUPTI. The library's file name contains the number of the major release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct MajorVersion(pub(super) u32);
 
 impl MajorVersion {
-    /// Oldest major release that gpuflame supports. The only supported version of this major release is 11.8, whose
-    /// file name also contains the minor number.
+    /// Oldest major release that gpuflame supports. The only supported version in this major release is 11.8. The file
+    /// name of this version also contains the minor number.
     const OLDEST: Self = Self(11);
-    /// Newest major release that this code knows. This release is tried first if the version of the driver is unknown.
+    /// Newest major release that this code knows. If the driver's version is unknown, this release is tried first.
     const NEWEST: Self = Self(13);
 
-    /// Returns the file name of the library in this major release.
+    /// Returns the file name of the library in this major release of CUPTI.
     pub(super) fn file(self) -> String {
         if self == Self::OLDEST { "libcupti.so.11.8".to_owned() } else { format!("libcupti.so.{}", self.0) }
     }
 
-    /// Returns the name of the Python package that contains the library of this major release.
+    /// Returns the name of the Python package that contains the library in this major release of CUPTI.
     pub(super) fn package(self) -> String {
         if self.0 >= 13 { "nvidia-cuda-cupti".to_owned() } else { format!("nvidia-cuda-cupti-cu{}", self.0) }
     }
 }
 
 impl SearchEnvironment {
-    /// Returns the files to try, best first.
+    /// Returns the files to try, in order of preference.
     pub fn search(&self) -> SearchResult {
         let mut search = SearchResult::default();
         if let Some(file) = &self.setting {
@@ -116,8 +115,8 @@ impl SearchEnvironment {
         search
     }
 
-    /// Returns the major releases that the driver can run, best first: the release of the mapped CUDA runtime, then
-    /// the release of the driver, then all older releases.
+    /// Returns the major releases that the driver can run, in order of preference: the release of the mapped CUDA
+    /// runtime, then the release of the driver, then all older releases.
     pub(super) fn majors(&self) -> Vec<MajorVersion> {
         let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
         let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();
@@ -147,8 +146,8 @@ impl SearchEnvironment {
         })
     }
 
-    /// Returns the library folders of NVIDIA's Python packages. Searches each `site-packages` folder from which the
-    /// process has mapped files, and the `site-packages` folders of the Python that runs the process.
+    /// Returns the folders in NVIDIA's Python packages that contain libraries. Searches each `site-packages` folder
+    /// from which the process has mapped files, and those of the Python that runs the process.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()
@@ -201,13 +200,13 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Whether the name of `file` is `stem`, or `stem.` followed by a version.
+/// Whether the name of `file` is `stem`, or `stem.` followed by a version number.
 fn has_name(file: &Path, stem: &str) -> bool {
     let name = file.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.strip_prefix(stem)).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Returns the major release number in a name such as `libcudart.so.12` or `libcudart.so.11.0`.
+/// Returns the number of the major release in a file name such as `libcudart.so.12` or `libcudart.so.11.0`.
 fn parse_major_version(file: &Path) -> Option<MajorVersion> {
     let (_, version) = file.file_name()?.to_str()?.split_once(".so.")?;
     version.split('.').next()?.parse().ok().map(MajorVersion)
@@ -218,13 +217,13 @@ fn toolkit_folders(root: &Path) -> [PathBuf; 4] {
     [root.join("extras/CUPTI/lib64"), root.join("lib64"), root.join("lib"), root.join(target)]
 }
 
-/// Returns the `site-packages` folders below a Python installation, newest Python first.
+/// Returns the `site-packages` folders of a Python installation, newest Python first.
 fn python_packages(root: &Path) -> Vec<PathBuf> {
     list_entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
 
-/// Returns the entries of `folder` whose names begin with `prefix`, sorted by the numbers in their names, highest
-/// first.
+/// Returns the entries in `folder` whose names begin with `prefix`. They are sorted by the numbers in their names,
+/// highest first.
 pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = listing
@@ -236,7 +235,7 @@ pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the numbers in a path's last component. Sorting by these numbers places 12.10 above 12.9.
+/// Returns the numbers in the last component of a path. If paths are sorted by these numbers, 12.10 comes after 12.9.
 fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()

@@ -1,8 +1,8 @@
-//! Tests the search for CUPTI with made-up environments, on a tree of empty files.
+//! Tests the search for CUPTI with invented environments, in a folder tree that contains empty files.
 
 use super::*;
 
-/// A temporary folder that is removed when the test ends.
+/// A temporary folder tree, which is removed when the test ends.
 struct Tree(PathBuf);
 
 impl Tree {
@@ -21,7 +21,7 @@ impl Tree {
         self.0.join(path)
     }
 
-    /// Returns the paths of the candidates, relative to the tree's root.
+    /// Returns the paths of the candidates, relative to the root of the tree.
     fn found(&self, environment: &SearchEnvironment) -> Vec<(String, CandidateSource)> {
         let candidates = environment.search().candidates;
         let short = |file: &Path| file.strip_prefix(&self.0).unwrap_or(file).display().to_string();

@@ -1,6 +1,6 @@
-//! Handles callbacks that are not about launches. Waits, CUDA events and memory are read from the arguments of API
-//! calls. Changes of CUDA graphs are reported by CUPTI's callbacks about resources. A kernel launch makes none of the
-//! callbacks that this module handles.
+//! Handles callbacks about API calls other than simple launches. Information about waits, CUDA events and memory is
+//! read from the arguments of API calls. CUPTI's resource callbacks report changes to CUDA graphs. A plain kernel
+//! launch causes none of the callbacks that this module handles.
 
 use super::callback_state::{CallbackState, return_value};
 use crate::tracer::{
@@ -10,14 +10,14 @@ use cupti_sys::callback::{CallbackData, GraphData};
 use cupti_sys::{CallbackId, Site};
 use std::ffi::c_void;
 
-/// Handles an API call that waits, that is about a CUDA event, or that allocates or frees memory.
+/// Handles an API call that waits, handles a CUDA event, or allocates or frees memory.
 #[cold]
 pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
     match data.site {
         Site::ENTER => {
-            // SAFETY: the first argument of each call that frees memory is a 64-bit address or handle; CUPTI passes the
-            // arguments as a struct, or null at worst.
+            // SAFETY: the first argument of each call that frees memory is a 64-bit address or handle. CUPTI passes a
+            // struct with the arguments, or null.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
             T::host_call(HostCallEvent::Begins { call, address });
@@ -26,7 +26,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             call.return_value = return_value(data);
             let done = match call.kind {
                 _ if call.return_value != 0 => None,
-                // SAFETY: the call allocates and has succeeded.
+                // SAFETY: this call allocates memory, and has succeeded.
                 CallKind::Allocate(kind) => unsafe { allocation_effect(kind, data.function_params) },
                 CallKind::EventRecord | CallKind::EventWait => event_effect(call.kind, data),
                 _ => None,
@@ -37,14 +37,14 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     }
 }
 
-/// Reads the address and the size of allocated memory from the arguments of the API call that has allocated it.
+/// Reads the address and the size of allocated memory from the arguments of the API call that allocated it.
 ///
 /// # Safety
-/// `arguments` is null, or points to the arguments of an API call that has allocated memory of this kind.
+/// `arguments` must be null, or point to the arguments of an API call that has allocated memory of this kind.
 unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> Option<HostCallEffect> {
-    // SAFETY: the arguments of calls that allocate begin with a pointer to the address, followed by the size. If the
-    // call allocates rows, the arguments begin with pointers to the address and to the pitch, followed by the width
-    // and the number of rows.
+    // SAFETY: the arguments of calls that allocate memory begin with a pointer to the address, followed by the size.
+    // For a call that allocates rows, the arguments begin with a pointer to the address and a pointer to the pitch,
+    // followed by the width and the number of rows.
     unsafe {
         let at = arguments.cast::<*const u64>().as_ref()?.as_ref()?;
         let bytes = match kind {
@@ -58,10 +58,10 @@ unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> O
     }
 }
 
-/// Reads the handles of the CUDA event and the stream from the arguments of an API call about an event.
+/// Reads the handles of the CUDA event and the stream from the arguments of an API call that handles CUDA events.
 fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
-    // SAFETY: the calls of these kinds, of either API and any version, begin with two handles; CUPTI passes the
-    // arguments as a struct, or null at worst.
+    // SAFETY: the arguments of these calls begin with two handles, in both APIs and all versions. CUPTI passes a struct
+    // with the arguments, or null.
     let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
     Some(match kind {
         CallKind::EventRecord => HostCallEffect::Event { event: first, stream: second },
@@ -69,7 +69,7 @@ fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     })
 }
 
-/// Configuration that is passed to a launch with attributes (`cudaLaunchConfig_t`, `CUlaunchConfig`).
+/// Configuration that the program passes to a launch with attributes (`cudaLaunchConfig_t`, `CUlaunchConfig`).
 #[repr(C)]
 struct LaunchConfig {
     grid_and_block: [u32; 6],
@@ -79,50 +79,50 @@ struct LaunchConfig {
     count: u32,
 }
 
-/// An attribute of a launch (`cudaLaunchAttribute`, `CUlaunchAttribute`).
+/// One attribute of a launch (`cudaLaunchAttribute`, `CUlaunchAttribute`).
 #[repr(C)]
 struct LaunchAttribute {
     id: u32,
-    /// The value of the attribute, which begins after four unused bytes.
+    /// Value of the attribute, which follows four unused bytes.
     value: [u32; 17],
 }
 
 const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribute>() == 72);
 
-/// Maximum number of attributes that are read per launch. CUDA 13.1 has 18 kinds of attributes.
+/// Maximum number of attributes that are read per launch. CUDA 13.1 has 18 kinds of launch attributes.
 const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
-    /// Whether the launch may begin before the previous kernel ends. A launch may begin early if it has attribute 6
-    /// (programmatic stream serialization) with a value other than 0, or attribute 7 (programmatic event).
+    /// Whether this attribute lets the launch begin before the previous kernel ends. This is the case for attribute 6
+    /// (programmatic stream serialization) with a value other than 0, and for attribute 7 (programmatic event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
     }
 }
 
-/// Handles a launch with attributes.
+/// Handles a kernel launch that has attributes.
 #[cold]
 pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &CallbackData) {
     if data.site != Site::EXIT || return_value(data) != 0 {
         return;
     }
-    // SAFETY: the arguments of these calls, of either API and any version, begin with a pointer to a `LaunchConfig`, which
-    // lives until the call has returned; CUPTI passes the arguments as a struct, or null at worst.
+    // SAFETY: the arguments of these calls begin with a pointer to a `LaunchConfig`, in both APIs and all versions. The
+    // `LaunchConfig` lives until the call has returned. CUPTI passes a struct with the arguments, or null.
     let config = unsafe { data.function_params.cast::<*const LaunchConfig>().as_ref() };
-    // SAFETY: the call has succeeded, so this pointer to a `LaunchConfig` is valid.
+    // SAFETY: the call has succeeded, so the pointer to the `LaunchConfig` was valid.
     let Some(config) = config.and_then(|config| unsafe { config.as_ref() }) else { return };
     let count = if config.attributes.is_null() { 0 } else { (config.count as usize).min(MAX_ATTRIBUTES) };
-    // SAFETY: the launch has succeeded with this many attributes.
+    // SAFETY: the launch has succeeded, so the array contains this number of attributes.
     let mut attributes = (0..count).map(|at| unsafe { &*config.attributes.add(at) });
     T::launch_attributes(call.correlation, attributes.any(LaunchAttribute::is_programmatic));
 }
 
-/// Handles an API call that creates or changes graphs. The arguments of the call contain information that CUPTI's
-/// graph callbacks lack.
+/// Handles an API call that creates or changes CUDA graphs. The arguments of this call contain information that is not
+/// in CUPTI's graph callbacks.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
-    // SAFETY: the calls of these kinds, of either API and any version, have at least two arguments, each of the size of
-    // a pointer; CUPTI passes the arguments as a struct, or null at worst.
+    // SAFETY: these calls have at least two arguments of the size of a pointer, in both APIs and all versions. CUPTI
+    // passes a struct with the arguments, or null.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
     let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
     match (call.kind, data.site) {
@@ -141,14 +141,13 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether graph nodes of this type (`CUgraphNodeType`) take time that no activity record shows. Graph nodes that may
-/// wait unseen are host functions, child graphs, waits for events and semaphores, batched memory operations, and
-/// conditions.
+/// Whether graph nodes of this type (`CUgraphNodeType`) take time for which there is no activity record. These types
+/// are host functions, child graphs, waits for events and semaphores, batched memory operations, and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }
 
-/// Converts a resource callback of CUPTI about a graph to an event for the tracer.
+/// Converts CUPTI's resource callback about a CUDA graph to an event for the tracer.
 pub(super) fn graph_event<'a>(
     shared: &CallbackState,
     id: &'a CallbackId,

@@ -1,10 +1,10 @@
-//! Maps CUPTI's values for kinds to gpuflame's own values, which recordings contain. Recordings do not contain CUPTI's
-//! values, because a later CUPTI may renumber its kinds, and other vendors use other values. A value that is not
+//! Converts CUPTI's numbers for kinds to gpuflame's own numbers, which recordings contain. Recordings do not contain
+//! CUPTI's numbers, because a later CUPTI may change them, and other vendors use other numbers. Any number that is not
 //! listed here becomes "other" or "unknown".
 
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 
-/// Returns the kind of wait for a value of `CUpti_ActivitySynchronizationType`.
+/// Returns the kind of wait that a value of `CUpti_ActivitySynchronizationType` means.
 pub(super) fn sync_kind(number: u32) -> SyncKind {
     match number {
         1 => SyncKind::EVENT,
@@ -15,7 +15,7 @@ pub(super) fn sync_kind(number: u32) -> SyncKind {
     }
 }
 
-/// Returns the kind of unified-memory event for a value of `CUpti_ActivityUnifiedMemoryCounterKind`.
+/// Returns the kind of unified-memory event that a value of `CUpti_ActivityUnifiedMemoryCounterKind` means.
 pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     match number {
         1 => UnifiedKind::HTOD,
@@ -27,7 +27,7 @@ pub(super) fn unified_kind(number: u32) -> UnifiedKind {
     }
 }
 
-/// Returns the kind of memory for a value of `CUpti_ActivityMemoryKind`.
+/// Returns the kind of memory that a value of `CUpti_ActivityMemoryKind` means.
 pub(super) fn memory_kind(number: u16) -> MemoryKind {
     match number {
         1 => MemoryKind::PAGEABLE,

@@ -1,13 +1,13 @@
-//! The only crate that knows NVIDIA CUPTI. This crate finds the CUPTI library, handles the differences between CUPTI's
-//! releases, sets CUPTI up, and knows the layout of CUPTI's callback arguments and activity records.
+//! The only crate that depends on NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
+//! releases, and sets CUPTI up. It also knows the layout of CUPTI's callback arguments and activity records.
 //!
-//! The interface of this crate has two parts: a [`Tracer`] receives API calls and buffers of activity records, and an
-//! [`Api`] flushes CUPTI and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error text is one
+//! The interface of this crate has two parts. A [`Tracer`] receives API calls and buffers of activity records. An
+//! [`Api`] flushes CUPTI, and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error message is a single
 //! sentence. No other crate contains a CUPTI type or checks a CUPTI version.
 //!
-//! Words of this crate: *records* are CUPTI's activity records, *kinds* are activity kinds. A *client* is any other
-//! code in this process that uses CUPTI. A client *owns* the records while CUPTI delivers them to its buffer
-//! functions.
+//! Words that this crate uses: *records* are CUPTI's activity records, and *kinds* are activity kinds. A *client* is
+//! any code in this process other than gpuflame that uses CUPTI. A client *owns* the records while CUPTI delivers them
+//! to its buffer functions.
 //!
 //! ```text
 //! find, here -> load -> api -> callback -> tracer          (set up once; then called by CUPTI)
@@ -58,53 +58,52 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Settings of a subscription: what CUPTI records, and where its library is.
+/// Settings of a CUPTI subscription: what CUPTI records, and where its library is.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// The CUPTI library to use (`GPUFLAME_CUPTI`): a path, or a name for the dynamic linker. Default: `None`, which
-    /// makes gpuflame search for a library.
+    /// The CUPTI library to use (`GPUFLAME_CUPTI`), as a path or as a name that the dynamic linker looks up. Default:
+    /// `None`, which makes gpuflame search for a library.
     pub library: Option<PathBuf>,
     /// Whether to load the driver if the program has not loaded it. Set this option if the program itself calls
-    /// gpuflame. Do not set this option if gpuflame is injected, because a process without the driver has nothing to
-    /// record. Default: `false`.
+    /// gpuflame. Do not set this option if gpuflame is injected. In that case, a process without the driver has nothing
+    /// to record. Default: `false`.
     pub load_driver: bool,
-    /// Whether to record a graph launch as a single activity, without its graph nodes. One activity record per graph
-    /// launch is cheap, but hides which kernels the graph runs. Default: `false`.
+    /// Whether to record each graph launch as a single activity, without its graph nodes. This is cheap, but hides
+    /// which kernels the graph runs. Default: `false`.
     pub whole_graphs: bool,
-    /// Whether to report calls about CUDA events, and to record CUDA events and waits. Default: `false`.
+    /// Whether to report API calls that handle CUDA events, and to record CUDA events and waits. Default: `false`.
     pub events: bool,
-    /// Whether to record page faults, and transfers of memory that the host and GPUs share (unified memory). Default:
+    /// Whether to record unified memory (memory that the host and GPUs share): its page faults and transfers. Default:
     /// `false`.
     pub unified: bool,
-    /// Whether to ignore environment variables that name CUDA's location. Needed if the process has more rights than
-    /// the user who started it, because that user sets the variables. Default: `false`.
+    /// Whether to ignore environment variables that tell where CUDA is. This is necessary if the process has more
+    /// rights than the user who started it, because that user controls the variables. Default: `false`.
     pub without_environment: bool,
-    /// CUPTI resources that we give up to other clients. Default: [`Deference::Records`].
+    /// CUPTI resources that we leave to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
 }
 
-/// CUPTI resources that we give up to other clients in this process, and for how long.
+/// CUPTI resources that we leave to other clients in this process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// A client that takes the activity records keeps them until we take them back, for example because a window
-    /// opens.
+    /// A client that takes the activity records keeps them until we take them back, for example when a window opens.
     None,
     /// A client that takes the activity records keeps them until it has finished.
     #[default]
     Records,
-    /// A client that takes the activity records keeps them until it has finished. A client that asks for the
-    /// subscription also gets the subscription.
+    /// A client that takes the activity records keeps them until it has finished. A client that requests the
+    /// subscription gets it too.
     Subscription,
 }
 
-/// Whether we have a CUPTI subscription. A process can have at most one subscription of ours, because CUPTI has one
-/// set of buffer callbacks per process.
+/// Whether we have a CUPTI subscription in this process. We can have only one subscription per process, because CUPTI
+/// has one set of buffer callbacks per process.
 static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 
-/// Finds CUPTI, subscribes to it, and enables the callbacks that notify `T` of every call that creates GPU work. The
-/// first callbacks may arrive before this function returns.
+/// Finds CUPTI, subscribes to it, and enables the callbacks that notify `T` of every API call that creates GPU work.
+/// The first callbacks can arrive before this function returns.
 ///
-/// The only CUDA call that this function makes is `cuDriverGetVersion`; CUPTI itself initialises the driver.
+/// This function makes only one CUDA call, `cuDriverGetVersion`. CUPTI itself initialises the driver.
 ///
 /// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, or
 /// no permission), and [`ErrorKind::State`] if this process is already subscribed.
@@ -124,7 +123,7 @@ fn find_and_attach<T: Tracer>(options: &Options) -> Result<&'static Api> {
     load::attach::<T>(driver, &process_env::search_environment(driver.version(), options), options)
 }
 
-/// Marks our subscription as ended, so that a new subscription is allowed.
+/// Notes that our subscription has ended, so that a new subscription is allowed.
 fn release() {
     SUBSCRIBED.store(false, Ordering::Release);
 }

@@ -1,8 +1,8 @@
-//! Tries the files that a search has found, and starts the first CUPTI that works. If no file works, the error text is
-//! one sentence that explains why.
+//! Tries the files that a search has found, and starts the first CUPTI library that works. If no file works, the error
+//! message explains the reason in one sentence.
 //!
-//! If a file cannot be used, the reason is stored and the next file is tried. Some refusals end the search
-//! immediately, because CUPTI would refuse every other copy of the library too.
+//! If a file cannot be used, the reason is noted, and the next file is tried. Some refusals end the search immediately,
+//! because CUPTI would refuse every other copy of the library as well.
 
 use super::Options;
 use super::api::Api;
@@ -20,28 +20,28 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Reason why a candidate was not used as CUPTI.
+/// Reason why a file was not used as CUPTI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum SkipReason {
     /// The dynamic linker could not load the library.
     NotLoaded(String),
-    /// The library lacks this function, so it is not CUPTI, or is too old.
+    /// The library lacks this function. Therefore it is not CUPTI, or is too old.
     Lacks(&'static str),
     /// The library was already tried under another name.
     TriedBefore,
-    /// The library is older than 11.8.
+    /// The library is older than version 11.8.
     TooOld(Version),
-    /// The library is for a later major CUDA release than the driver. The second field is the CUDA version that the
-    /// driver supports.
+    /// The library belongs to a later major CUDA release than the driver. The second field is the newest CUDA version
+    /// that the driver supports.
     NewerThanDriver(Version, u32),
-    /// The library was loaded but could not start. The fields are its version, the step that failed, and CUPTI's
-    /// status.
+    /// The library was loaded, but could not be started. The fields are the library's version, the step that failed,
+    /// and the status that CUPTI returned.
     NotStarted(Version, &'static str, Status),
 }
 
 /// Starts the first candidate that works, and returns its API.
 ///
-/// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence with advice.
+/// Errors: no candidate works, or CUPTI refuses the subscription. The message is one sentence and contains advice.
 pub(super) fn attach<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -54,11 +54,11 @@ pub(super) fn attach<T: Tracer>(
         .map_err(|tried| failure_error(environment, &search, &tried, super::process_env::has_gpu_file()))
 }
 
-/// A CUPTI that was loaded but refused to start: the file, its version, and the status with which it refused.
+/// A CUPTI library that was loaded but refused to start: its file, its version, and the status with which it refused.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Does the same as `attach`, and returns more information. On success, also returns the reason why the working CUPTI
-/// was tried. On failure, also returns the CUPTI that was loaded but refused to start.
+/// Like `attach`, but returns more information. On success, also returns the reason why the CUPTI library that works
+/// was tried. On failure, also returns the CUPTI library that was loaded but refused to start.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -75,7 +75,7 @@ pub(super) fn probe<T: Tracer>(
     })
 }
 
-/// Starts the first candidate that works. On failure, returns each candidate with the reason why it was not used.
+/// Starts the first candidate that works. On failure, returns each candidate, with the reason why it was not used.
 fn attach_any<T: Tracer>(
     driver: Driver,
     search: &SearchResult,
@@ -98,8 +98,8 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` contains the files that were loaded so far. `seen` is needed
-/// because, for a bare name, the dynamic linker may return a library that was already tried, and a library that has
+/// Loads, checks and starts one candidate. `seen` contains the files that were already loaded. `seen` is needed for two
+/// reasons: the dynamic linker may resolve a bare name to a library that was already tried, and a library that has
 /// refused us must not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
@@ -119,9 +119,9 @@ fn attach_one<T: Tracer>(
         .map_err(|SetupRefusal { step, status }| SkipReason::NotStarted(version, step, status))
 }
 
-/// Registers every thread that the library creates after this call. An unregistered thread of the library keeps a
-/// process alive even if all of the process's own threads have ended. If the library's GOT slot for `pthread_create`
-/// cannot be written, the library's threads stay unregistered.
+/// Registers every thread that the CUPTI library creates after this call. An unregistered thread of the library would
+/// keep a process alive after all of the process's own threads have ended. If the library's GOT slot for
+/// `pthread_create` cannot be written, its threads stay unregistered.
 fn note_threads(library: &Library) {
     if let Some(inside) = library.get_version {
         threads::note_threads_of_tracer();
@@ -130,29 +130,29 @@ fn note_threads(library: &Library) {
     }
 }
 
-/// Loads the library of a candidate.
+/// Loads the library file of a candidate.
 ///
-/// Errors: the dynamic linker's message.
+/// Errors: the message of the dynamic linker.
 pub(super) fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     let file = CString::new(candidate.file.as_os_str().as_bytes())
         .map_err(|_| SkipReason::NotLoaded("its name contains a NUL byte".to_owned()))?;
     if candidate.source == CandidateSource::Mapped {
-        // SAFETY: the file has the name of a libcupti.
+        // SAFETY: the name of the file is that of a libcupti.
         let library = unsafe { Library::open_mapped(&file) };
         return library.ok_or_else(|| SkipReason::NotLoaded("it has been unloaded".to_owned()));
     }
-    // SAFETY: the file has the name of a libcupti, or the user named it as one.
+    // SAFETY: the name of the file is that of a libcupti, or the user has named the file as one.
     unsafe { Library::open(&file) }.map_err(SkipReason::NotLoaded)
 }
 
-/// Checks the library by all means that do not require starting it.
+/// Checks the library as far as possible without starting it.
 ///
 /// Errors: the reason why the library cannot be used.
 pub(super) fn check_library(
     driver: Driver,
     library: Library,
 ) -> Result<(CuptiFunctions, Version), SkipReason> {
-    // SAFETY: the library is a CUPTI, the driver is mapped, and this is the first call to the library.
+    // SAFETY: the library is a CUPTI, the driver is mapped, and the library was not called before.
     let functions = unsafe { CuptiFunctions::new(library) }.map_err(SkipReason::Lacks)?;
     let version = functions
         .version()
@@ -168,8 +168,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether no other copy of CUPTI should be tried. True if CUPTI has started and refused us, or if the program already
-/// uses this copy, so that no other copy may be used.
+/// Whether the search must end, so that no other copy of CUPTI is tried. This is true if CUPTI has started and refused
+/// us. It is also true if the program already uses this copy, because no second copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -179,7 +179,7 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     }
 }
 
-/// Builds the error message: which files were searched and where, why none of them could be used, and advice.
+/// Builds the error message: which files were searched in which folders, why none of them could be used, and advice.
 pub(super) fn failure_error(
     environment: &SearchEnvironment,
     search: &SearchResult,
@@ -190,8 +190,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal ended the search, the message reports that refusal. If no refusal ended the search, the message
-    // reports the first refusal, because it is the refusal of the preferred candidate.
+    // If a refusal has ended the search, the message reports that refusal. Otherwise, the message reports the first
+    // refusal, which is that of the preferred candidate.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {
@@ -208,7 +208,7 @@ pub(super) fn failure_error(
     Error::new(ErrorKind::NoCupti, not_found_message(environment, search, tried))
 }
 
-/// Returns the advice for the user after CUPTI has refused to start.
+/// Returns advice for the user in the case that CUPTI has refused to start.
 fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => match likely_subscriber(&environment.mapped) {
@@ -240,7 +240,7 @@ fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -
     }
 }
 
-/// Describes a refusal in words for users who know nothing about profilers.
+/// Describes a refusal by CUPTI in words for users who know nothing about profilers.
 fn status_text(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {
@@ -250,7 +250,7 @@ fn status_text(status: Status) -> String {
     }
 }
 
-/// Guesses which tool has subscribed to CUPTI, from the files that the process has mapped.
+/// Guesses which tool has subscribed to CUPTI, based on the files that the process has mapped.
 fn likely_subscriber(mapped: &[PathBuf]) -> Option<&'static str> {
     const TOOLS: [(&str, &str); 8] = [
         ("libToolsInjection", "Nsight Systems (nsys)"),
@@ -273,7 +273,7 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // Omit bare names that the dynamic linker did not find, because a bare name is usually not found.
+    // Bare names that the dynamic linker did not find are omitted, because they are usually not found.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {
@@ -300,7 +300,7 @@ fn not_found_message(
     [vec![what], reasons, vec![next]].concat().join("; ")
 }
 
-/// Lists the first few folders, because a list of all folders would fill a screen.
+/// Lists only the first few folders, because all folders would fill a screen.
 fn list_folders(folders: &[PathBuf]) -> String {
     const MAX_LISTED: usize = 4;
     let shown: Vec<_> = folders.iter().take(MAX_LISTED).map(|folder| folder.display().to_string()).collect();
@@ -310,7 +310,7 @@ fn list_folders(folders: &[PathBuf]) -> String {
     }
 }
 
-/// Formats a CUDA version as encoded by the driver (12040) as text (12.4).
+/// Formats a CUDA version in the driver's encoding (12040) as text (12.4).
 fn cuda_release(version: u32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -11,7 +11,7 @@ fn not_started(status: Status) -> SkipReason {
     SkipReason::NotStarted(Version(28), "cuptiSubscribe", status)
 }
 
-/// Returns the error message of a search that tried the candidates `tried`, with a driver for CUDA 12.4.
+/// Returns the error message of a search in which the candidates `tried` failed, with a driver for CUDA 12.4.
 fn sentence(environment: SearchEnvironment, tried: &[(Candidate, SkipReason)], has_gpu_file: bool) -> String {
     let environment = SearchEnvironment { driver: environment.driver.or(Some(12_040)), ..environment };
     let search = SearchResult { folders: ["/a", "/b"].map(PathBuf::from).into(), ..SearchResult::default() };

@@ -1,30 +1,31 @@
-//! Interns kernel names: maps the name pointers in activity records to [`NameId`]s.
+//! Interns kernel names, which means that it maps the name pointers in activity records to [`NameId`]s.
 //!
-//! CUPTI uses the same pointer in every record of a kernel, so a name is first looked up by its pointer. But the
-//! pointer alone does not identify a name, because another name may be at the same address after the kernel's module
-//! was unloaded. So the bytes of the name are also compared each time, which costs a `memcmp` on the collector's
+//! CUPTI uses the same pointer in all records of a kernel, so a name is first looked up by its pointer. However, the
+//! pointer alone does not identify a name: after the kernel's module was unloaded, another name may be at the same
+//! address. Therefore the bytes of the name are compared each time as well, which costs a `memcmp` on the collector's
 //! thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
 use std::ffi::c_char;
 
-/// Maximum length of a kernel name in bytes. A longer name is truncated. Without a limit, a bad pointer could make us
-/// read arbitrarily far.
+/// Maximum length of a kernel name in bytes. A longer name is truncated. Without this limit, a bad pointer could make
+/// us read arbitrarily far.
 const MAX_NAME_BYTES: usize = 64 * 1024;
 
 /// Text that is shown for a kernel without a name.
 const UNNAMED_KERNEL: &str = "[unnamed kernel]";
 
-/// Table of all kernel names seen so far and their ids, without the names that [`KernelNames::forget`] has removed.
+/// Table of the kernel names seen so far and their ids. It does not contain names that [`KernelNames::forget`] has
+/// removed.
 #[derive(Debug, Default)]
 pub struct KernelNames {
-    /// Index into `names`, keyed by the address of the name's text.
+    /// Indices into `names`, keyed by the address of the name's text.
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<KernelName>,
-    /// Indices of removed entries of `names`, which can be reused. (Ids are never reused, because a record with an old
-    /// id may still be in flight.)
+    /// Indices of entries in `names` that were removed and can be reused. (Ids are never reused, because a record with
+    /// an old id may still be in flight.)
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,
@@ -58,7 +59,7 @@ impl KernelNames {
         self.by_bytes.is_empty()
     }
 
-    /// Removes all names except those for which `keep` is true. A removed name that is seen again gets a new id.
+    /// Removes all names for which `keep` returns false. A removed name that occurs again gets a new id.
     pub fn forget(&mut self, keep: impl Fn(NameId) -> bool) {
         let names = &mut self.names;
         self.by_pointer.retain(|_, at| keep(names[*at as usize].id));
@@ -84,15 +85,16 @@ impl KernelNames {
             + 2 * self.text_bytes
     }
 
-    /// Interns the C string at `name`. A null pointer or an empty string represents the unnamed kernel.
+    /// Interns the C string at `name`. A null pointer or an empty string stands for a kernel without a name.
     ///
     /// # Safety
-    /// `name` is null, or its bytes are readable up to a NUL byte or for 64 KiB.
+    /// `name` must be null, or its bytes must be readable up to a NUL byte or for 64 KiB.
     pub(super) unsafe fn intern(&mut self, name: *const c_char) -> InternedName<'_> {
         let bytes = if name.is_null() {
             &[]
         } else {
-            // SAFETY: strnlen reads up to the first NUL or the limit, which the caller guarantees to be readable.
+            // SAFETY: strnlen reads up to the first NUL or up to the limit, and the caller guarantees that these bytes
+            // are readable.
             let length = unsafe { libc::strnlen(name, MAX_NAME_BYTES) };
             // SAFETY: strnlen has just read these bytes.
             unsafe { std::slice::from_raw_parts(name.cast::<u8>(), length) }
@@ -140,7 +142,7 @@ mod tests {
     use std::ffi::CStr;
 
     fn intern(names: &mut KernelNames, name: *const c_char) -> (u32, Option<String>) {
-        // SAFETY: the tests pass only null and C strings.
+        // SAFETY: the tests pass only null or C strings.
         let interned = unsafe { names.intern(name) };
         (interned.id.0, interned.new_text.map(|text| text.into_owned()))
     }

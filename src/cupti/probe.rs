@@ -1,5 +1,5 @@
-//! Checks for `gpuflame doctor` whether a recording would work on this machine, without recording. Run the check in a
-//! separate process, because it loads the driver and initialises CUDA.
+//! Checks for `gpuflame doctor` whether GPU work can be recorded on this machine, without recording anything. Run this
+//! check in a separate process, because it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
 
@@ -13,19 +13,19 @@ use super::{Options, load, no_driver, process_env};
 use crate::tracer::{Buffer, Call, FilledBuffer, Tracer};
 use gpuflame_model::error::{Error, Result};
 
-/// Result of the check: state of CUDA on this machine, and whether CUDA programs can be recorded.
+/// Result of the check: the state of CUDA on this machine, and whether CUDA programs can be recorded.
 #[derive(Debug)]
 pub struct ProbeReport {
-    /// Newest CUDA version that the driver supports, encoded by the driver (12040 = 12.4). `None` if the driver does
-    /// not provide its version.
+    /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4). `None` if the driver does
+    /// not report its version.
     pub driver: Option<u32>,
-    /// Names of the GPUs that this process may use. On error, the driver's status code.
+    /// Names of the GPUs that this process may use. If there is an error, the status code from the driver.
     pub gpus: std::result::Result<Vec<String>, u32>,
-    /// The CUPTI that was loaded, even if it refused to start.
+    /// The CUPTI library that was loaded, even if it refused to start.
     pub cupti: Option<ProbedCupti>,
-    /// Reason why no GPU work can be recorded, or `None` if GPU work can be recorded.
+    /// Reason why no GPU work can be recorded; `None` if GPU work can be recorded.
     pub refused: Option<(ProbeRefusal, Error)>,
-    /// Features that cannot be recorded, one sentence each.
+    /// Features that cannot be recorded, with one sentence for each.
     pub notes: Vec<String>,
 }
 
@@ -34,27 +34,27 @@ pub struct ProbeReport {
 pub struct ProbedCupti {
     /// Path of the library.
     pub file: PathBuf,
-    /// Reason why this library was chosen.
+    /// Reason why gpuflame chose this library.
     pub source: CandidateSource,
     /// Version of the library.
     pub version: Version,
 }
 
-/// Class of the reason for which CUPTI refused to start.
+/// Kind of reason for which CUPTI has refused to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
-    /// Another tool owns CUPTI's subscription.
+    /// Another tool owns the CUPTI subscription.
     OtherTool,
     /// The user is not permitted to use CUPTI.
     Permission,
-    /// No CUPTI was found, or CUPTI refused for another reason.
+    /// No CUPTI was found, or CUPTI has refused for another reason.
     Other,
 }
 
-/// Runs the check with the CUPTI file `library`. If `library` is `None`, uses the CUPTI that a search finds.
+/// Runs the check with the CUPTI file `library`. If `library` is `None`, uses the CUPTI file that a search finds.
 ///
 /// # Errors
-/// `NoDriver` if this machine has no driver.
+/// Returns `NoDriver` if this machine has no driver.
 pub fn probe(library: Option<PathBuf>) -> Result<ProbeReport> {
     let driver = Driver::find(true).ok_or_else(|| no_driver(true))?;
     let options = Options { library, ..Options::default() };
@@ -90,7 +90,7 @@ impl ProbeRefusal {
     }
 }
 
-/// A tracer that ignores all notifications, because a probe launches no GPU work.
+/// A tracer that ignores all notifications. The check launches no GPU work.
 struct SilentTracer;
 
 impl Tracer for SilentTracer {

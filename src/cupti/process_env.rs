@@ -1,7 +1,7 @@
 //! Collects the inputs of the search for CUPTI: the files that this process has mapped, the folders in which its
 //! Python may be installed, and the machine's library folders.
 //!
-//! All inputs come from files and from the dynamic linker. No CUDA call is needed.
+//! All inputs come from files and from the dynamic linker. Collecting the inputs needs no CUDA call.
 
 use super::Options;
 use super::find::{SearchEnvironment, list_entries};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Returns the inputs of the search for CUPTI in this process. `driver` is the newest CUDA version that the driver
-/// supports, encoded by the driver (12040 = 12.4).
+/// supports, in the driver's encoding (12040 = 12.4).
 pub fn search_environment(driver: Option<u32>, options: &Options) -> SearchEnvironment {
     let variable = |name: &&str| if options.without_environment { None } else { std::env::var_os(name) };
     let named = |names: &[&str]| names.iter().filter_map(variable).map(PathBuf::from).collect();
@@ -25,7 +25,7 @@ pub fn search_environment(driver: Option<u32>, options: &Options) -> SearchEnvir
     }
 }
 
-/// Whether the machine has the device file of a GPU, either from the NVIDIA driver or from WSL.
+/// Whether the machine has the device file of a GPU, which comes either from the NVIDIA driver or from WSL.
 pub(super) fn has_gpu_file() -> bool {
     let numbered = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().as_bytes();
@@ -34,31 +34,32 @@ pub(super) fn has_gpu_file() -> bool {
     Path::new("/dev/dxg").exists() || list_entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
-/// Returns the files that the dynamic linker has mapped, in the linker's order. The program itself is not included.
+/// Returns the files that the dynamic linker has mapped, in the order in which the linker lists them. The program
+/// itself is not included.
 pub(super) fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
-    // SAFETY: `add_mapped_file` is called only before `dl_iterate_phdr` returns, with the pointer to `files` that is
-    // passed here.
+    // SAFETY: `add_mapped_file` runs only before `dl_iterate_phdr` returns. Its argument is the pointer to `files` that
+    // is passed here.
     unsafe { libc::dl_iterate_phdr(Some(add_mapped_file), (&raw mut files).cast()) };
     files
 }
 
-/// Adds the name of one mapped file to `files`.
+/// Adds the name of a mapped file to `files`.
 ///
 /// # Safety
-/// Only `dl_iterate_phdr` calls this function, with a `files` that points to a `Vec<PathBuf>`.
+/// Only `dl_iterate_phdr` may call this function, and `files` must point to a `Vec<PathBuf>`.
 unsafe extern "C" fn add_mapped_file(
     info: *mut libc::dl_phdr_info,
     _size: usize,
     files: *mut c_void,
 ) -> c_int {
-    // SAFETY: the linker passes a valid struct.
+    // SAFETY: the dynamic linker passes a valid struct.
     let name = unsafe { (*info).dlpi_name };
     if !name.is_null() {
-        // SAFETY: the name is a C string while the linker's lock is held, and the lock is held during this callback.
+        // SAFETY: the name is a C string while the linker holds its lock, and the linker holds it during this callback.
         let name = unsafe { CStr::from_ptr(name) };
         if !name.is_empty() {
-            // SAFETY: `files` is the pointer that `mapped_files` passed.
+            // SAFETY: `files` is the pointer that `mapped_files` has passed.
             let files = unsafe { &mut *files.cast::<Vec<PathBuf>>() };
             files.push(OsStr::from_bytes(name.to_bytes()).into());
         }
@@ -66,9 +67,9 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders under which the Python of this process may be installed. The folders are the roots of
-/// virtual environments. If this program is a Python, the folders include the root of its executable, and the root of
-/// the path by which it was started.
+/// Returns the root folders in which the Python of this process may be installed. These folders include the roots of
+/// virtual environments. If this program is a Python, they also include the root of its executable, and the root of the
+/// path with which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

@@ -1,5 +1,5 @@
-//! Tests those few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
-//! `tests/cupti-wheels.sh` runs these tests and passes the path of the library to them.
+//! Tests the few functions of a real `libcupti` (up to 13.1) that need neither a driver nor a GPU.
+//! `tests/cupti-wheels.sh` runs these tests, and passes the path of the library to them.
 
 use super::activity::tests::{RecordSizes, a_buffer_of_each_kind, expected_rows_of, read_all_with};
 use super::calls::classify;
@@ -18,12 +18,12 @@ fn library() -> Library {
 }
 
 fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
-    // SAFETY: the test's buffer has `valid` bytes, and this function only reads them.
+    // SAFETY: the buffer of the test has `valid` bytes, and this function only reads them.
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// Returns the size of the library's activity records of the kind `kind`. The size is the distance between two steps
-/// in a buffer that is filled with the number of this kind.
+/// Returns the size of the library's activity records of kind `kind`. To find it, steps through a buffer in which every
+/// word is the number of this kind, and measures the distance between two steps.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
@@ -63,7 +63,7 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
             if !status.is_success() {
                 break;
             }
-            // SAFETY: the library returns a C string of its own.
+            // SAFETY: the library returns a C string that it owns.
             let name = unsafe { CStr::from_ptr(name) }.to_str().unwrap();
             let is_like_one =
                 ["Launch", "Memcpy", "Memset", "Prefetch"].iter().any(|word| name.contains(word));
@@ -80,7 +80,7 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
     }
     eprintln!("  {picked} calls picked, {left} left, including {} look-alikes", look_alikes.len());
     assert!(picked > 200 && picked < 350);
-    // `cuSubgridScheduleLaunch` is an API call of 13.1 that no header declares.
+    // `cuSubgridScheduleLaunch` is an API call in 13.1 that no header declares.
     let explained = ["HostFunc", "Node", "cuSubgridScheduleLaunch"];
     look_alikes.retain(|name| !explained.iter().any(|word| name.contains(word)));
     assert_eq!(look_alikes, [""; 0]);
@@ -88,18 +88,18 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
 
 extern "C" fn ours() {}
 
-/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. Later look-ups
-/// of these functions return our functions.
+/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. After that,
+/// look-ups of these functions return our functions.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn our_functions_are_interposed_before_a_real_cuptis() {
     let file = CString::new(std::env::var_os("GPUFLAME_TEST_CUPTI").unwrap().into_vec()).unwrap();
     library();
-    // SAFETY: the file is already loaded, so no initialiser runs.
+    // SAFETY: the file is already loaded, so `dlopen` runs no initialiser.
     let handle = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     let ask = |name: &str| {
         let name = CString::new(name).unwrap();
-        // SAFETY: the handle is open, and the name ends with NUL.
+        // SAFETY: the handle is open, and the name ends with a NUL.
         unsafe { libc::dlsym(handle, name.as_ptr()) }.addr()
     };
     let ours = ours as *const () as usize;

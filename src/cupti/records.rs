@@ -1,5 +1,5 @@
-//! Takes CUPTI's activity records for us, and releases them to another client. Before a release, we restore all
-//! settings of CUPTI, so that the client finds the settings as they would be without gpuflame.
+//! Makes CUPTI deliver activity records to us, and releases them to another client. Before a release, we restore all
+//! settings of CUPTI, so that the other client finds them as they would be without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// A set-up step that CUPTI has refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SetupRefusal {
-    /// Name of the step.
+    /// Name of the set-up step.
     pub(super) step: &'static str,
     /// The status with which CUPTI refused the step.
     pub(super) status: Status,
 }
 
-/// Activity kinds that are always recorded. We use `CONCURRENT_KERNEL` for kernels, because it lets kernels run
-/// concurrently.
+/// Activity kinds that are always recorded. The kind for kernels is `CONCURRENT_KERNEL`, because with this kind,
+/// kernels may run concurrently.
 const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -26,26 +26,26 @@ const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::MEMSET, "fills"),
 ];
 
-/// Activity kinds that are recorded only if `Options::events` is set, with the names that messages use for them.
+/// Activity kinds that are recorded only if `Options::events` is set, and their names in messages.
 const EVENT_KINDS: [(ActivityKind, &str); 2] =
     [(ActivityKind::CUDA_EVENT, "events"), (ActivityKind::SYNCHRONIZATION, "waits")];
 
-/// Activity kinds that are recorded only if `Options::unified` is set, with the names that messages use for them.
+/// Activity kinds that are recorded only if `Options::unified` is set, and their names in messages.
 const UNIFIED_MEMORY_KINDS: [(ActivityKind, &str); 1] =
     [(ActivityKind::UNIFIED_MEMORY_COUNTER, "unified memory")];
 
-/// Attribute that tells CUPTI that all buffers are already zeroed.
+/// Attribute with which we tell CUPTI that all buffers are already zeroed.
 const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// Value that [`ZEROED_BUFFERS`] had before we set it. [`NOT_SET`] if we have not set the attribute, or have restored
-/// it.
+/// Value that [`ZEROED_BUFFERS`] had before we set it. It is [`NOT_SET`] if we have not set the attribute, or have
+/// already restored it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
-/// Activity kinds that we have enabled, one bit per kind. (CUPTI has one switch per kind, which all clients share.)
+/// Activity kinds that we have enabled, with one bit per kind. (All clients share CUPTI's switch for a kind.)
 static ENABLED_KINDS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns an activity kind as one bit of a set of kinds.
+/// Returns the bit that stands for an activity kind in a set of kinds.
 pub(super) fn kind_bit(kind: ActivityKind) -> u64 {
     1_u64.checked_shl(kind.0).unwrap_or(0)
 }
@@ -56,8 +56,8 @@ fn enable_kind(shared: &CallbackState, kind: ActivityKind) -> Result<(), Status>
     Ok(())
 }
 
-/// Registers our buffer functions for the activity records, for the first time or again. `is_flushed` is true if CUPTI
-/// holds no record of another client. Returns one sentence for each feature that could not be set up.
+/// Registers our buffer functions with CUPTI to get the activity records, for the first time or again. `is_flushed` is
+/// true if CUPTI holds no records of another client. Returns a sentence for each feature that could not be set up.
 pub(super) fn register<T: Tracer>(
     shared: &'static CallbackState,
     options: &Options,
@@ -67,13 +67,13 @@ pub(super) fn register<T: Tracer>(
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     declare_buffers_zeroed(shared);
     shared.make_current();
-    // SAFETY: the functions find their `CallbackState` through `make_current`, which is called above, and a
+    // SAFETY: the functions find their `CallbackState` through `make_current`, which was called above. A
     // `CallbackState` is never freed.
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flush the last buffers of the client. Without this flush, CUPTI would write our records to those buffers,
-        // which the client may have freed.
+        // Flushes the last buffers of the other client. Otherwise, CUPTI would write our records to those buffers,
+        // which the client may already have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -81,8 +81,8 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // Enable the kind of whole graphs first, because CUPTI may refuse this kind. With a shared subscription, CUPTI
-    // does not record graph nodes while another client records whole graphs, and does not record whole graphs while
+    // The kind for whole graphs is enabled first, because CUPTI may refuse it. With a shared subscription, CUPTI does
+    // not record graph nodes while another client records whole graphs. It also does not record whole graphs while
     // another client records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
@@ -95,8 +95,8 @@ pub(super) fn register<T: Tracer>(
         return Err(SetupRefusal { step: "cuptiActivityEnable", status: refused[0].1 });
     }
     if options.events {
-        // Since 12.8, CUPTI by default writes a record for every query of a CUDA event that has not happened yet, and
-        // programs query events in loops.
+        // By default, CUPTI 12.8 and later write a record for every query of a CUDA event that is not complete yet.
+        // Programs make such queries in loops.
         let _ = functions.record_unfinished_queries(false);
         refused.extend(enable(&EVENT_KINDS));
     }
@@ -110,8 +110,8 @@ pub(super) fn register<T: Tracer>(
     Ok(notes)
 }
 
-/// Tells CUPTI that our buffers are already zero, so that CUPTI need not zero each buffer on an application thread. A
-/// CUPTI release that lacks this attribute still zeroes the buffers, which is slower but works.
+/// Tells CUPTI that our buffers are already zeroed, so that CUPTI does not zero each buffer on an application thread. A
+/// CUPTI release that lacks this attribute still zeroes the buffers. This is slower, but works.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -121,13 +121,13 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
     let _ = functions.set_attribute(subscriber, ZEROED_BUFFERS, 1);
 }
 
-/// Restores all settings of CUPTI that we have changed, and disables all of our activity kinds except `theirs`, the
-/// kinds that other clients have enabled. Returns the kinds that were disabled, one bit per kind. Clears CUPTI's last
-/// error, so that no client sees an error of these calls.
+/// Restores all settings of CUPTI that we have changed. Disables all of our activity kinds, except those that other
+/// clients have enabled (`theirs`). Returns the kinds that were disabled, with one bit per kind. Clears CUPTI's last
+/// error, so that no client sees an error that these calls have caused.
 ///
-/// For each record of an enabled kind, CUPTI calls the buffer functions that were registered last. Once our kinds are
-/// disabled, CUPTI calls a client's functions only for that client's own records. After the client has disabled its
-/// kinds, CUPTI does not call the client's functions at all.
+/// For each record of an enabled kind, CUPTI calls the buffer functions that were registered last. After our kinds are
+/// disabled, CUPTI calls a client's functions only for the client's own records. After that client has disabled its own
+/// kinds, CUPTI does not call its functions at all.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;
@@ -148,7 +148,8 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`release`]. Called if CUPTI has refused the client's call for which we released the activity records.
+/// Undoes [`release`], which released the activity records for a client. Called if CUPTI has then refused that client's
+/// call.
 pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {
@@ -163,8 +164,8 @@ fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
-/// Notes that we have changed no settings of CUPTI and enabled no activity kind. Called initially, and after a client
-/// has shut CUPTI down.
+/// Notes that none of CUPTI's settings is changed by us, and that we have enabled no activity kind. Called at the
+/// start, and after a client has shut CUPTI down.
 pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED_KINDS.store(0, Ordering::Release);

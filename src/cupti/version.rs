@@ -1,16 +1,16 @@
-//! CUPTI's versions: the two numbering schemes, the capabilities of each version, and the known bugs.
+//! Versions of CUPTI: the two schemes of version numbers, the capabilities of each version, and the known bugs.
 //!
-//! All version checks of gpuflame are in this module, and use the version number that the library itself reports.
+//! All of gpuflame's version checks are in this module. They use the version number that the library itself reports.
 
 use std::fmt;
 
-/// Number that `cuptiGetVersion` returns. Up to CUDA 12.9, the number is a counter, whose last value is 28. In later
-/// releases, the number has the form `MMmmpp` (major, minor, patch).
+/// The version number that `cuptiGetVersion` returns. Up to CUDA 12.9, the number is a counter, which ends at 28. In
+/// later releases, the number has the form `MMmmpp` (major, minor and patch number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
-/// First CUPTI version number, major and minor number of each CUDA release, ascending. The releases 11.8, 12.0 and
-/// 12.1 have the same CUPTI version number.
+/// For each CUDA release, its first CUPTI version number, and its major and minor number, in ascending order. The CUDA
+/// releases 11.8, 12.0 and 12.1 share one CUPTI version number.
 const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
@@ -18,14 +18,14 @@ const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
 const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
-    /// Oldest version that gpuflame reads (CUDA 11.8). The records of this version have all the fields that gpuflame
-    /// relies on.
+    /// Oldest CUPTI version that gpuflame supports (CUDA 11.8). The activity records of this version have all fields
+    /// that gpuflame needs.
     pub const OLDEST: Self = Self(18);
 
-    /// Returns the CUDA release that contains this version, as (major, minor). Returns `None` for versions before
-    /// 11.8.
+    /// Returns the CUDA release that contains this CUPTI version, as a pair (major, minor). Returns `None` for versions
+    /// before 11.8.
     ///
-    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished and are all returned as (11, 8).
+    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished. For all of them, returns (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
         if self.0 >= FIRST_RELEASE_NUMBER {
             return Some((self.0 / 10_000, self.0 / 100 % 100));
@@ -34,30 +34,31 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version is for a later major CUDA release than the driver supports. Such a version does not start.
-    /// (A CUPTI for a later minor release starts.) `driver` is a CUDA version encoded by the driver (12040 = 12.4).
+    /// Whether this version belongs to a later major CUDA release than the driver supports. Such a version does not
+    /// start. (A CUPTI from a later minor release does start.) `driver` is a CUDA version in the driver's encoding
+    /// (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
 
-    /// Whether this version reports CUPTI's own fatal errors (in the STATE domain, which exists since 12.2).
+    /// Whether this version reports CUPTI's own fatal errors. (They are in the STATE domain, which exists since 12.2.)
     pub fn has_state_callbacks(self) -> bool {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at the same time, which needs CUPTI 13.3 or later and driver r610 or later
-    /// (CUDA 13.3). `driver` is a CUDA version encoded by the driver.
+    /// Whether several tools can record at the same time. This requires CUPTI 13.3 or later, and driver r610 or later
+    /// (CUDA 13.3). `driver` is a CUDA version in the driver's encoding.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// Whether CUPTI survives a buffer request for which it gets no buffer. CUPTI 12.9 and later lose and count the
-    /// records; earlier versions crash.
+    /// Whether CUPTI survives if it requests a buffer and gets none. CUPTI 12.9 and later lose the records and count
+    /// them. Earlier versions crash.
     pub fn survives_without_buffer(self) -> bool {
         self.0 >= 28
     }
 
-    /// Returns the known bugs of this version that can affect a recording, for `doctor` and reports.
+    /// Returns the known bugs in this version that can affect a recording, for `doctor` and reports.
     pub fn known_bugs(self) -> impl Iterator<Item = &'static str> {
         KNOWN_BUGS.iter().filter(move |h| (h.from..h.fixed).contains(&self.0)).map(|h| h.text)
     }
@@ -73,14 +74,14 @@ impl fmt::Display for Version {
     }
 }
 
-/// A known bug of CUPTI that affects the versions from `from` up to, but not including, `fixed`.
+/// A known bug in CUPTI. It affects the versions from `from` up to, but not including, `fixed`.
 struct KnownBug {
     from: u32,
     fixed: u32,
     text: &'static str,
 }
 
-/// Known bugs, from NVIDIA's release notes and from the issue trackers of affected tools.
+/// Known bugs in CUPTI, taken from NVIDIA's release notes and from the issue trackers of affected tools.
 const KNOWN_BUGS: &[KnownBug] = &[
     KnownBug {
         from: 22,

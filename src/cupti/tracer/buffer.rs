@@ -1,9 +1,9 @@
-//! Manages the memory for activity records, and keeps track of which side owns each buffer.
+//! Manages the memory for activity records, and tracks which side owns each buffer.
 //!
-//! A [`Buffer`] is zeroed memory that the tracer owns. While the vendor's library fills a buffer, this module stores
-//! only its address and size, in a list of loans. When the library returns the buffer, it becomes a [`FilledBuffer`].
-//! The address and the size that the library passes are checked: a buffer that was not lent is rejected, and no more
-//! bytes are read than were lent.
+//! A [`Buffer`] is zeroed memory that belongs to the tracer. While the vendor's library fills a buffer, this module
+//! keeps only the buffer's address and size, in a list of loans. When the library returns the buffer, the buffer
+//! becomes a [`FilledBuffer`]. The address and the size that the library passes are checked. A buffer that was not lent
+//! is rejected, and no more bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
@@ -11,57 +11,58 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its full size. A
-/// buffer that the tracer holds counts with the number of bytes that were ever written to it.
+/// buffer that the tracer holds counts only with the number of bytes that were ever written to it.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its
-/// full size. A buffer that the tracer holds counts with the number of bytes that were ever written to it, because
+/// full size. A buffer that the tracer holds counts only with the number of bytes that were ever written to it, because
 /// only these bytes take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }
 
-/// Total size in bytes of all lent buffers.
+/// Total size in bytes of all buffers that are lent.
 static LENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Returns the total size in bytes of all lent buffers. (It is not known how many bytes of a lent buffer are written.)
+/// Returns the total size in bytes of all buffers that are lent. (It is unknown how many bytes of a lent buffer are
+/// written.)
 pub fn bytes_lent() -> usize {
     LENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Number of bytes that an idle buffer may keep resident once [`MAX_WARM_BYTES`] is used up. If a buffer has more
-/// resident bytes, its memory is returned to the kernel. Without this limit, memory use would stay at the level of the
-/// largest burst.
+/// Number of bytes that an idle buffer may keep resident after [`MAX_WARM_BYTES`] is used up. If more bytes of the
+/// buffer are resident, its memory is returned to the kernel. Without this limit, memory use would stay at the level
+/// that the largest burst of records needed.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes that all idle buffers together keep resident. The limit is enough for two buffers of 1 MiB,
+/// Maximum number of bytes that all idle buffers together may keep resident. This is enough for two buffers of 1 MiB,
 /// because a steady stream of records alternates between two buffers. If the memory of these buffers were returned to
-/// the kernel, the application's threads would incur 256 page faults each time they fill a buffer, which costs 70 ns
-/// per record.
+/// the kernel, the application's threads would have 256 page faults each time that they fill a buffer. That would cost
+/// 70 ns per record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
-/// Total resident bytes of those idle buffers that have more than [`MAX_IDLE_BYTES`] resident bytes.
+/// Total number of resident bytes of the idle buffers that have more than [`MAX_IDLE_BYTES`] resident bytes each.
 static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
-/// Zeroed memory for activity records, aligned to 8 bytes.
+/// Zeroed memory for activity records, which is aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`, because another client may call `free` on it: the vendor's library passes
-/// completed buffers to the client that was the last to register for records. The allocator maps a block of this size
-/// from the kernel, so unwritten parts of a buffer cost nothing, and its pages can be returned to the kernel. Buffers
-/// are freed as rarely as possible, because the first free of a large block changes the allocator: it raises the limit
-/// up to which it keeps freed memory. After such a free, the allocator also keeps more of the memory that the
-/// application frees.
+/// A buffer is allocated with `calloc`, because another client may call `free` on it. The reason is that the vendor's
+/// library passes completed buffers to the client that registered last for records. For a block of this size, the
+/// allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its pages can be
+/// returned to the kernel. Buffers are freed as rarely as possible, because the first free of a large block changes the
+/// allocator: it raises the size up to which it keeps freed memory. After that, the allocator also keeps more of the
+/// memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
     words: usize,
-    /// Number of bytes, from the start of the buffer, that were ever written.
+    /// Number of bytes, counted from the start of the buffer, that were ever written.
     written: usize,
-    /// Number of bytes of this buffer that are included in [`WARM_BYTES`].
+    /// Number of bytes of this buffer that [`WARM_BYTES`] includes.
     warm: usize,
 }
 
-// SAFETY: a buffer owns its memory, like a box.
+// SAFETY: a buffer owns its memory, as a box does.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -72,7 +73,7 @@ impl Buffer {
         if words == 0 {
             return None;
         }
-        // SAFETY: `calloc` may be called with any two numbers.
+        // SAFETY: `calloc` may be called with any two integers.
         let start = unsafe { libc::calloc(words, 8) };
         Some(Self { start: NonNull::new(start.cast())?, words, written: 0, warm: 0 })
     }
@@ -82,13 +83,12 @@ impl Buffer {
         8 * self.words
     }
 
-    /// Returns the number of bytes of the buffer that were ever written. Only these bytes take memory.
+    /// Returns the number of bytes in the buffer that were ever written. Only these bytes take memory.
     pub fn resident_bytes(&self) -> usize {
         self.written
     }
 
-    /// Whether this idle buffer may keep all its pages resident. If the buffer may keep its pages, adds its bytes to
-    /// [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all of its pages resident. If it may, adds its bytes to [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();
@@ -96,25 +96,25 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages that are completely inside the buffer to the kernel, so that these pages are zero at the next
-    /// access. Also zeroes the buffer's bytes on pages that the buffer shares with other memory blocks. Returns
-    /// `false` if the kernel refused to take the pages back.
+    /// Returns the pages that are completely inside the buffer to the kernel. These pages are zero when they are next
+    /// accessed. Also zeroes the parts of the buffer that are on pages shared with other memory blocks. Returns `false`
+    /// if the kernel has refused to take the pages back.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
-        // SAFETY: `sysconf` touches no memory.
+        // SAFETY: `sysconf` accesses no memory of ours.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(4096) as usize;
         let (inner, inner_end) = (first.next_multiple_of(page), end / page * page);
         if inner >= inner_end {
             return false;
         }
-        // SAFETY: the range consists of whole pages inside a block that only `self` refers to, and their content may
-        // become zero.
+        // SAFETY: the range consists of whole pages inside a block to which only `self` refers, and the content of
+        // these pages may become zero.
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
-        // Check the content, because the application may have its own allocator, whose memory may keep its content
-        // after `madvise`.
+        // The content is checked, because the application may have an allocator whose memory keeps its content after
+        // `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -132,7 +132,7 @@ impl Buffer {
     }
 
     fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as in `words`, and `&mut self` excludes any other access.
+        // SAFETY: as in `words`; in addition, `&mut self` excludes any other access.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
 }
@@ -141,12 +141,12 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         HELD_BYTES.fetch_sub(self.written, Ordering::Relaxed);
         WARM_BYTES.fetch_sub(self.warm, Ordering::Relaxed);
-        // SAFETY: the block came from `calloc`, and its owner is being dropped.
+        // SAFETY: the block came from `calloc`, and its owner is just being dropped.
         unsafe { libc::free(self.start.as_ptr().cast()) };
     }
 }
 
-/// Activity records that the library has completed: the buffer that the library filled, or a copy of the records.
+/// Activity records that the library has completed. They are in the buffer that the library filled, or in a copy.
 #[derive(Debug)]
 pub struct FilledBuffer {
     content: Content,
@@ -160,7 +160,7 @@ enum Content {
 }
 
 impl FilledBuffer {
-    /// Returns the number of bytes that contain activity records, which may be 0.
+    /// Returns the number of bytes that contain activity records. It may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -172,12 +172,12 @@ impl FilledBuffer {
             Content::Copied(words) => words,
         };
         let valid = self.valid.min(size_of_val(words));
-        // SAFETY: the words are initialised, and the number of bytes is limited to their size.
+        // SAFETY: the words are initialised, and the number of bytes does not exceed their size.
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records, so that the buffer can be used again immediately. Copying is useful because flushes and
-    /// early deliveries return thousands of buffers with few records each.
+    /// Copies the records, so that the buffer can immediately be used again. Copying helps because flushes and early
+    /// deliveries return thousands of buffers that contain only few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -187,8 +187,8 @@ impl FilledBuffer {
         (Self { content: Content::Copied(copy), valid: self.valid }, self.recycle())
     }
 
-    /// Returns the buffer with all written bytes zeroed, so that it can be used again. Returns `None` if this is only
-    /// a copy of the records.
+    /// Zeroes all written bytes of the buffer, and returns the buffer so that it can be used again. Returns `None` if
+    /// the records are only a copy.
     pub fn recycle(self) -> Option<Buffer> {
         let Content::Original(mut buffer) = self.content else { return None };
         let words = self.valid.div_ceil(8).min(buffer.words);
@@ -199,13 +199,13 @@ impl FilledBuffer {
     }
 }
 
-/// Size in bytes of a spare buffer, which is lent if the tracer provides no buffer. A spare buffer has room for about
-/// 300 activity records, which are counted but lost.
+/// Size in bytes of a spare buffer. A spare buffer is lent if the tracer provides no buffer. A spare buffer has room
+/// for about 300 activity records. These records are counted, but lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
-/// The list of buffers that the library holds.
+/// The list of the buffers that the library holds.
 ///
-/// The library's buffer callbacks lock this list while the library holds a lock of its own. Therefore a thread that
+/// The library's buffer callbacks lock this list, while the library holds a lock of its own. Therefore a thread that
 /// has locked this list must not call the library.
 #[derive(Debug, Default)]
 pub struct LentBuffers {
@@ -221,17 +221,17 @@ struct Loan {
     is_spare: bool,
 }
 
-// SAFETY: a loan owns the memory that it points to, like a box, and is not bound to a thread.
+// SAFETY: a loan owns the memory to which it points, as a box does, and is not bound to a thread.
 unsafe impl Send for Loan {}
 
-/// Result of taking back a buffer that the library has returned.
+/// Result of taking back a buffer from the library.
 #[derive(Debug)]
 pub enum ReturnedBuffer {
-    /// A buffer that the tracer had provided.
+    /// A buffer that the tracer has provided.
     Filled(FilledBuffer),
     /// A spare buffer, which was lent because the tracer provided no buffer. The records in a spare buffer are lost.
     Spare(FilledBuffer),
-    /// A buffer that was not lent.
+    /// A buffer that was never lent.
     Foreign,
 }
 
@@ -241,9 +241,9 @@ impl LentBuffers {
         Self { loans: Mutex::new(Vec::new()), spares: AtomicUsize::new(0) }
     }
 
-    /// Lends `buffer` to the library, or a spare buffer if `buffer` is `None`. Returns the address and the size of the
-    /// lent buffer. Returns 0 and 0 if `max_spares` spare buffers are already lent, or no memory is left for a spare
-    /// buffer.
+    /// Lends `buffer` to the library. If `buffer` is `None`, lends a spare buffer. Returns the address and the size of
+    /// the lent buffer. Returns 0 and 0 if `max_spares` spare buffers are already lent, or if there is no memory for a
+    /// spare buffer.
     pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
@@ -254,8 +254,8 @@ impl LentBuffers {
         WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
         HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // If the list has a loan with this address, the library has returned that buffer to another client, and the
-        // client has freed it.
+        // If the list already contains a loan with this address, the library has returned that buffer to another
+        // client, which has freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);
             HELD_BYTES.fetch_sub(8 * freed.words, Ordering::Relaxed);
@@ -269,15 +269,16 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Lends a spare buffer that is not added to the list of loans. A buffer that is not in the list is not recognised
-    /// when the library returns it. Used in a process in which no thread may wait for a lock.
+    /// Lends a spare buffer, but does not add it to the list of loans. Therefore the buffer is not recognised when the
+    /// library returns it. This function is used in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };
         let Buffer { start, words, .. } = *ManuallyDrop::new(buffer);
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Takes back a buffer that the library returns. `valid` is the number of bytes that the library has filled.
+    /// Takes back a buffer that the library returns. `valid` is the number of bytes in the buffer that the library has
+    /// filled.
     pub fn reclaim(&self, address: *mut u8, valid: usize) -> ReturnedBuffer {
         let loan = {
             let mut loans = self.loans();
@@ -290,15 +291,14 @@ impl LentBuffers {
         let Loan { start, words, .. } = loan;
         LENT_BYTES.fetch_sub(8 * words, Ordering::Relaxed);
         let valid = valid.min(8 * words);
-        // The memory has only one owner, because `lend` took these fields from a buffer, and the loan was just
-        // removed.
+        // The memory has only one owner: `lend` took these fields from a buffer, and the loan was removed above.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD_BYTES.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = FilledBuffer { content: Content::Original(buffer), valid };
         if loan.is_spare { ReturnedBuffer::Spare(filled) } else { ReturnedBuffer::Filled(filled) }
     }
 
-    /// Returns the number of buffers that the library holds now.
+    /// Returns the number of buffers that the library currently holds.
     pub fn count(&self) -> usize {
         self.loans().len()
     }
@@ -317,7 +317,7 @@ mod tests {
         let lent = LentBuffers::new();
         let (start, size) = lent.lend(Buffer::new(100), 2);
         assert_eq!((size, start.addr() % 8), (104, 0));
-        // SAFETY: the buffer has 104 bytes, and the test may write to it until it is taken back.
+        // SAFETY: the buffer has 104 bytes, and the test may write to the buffer until it is taken back.
         unsafe { start.write_bytes(0xab, 16) };
         let ReturnedBuffer::Filled(filled) = lent.reclaim(start, 16) else { panic!("not ours?") };
         assert_eq!(filled.bytes(), [0xab; 16]);

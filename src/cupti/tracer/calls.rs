@@ -1,14 +1,14 @@
-//! Lists the kinds of API calls that matter to gpuflame. The kind of a call is determined by its effect on the GPU.
+//! Defines the kinds of API calls that matter to gpuflame. The kind of an API call depends on its effect on the GPU.
 
-/// Effect of an API call on a GPU.
+/// Kind of an API call, which depends on the call's effect on a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
-    /// Launches a kernel with attributes that are recorded (`cudaLaunchKernelExC`). Any other kernel launch is
+    /// Launches a kernel with attributes, which gpuflame records (`cudaLaunchKernelExC`). All other kernel launches are
     /// [`Self::Launch`].
     LaunchWithAttributes,
-    /// Launches a CUDA graph, which causes many activities.
+    /// Launches a CUDA graph. This causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
@@ -21,9 +21,9 @@ pub enum CallKind {
         /// Whether the call is synchronous according to its name.
         sync: bool,
     },
-    /// Resets a device. Activity records that were not flushed before the reset are lost.
+    /// Resets a GPU device. Activity records that were not flushed before the reset are lost.
     DeviceReset,
-    /// Destroys, resets or releases a CUDA context. Activity records that were not flushed before are lost.
+    /// Destroys, resets or releases a CUDA context. Activity records that were not flushed before that are lost.
     ContextDestroy,
     /// Requests tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
@@ -31,15 +31,16 @@ pub enum CallKind {
     ProfilerStop,
     /// Adds a node to a graph.
     GraphNode,
-    /// Copies a graph with all its nodes, by instantiating it, cloning it, or adding it to another graph as a node.
+    /// Copies a graph with all of its nodes, by instantiating it, by cloning it, or by adding it to another graph as a
+    /// node.
     GraphCopy,
-    /// Updates an executable graph from another graph.
+    /// Updates an executable graph so that it matches another graph.
     GraphUpdate,
     /// Makes the host wait for a GPU.
     Wait,
     /// Records a CUDA event on a stream.
     EventRecord,
-    /// Makes a stream wait for a CUDA event. The call does not block the host.
+    /// Makes a stream wait for a CUDA event. This call does not block the host.
     EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
@@ -47,12 +48,13 @@ pub enum CallKind {
     Free,
 }
 
-/// Type of memory that an API call allocates. The type also determines which arguments of the call contain the size.
+/// Type of memory that an API call allocates. The type also determines which arguments of the call contain the size of
+/// the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// Device memory.
     Device,
-    /// Device memory in rows. The API call returns the size of a row in bytes (the pitch).
+    /// Device memory that consists of rows. The API call returns the number of bytes per row (the pitch).
     Pitched,
     /// Page-locked host memory.
     Pinned,
@@ -66,8 +68,8 @@ impl CallKind {
         !self.is_control() && !self.is_host_call()
     }
 
-    /// Whether the API call waits, or is about CUDA events, memory or the editing of graphs. A host call causes no
-    /// activities and ends no CUDA context.
+    /// Whether the API call is a host call, which waits, or handles CUDA events, memory or the editing of graphs. A
+    /// host call causes no activities and ends no CUDA context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(
@@ -76,29 +78,28 @@ impl CallKind {
             )
     }
 
-    /// Whether the arguments of the API call are read, in addition to its id.
+    /// Whether gpuflame reads the arguments of the API call, in addition to its id.
     pub(crate) fn has_arguments(self) -> bool {
         self == Self::LaunchWithAttributes || self.is_host_call()
     }
 
-    /// Whether the API call creates or changes CUDA graphs, which a later call launches.
+    /// Whether the API call creates or changes CUDA graphs. A later call launches these graphs.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the API call affects the recording itself. A call that affects the recording is reported when it
-    /// begins.
+    /// Whether the API call affects the recording itself. Such a call is reported when it begins.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the API call destroys a CUDA context. The start of such a call is the last chance to flush records of
-    /// the context.
+    /// Whether the API call destroys a CUDA context. When such a call begins, it is the last chance to flush the
+    /// records of the context.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }
 }
 
-/// Index of an enabled API call's label. API calls whose names differ only in a suffix share one label.
+/// Index of the label (the name) of an enabled API call. API calls whose names differ only in a suffix share a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ApiCallId(pub u16);
