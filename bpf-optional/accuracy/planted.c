@@ -1,6 +1,7 @@
-/* planted THREADS ROUNDS: in each round, every thread calls three functions, and each function launches a different
- * kernel. The variable GPUSIM_KERNELS sets the duration of each kernel, so that each function's share of the GPU time
- * is known. Prints the average duration of a launch on the slowest thread, in nanoseconds. */
+/* planted THREADS ROUNDS: in each round, every thread calls three functions, and each of these functions launches a
+ * different kernel. The environment variable GPUSIM_KERNELS sets how long each kernel takes, so each function's share
+ * of the GPU time is known. The program prints the average duration of a launch on the slowest thread, in
+ * nanoseconds. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -40,7 +41,7 @@ OWN_FRAME static void planted_function(int n)
 OWN_FRAME static void *worker(void *took)
 {
     struct timespec begin, end;
-    attention(-1); /* the first call sets CUDA up, and must not count as the cost of a launch */
+    attention(-1); /* the first call sets CUDA up, so it must not count towards the cost of a launch */
     pthread_barrier_wait(&together);
     clock_gettime(CLOCK_MONOTONIC, &begin);
     for (int at = 0; at < rounds; at++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The half of gpuflame-bpf that runs in the kernel. It only reports events, and decides nothing except which processes
- * are watched. Built by bpf-optional/rebuild into probe.bpf.o, which is checked in. */
+/* The half of gpuflame-bpf that runs in the kernel. It only reports events. The only decision that it makes is which
+ * processes are watched. bpf-optional/rebuild compiles it to probe.bpf.o, which is checked in. */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <linux/types.h>
@@ -19,7 +19,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define PAGE_SIZE 4096UL
 #define MOST_NAMESPACES 8 /* the kernel allows 32 levels, but no system uses so many */
 
-/* Members of kernel types that these programs read. The loader fills in the offsets of the members. */
+/* Members of kernel types that these programs read. When the programs are loaded, the loader fills in the offsets. */
 #define KERNEL_TYPE __attribute__((preserve_access_index))
 struct ns_common { unsigned int inum; } KERNEL_TYPE;
 struct pid_namespace { struct ns_common ns; } KERNEL_TYPE;
@@ -42,7 +42,7 @@ struct file { struct inode *f_inode; struct path f_path; } KERNEL_TYPE;
 struct fdtable { struct file **fd; } KERNEL_TYPE;
 struct files_struct { struct fdtable *fdt; } KERNEL_TYPE;
 
-/* Options that select what is watched. They are set before the programs are loaded. */
+/* Options that select which processes and stacks are watched. They are set before the programs are loaded. */
 volatile const __u32 ALL_PROCESSES = 0;
 volatile const __u32 KERNEL_STACKS = 0;
 volatile const __u32 OWN_PID = 0;
@@ -81,12 +81,12 @@ struct {
 static __always_inline void drop(__u32 what)
 {
     __u64 *count = bpf_map_lookup_elem(&DROPPED, &what);
-    /* Atomic, so that no count is lost if this addition is interrupted on this CPU. */
+    /* The addition is atomic, so that no count is lost if it is interrupted on this CPU. */
     if (count)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Returns the id of `task` in our PID namespace, or 0. A process in a namespace nested in ours also has an id in ours. */
+/* Returns the id of `task` in our PID namespace; 0 if none. Processes in namespaces below ours also have one in ours. */
 static __always_inline __u32 number(struct task_struct *task)
 {
     struct pid *pid = BPF_CORE_READ(task, thread_pid);
@@ -183,7 +183,7 @@ int marker(struct pt_regs *regs)
     return 0;
 }
 
-/* With --all, only files that may be CUDA libraries stop a process, because the processes of all users are watched. */
+/* With --all, only files that may be CUDA libraries stop a process, because every user's processes are watched. */
 static __always_inline int may_be_cuda(struct file *file)
 {
     char name[8] = {};
@@ -199,7 +199,7 @@ static __always_inline void map(struct mapping *mapping, struct task_struct *tas
     mapping->device = mapping->stopped = 0;
 }
 
-/* Runs after each system call, and handles only mmap, whose arguments are still in the registers. If the mapped file
+/* Runs after each system call, but handles only mmap, whose arguments are still in the registers. If the mapped file
  * was not inspected yet, the process is stopped before its next instruction. gpuflame-bpf inspects the file, attaches
  * probes, and resumes the process. (A probe in the kernel's mmap itself would also see mappings by exec, but some
  * kernels do not allow such probes. This program makes every system call of the machine about 20 ns slower.) */
@@ -241,7 +241,7 @@ int BPF_PROG(called, struct pt_regs *regs, long address)
     return 0;
 }
 
-/* A process has executed another program, whose file and loader are mapped. The process is stopped before its first
+/* A process executes another program, whose file and loader are mapped. The process is stopped before its first
  * instruction, so that gpuflame-bpf can read the mappings from /proc. An empty mapping is the record of this event. */
 SEC("tp_btf/sched_process_exec")
 int BPF_PROG(execs, struct task_struct *task)
@@ -261,7 +261,7 @@ int BPF_PROG(execs, struct task_struct *task)
     return 0;
 }
 
-/* Runs before a new child process runs. The child is watched if its parent is, and has its parent's mappings. */
+/* Runs before a new child process runs. A child of a watched process is watched, and has its parent's mappings. */
 SEC("tp_btf/sched_process_fork")
 int BPF_PROG(forks, struct task_struct *parent, struct task_struct *child)
 {

@@ -1,5 +1,5 @@
-/* The records that probe.bpf.c writes and that src/wire.rs parses. Both files must change together. All numbers are in
- * the machine's byte order. Each record begins with a `struct head`. */
+/* The records that probe.bpf.c writes and that src/wire.rs parses. When one of these two files changes, the other must
+ * change too. All numbers are in the machine's byte order. Each record begins with a `struct head`. */
 #ifndef GPUFLAME_PROBE_H
 #define GPUFLAME_PROBE_H
 
@@ -20,13 +20,13 @@ struct head {
     char comm[COMM_BYTES];
 };
 
-/* A call of a probed function begins. The user frames are at the end of the struct; the kernel frames follow it. */
+/* A call of a probed function begins. This struct ends with the user frames, and the kernel frames come after it. */
 struct hit {
     struct head head;
-    __u64 cookie;             /* id of the probe */
+    __u64 cookie;             /* id of the probe that was hit */
     __u64 stack_pointer;
     __u64 caller;             /* the return address at the stack pointer */
-    __s32 user_bytes;         /* size of the user frames, or -errno */
+    __s32 user_bytes;         /* size of the user frames in bytes, or -errno */
     __s32 kernel_bytes;
     __u64 user[MOST_FRAMES];
 };
@@ -36,19 +36,19 @@ struct hit_with_kernel {
     __u64 kernel[MOST_KERNEL_FRAMES];
 };
 
-/* libgpuflame.so reports CUPTI's correlation id of the launch that this thread is making. */
+/* libgpuflame.so reports CUPTI's correlation id for the launch that this thread is making. */
 struct marker {
     struct head head;
     __u32 correlation;
-    __u32 what;               /* 0: a launch, 1: a graph launch, 2: a copy or fill */
+    __u32 what;               /* 0: a kernel launch, 1: a graph launch, 2: a copy or fill */
 };
 
-/* Code of a file was mapped. If `end` is 0, exec has replaced all mappings. */
+/* Executable code from a file was mapped. If `end` is 0, exec has replaced all mappings. */
 struct mapping {
     struct head head;
     __u64 start;
     __u64 end;
-    __u64 offset;             /* in the file, bytes */
+    __u64 offset;             /* offset in the file, in bytes */
     __u64 inode;
     __u32 device;
     __u32 stopped;            /* whether the process waits for SIGCONT */

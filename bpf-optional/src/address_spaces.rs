@@ -1,6 +1,6 @@
-//! Address spaces: the files that a process had mapped, and at which addresses. They convert an address to a file and
-//! an offset in this file. Changes of the mappings are recorded as they happen, because a process may have ended by the
-//! time names are looked up.
+//! Address spaces, which state which files a process had mapped at which addresses. An address space converts an
+//! address to a file and an offset in that file. Changes to the mappings are recorded when they happen, because the
+//! process may have ended when names are looked up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use crate::wire::FileId;
 pub(crate) type FileNumber = u32;
 
 /// A file and an offset in it. If `file` is [`UNKNOWN`](Self::UNKNOWN) or [`KERNEL`](Self::KERNEL), the offset is an
-/// address.
+/// address instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileLocation {
     pub(crate) file: FileNumber,
@@ -20,14 +20,14 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Represents all addresses at which no file is mapped: the code was generated at run time, or the stack is
-    /// invalid.
+    /// Stands for all addresses at which no file is mapped. At such an address, the code was generated at run time, or
+    /// the stack is invalid.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
-    /// Represents all addresses of the kernel.
+    /// Stands for all addresses in the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
 }
 
-/// All files that a watched process has mapped.
+/// All files that a watched process has had mapped.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     files: Vec<File>,
@@ -36,13 +36,13 @@ pub(crate) struct Files {
 
 #[derive(Debug)]
 pub(crate) struct File {
-    /// Path of the file.
+    /// Path of the file as the watched process sees it.
     pub(crate) path: PathBuf,
-    /// Path by which this program can open the file. `path` is the path that the watched process sees; in this process,
-    /// it may lead to another file.
+    /// Path with which this program can open the file. In this process, `path` may lead to another file, because `path`
+    /// is the path that the watched process sees.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Open descriptor of the file, if the path `open` refers to the file by this descriptor.
+    /// Open descriptor of the file. It exists if the path `open` refers to the file through this descriptor.
     _descriptor: Option<std::fs::File>,
 }
 
@@ -55,12 +55,12 @@ impl Files {
         self.files.get(number as usize)
     }
 
-    /// Returns the index of the file with this path.
+    /// Returns the index of the file that has this path.
     pub(crate) fn find_by_path(&self, path: &Path) -> Option<FileNumber> {
         self.files.iter().position(|file| file.path == path).map(|at| at as FileNumber)
     }
 
-    /// Adds a file, and returns its index. `opened` is the open file.
+    /// Adds a file to the table, and returns its index. `opened` is the file, which is already open.
     pub(crate) fn add(
         &mut self,
         id: FileId,
@@ -88,7 +88,7 @@ impl Files {
 
 #[cfg(test)]
 impl Files {
-    /// Returns a table that contains one file. The file is never opened.
+    /// Returns a table that contains only the file `path`. The file is not opened.
     pub(crate) fn with_unopened(path: &str) -> Self {
         let mut files = Self::default();
         files.add_unopened(path);
@@ -110,18 +110,18 @@ fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
-/// Mappings of one process.
+/// Mappings of files in one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
-    /// Mappings, keyed by their first address. Each value consists of the address after the mapping's last byte, the
-    /// mapping's offset in the file, and the index of the file.
+    /// Mappings, keyed by their first address. Each value consists of the address after the last byte of the mapping,
+    /// the offset of the mapping in the file, and the index of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
-    /// Number of times that the mappings have changed.
+    /// Number of times that these mappings have changed.
     pub(crate) version: u32,
 }
 
 impl AddressSpace {
-    /// Adds a mapping of a file. The new mapping replaces any older mappings at its addresses.
+    /// Adds a mapping of a file. The new mapping replaces all older mappings at the same addresses.
     pub(crate) fn map(&mut self, start: u64, end: u64, offset: u64, file: FileNumber) {
         let over: Vec<u64> = self
             .mappings
@@ -137,7 +137,7 @@ impl AddressSpace {
         self.version += 1;
     }
 
-    /// Returns the file that is mapped at `address`, and the offset of `address` in the file.
+    /// Returns the file that is mapped at `address`, and the offset to which `address` corresponds in that file.
     pub(crate) fn locate(&self, address: u64) -> FileLocation {
         match self.mappings.range(..=address).next_back() {
             Some((start, (end, offset, file))) if address < *end => {
@@ -158,7 +158,7 @@ pub(crate) struct MapsLine {
     pub(crate) path: PathBuf,
 }
 
-/// Returns the current mappings of code of a process.
+/// Returns the mappings through which a process can currently execute code in files.
 pub(crate) fn read_maps(pid: u32) -> std::io::Result<Vec<MapsLine>> {
     let text = std::fs::read(Path::new("/proc").join(pid.to_string()).join("maps"))?;
     Ok(String::from_utf8_lossy(&text).lines().filter_map(parse_maps_line).collect())
@@ -173,7 +173,8 @@ fn parse_maps_line(line: &str) -> Option<MapsLine> {
     let (major, minor) = words.next()?.split_once(':')?;
     let inode = words.next()?.parse().ok()?;
     let path = words.next()?.trim_start();
-    // The kernel's internal form of a device number: 12 bits for the major number and 20 bits for the minor number.
+    // The kernel's internal encoding of a device number has 12 bits for the major number and 20 bits for the minor
+    // number.
     let device = (hex(major)? << 20 | hex(minor)?) as u32;
     (is_code && path.starts_with('/')).then(|| MapsLine {
         start: hex(start).unwrap_or(0),

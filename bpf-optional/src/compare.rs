@@ -1,5 +1,5 @@
-//! Compares the launches that the probes saw from outside the process ("outside") with the launches that the library
-//! recorded in the process ("inside"), one by one.
+//! Compares two records of the launches of a process, launch by launch. The probes saw the launches from outside the
+//! process ("outside"), and the library recorded them in the process ("inside").
 
 use std::collections::BTreeMap;
 
@@ -7,24 +7,24 @@ use crate::address_spaces::{FileLocation, Files};
 use crate::probed_launches::{Launch, ProbedLaunches};
 use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 
-/// Result of comparing the outside stack and the inside stack of one launch. The comparison begins at the function that
-/// called the launch function, and goes toward the root.
+/// Result of comparing the two stacks of a launch: the stack seen from outside, and the stack recorded inside. The
+/// comparison begins at the function that called the launch function, and continues towards the root of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackComparison {
-    /// Both stacks have the same frames, from the function that made the call to `main` or to the thread's function.
+    /// Both stacks have the same frames, from the function that made the call up to `main` or the thread's function.
     Same,
-    /// The outside stack ends early, because a frame pointer led to no further frame. The frames that the outside stack
-    /// has are the same as in the inside stack.
+    /// The outside stack ends too early, because a frame pointer led to no further frame. All frames of the outside
+    /// stack are the same as in the inside stack.
     EndsEarly,
-    /// The outside stack lacks frames of functions that do not use a frame pointer. The outside stack's other frames
-    /// are in the same order as in the inside stack.
+    /// The outside stack lacks frames of functions that do not set up a frame pointer. Its other frames have the same
+    /// order as in the inside stack.
     SkipsFrames,
-    /// The library could not capture the complete inside stack, and has marked this stack as truncated.
+    /// The library could not capture the complete inside stack, and has marked it as truncated.
     TruncatedInside,
-    /// The outside stack contains addresses that are not code, because a frame pointer led to other data. The outside
-    /// stack's other frames are in the same order as in the inside stack.
+    /// The outside stack contains addresses that do not point to code, because a frame pointer led to other data. Its
+    /// other frames have the same order as in the inside stack.
     NonCodeAddress,
-    /// The stacks belong to different calls.
+    /// The two stacks belong to different calls.
     Differ,
 }
 
@@ -38,7 +38,7 @@ impl StackComparison {
         Self::Differ,
     ];
 
-    /// Whether both stacks may belong to the same call.
+    /// Whether the two stacks may belong to the same call.
     pub(crate) fn is_consistent(self) -> bool {
         self != Self::Differ
     }
@@ -55,46 +55,46 @@ impl StackComparison {
     }
 }
 
-/// Result of comparing all launches of the two records.
+/// Result of comparing all launches that were seen outside with all launches that were recorded inside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
-    /// Number of launches that were seen outside or recorded inside. A launch that both sides have counts once. Outside
-    /// launches without an id count, too.
+    /// Number of launches that were seen outside or recorded inside. A launch that is on both sides counts once.
+    /// Launches without an id that were seen outside count too.
     pub(crate) launches: u64,
-    /// Number of launches seen outside.
+    /// Number of launches that the probes saw from outside.
     pub(crate) probe: u64,
-    /// Number of launches recorded inside.
+    /// Number of launches that the library recorded inside.
     pub(crate) inside: u64,
-    /// Number of launches for which both sides have the same thread, the same position in the thread's order and
+    /// Number of launches for which both sides have the same thread, the same position among the thread's launches, and
     /// consistent stacks.
     pub(crate) agree: u64,
-    /// Number of launches with a correlation id that only the probes saw.
+    /// Number of launches that have a correlation id and that only the probes saw.
     pub(crate) probe_only: u64,
-    /// Number of launches without a correlation id, which only the probes can see.
+    /// Number of launches that have no correlation id, so that only the probes can see them.
     pub(crate) without_id: u64,
-    /// Number of launches recorded only inside.
+    /// Number of launches that only the library recorded.
     pub(crate) inside_only: u64,
-    /// Number of launches that the two sides assign to different threads.
+    /// Number of launches for which the two sides have different threads.
     pub(crate) other_thread: u64,
-    /// Number of launches whose position among the launches of their thread differs between the two sides.
+    /// Number of launches for which the two sides have different positions among the launches of their thread.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// The library's time minus the probe's time, in ns, for each launch that both sides have; sorted.
+    /// For each launch that is on both sides, the library's time minus the probe's time in ns. The list is sorted.
     pub(crate) delays_ns: Vec<i64>,
-    /// Id of a launch whose two stacks differ, which is shown as an example.
+    /// Id of one launch whose two stacks differ, to show it as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
 impl LaunchComparison {
-    /// Whether both sides have the same launches. Up to `explained` launches may be missing inside. This is the number
-    /// of launches that the library counted as lost, or as made while no window was open.
+    /// Whether both sides have the same launches. Up to `explained` launches may be missing on the inside. This is the
+    /// number of launches that the library counted as lost, or as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
-/// Compares all launches. `ahead` is the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns.
+/// Compares the launches on both sides. `ahead` is `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, in ns.
 pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) -> LaunchComparison {
     let mut verdict =
         LaunchComparison { inside: inside.launches.len() as u64, ..LaunchComparison::default() };
@@ -128,8 +128,8 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
     verdict
 }
 
-/// Sorts the launches of each thread twice: by the probes' times and by the library's times. Returns the launches whose
-/// positions differ between the two orders.
+/// Sorts the launches of each thread in two ways: by the times from the probes, and by the times from the library.
+/// Returns the launches whose positions in the two orders differ.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,
@@ -145,7 +145,7 @@ fn find_out_of_order(
     for mut launches in threads.into_values() {
         launches.sort_unstable_by_key(|(probe, ..)| *probe);
         let mut by_inside = launches.clone();
-        // The sort is stable, so launches with equal inside times keep the order of the probes.
+        // The sort is stable, so launches with equal inside times stay in the order in which the probes saw them.
         by_inside.sort_by_key(|(_, inside, _)| *inside);
         let both = launches.iter().zip(&by_inside);
         wrong.extend(both.filter(|(one, other)| one.2 != other.2).map(|(one, _)| one.2));
@@ -153,9 +153,9 @@ fn find_out_of_order(
     wrong
 }
 
-/// Compares the stacks of one launch. The first frame of the outside stack is the probed function, and the second frame
-/// is the function that called it. This caller is always right, because the call pushed its return address onto the
-/// stack.
+/// Compares the two stacks of one launch. In the outside stack, the first frame is the probed function, and the second
+/// frame is the function that called it. The second frame is always right, because the call has pushed its return
+/// address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -165,7 +165,7 @@ pub(crate) fn compare_stacks(
         outer.iter().filter(|place| place.file != FileLocation::KERNEL).skip(1).copied().collect();
     let inner = &recorded.stack;
     let Some(caller) = user.first() else { return StackComparison::EndsEarly };
-    // If the library could not omit CUDA's own frames, these frames are between the leaf and the caller.
+    // If the library could not omit CUDA's own frames, these frames are between the leaf and the calling function.
     let Some(at) = inner.iter().position(|place| place == caller) else { return StackComparison::Differ };
     if !inner[..at].iter().all(|place| is_cuda(*place, files)) {
         return StackComparison::Differ;
@@ -194,18 +194,18 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether these frames at the root of an outside stack may be the frames below `main`. The frames below `main` begin
-/// with frames of the C library. After these, any frames may follow, because wrong frame pointers led to them.
+/// Whether these frames at the root of an outside stack may be frames below `main`. The frames below `main` begin with
+/// frames of the C library. Any frames may follow them, because wrong frame pointers may have led there.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }
 
 /// Returns a stack without the C library's frames below `main` or below a thread's function. The functions of these
-/// frames do not use frame pointers.
+/// omitted frames do not use frame pointers.
 fn without_libc_frames<'a>(stack: &'a [FileLocation], files: &Files) -> &'a [FileLocation] {
     let is_libc = |place: &FileLocation| is_libc(*place, files);
     let below = match stack {
-        // `_start` belongs to the program, and no function calls it.
+        // The frame `_start` belongs to the program, and no function calls `_start`.
         [above @ .., last, _start] if is_libc(last) && !is_libc(_start) => &stack[..above.len() + 1],
         _ => stack,
     };

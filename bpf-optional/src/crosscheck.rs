@@ -113,7 +113,7 @@ fn environment(library: &Path, folder: &Path) -> Vec<(&'static str, OsString)> {
     ]
 }
 
-/// A folder for recordings, removed on drop.
+/// A folder for recordings, which is removed when this value is dropped.
 struct TempFolder(PathBuf);
 
 impl TempFolder {
@@ -131,12 +131,12 @@ impl Drop for TempFolder {
     }
 }
 
-/// Returns the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns. Measures several times, and returns the
+/// Returns `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, in ns. Measures this difference several times, and returns the
 /// result of the fastest measurement.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: the call writes to `time` only.
+        // SAFETY: the call writes only to `time`.
         unsafe { libc::clock_gettime(clock, &mut time) };
         time.tv_sec * 1_000_000_000 + time.tv_nsec
     };
@@ -149,7 +149,7 @@ fn realtime_ahead() -> i64 {
     tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// Swaps the records of two consecutive launches of one thread that have different stacks.
+/// Swaps the records of two consecutive launches that one thread has made with different stacks.
 fn swap_two(inside: &mut RecordedLaunches) {
     let ids: Vec<_> = inside.launches.keys().copied().collect();
     let pair = ids.windows(2).find(|pair| {
@@ -224,7 +224,7 @@ fn describe_grade(grade: &Grade) -> String {
     )
 }
 
-/// Prints the figures from which `accuracy/run` makes its tables.
+/// Prints the figures from which `accuracy/run` builds its tables.
 fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) {
     for (way, name) in [(MatchMethod::Order, "order"), (MatchMethod::Nearest, "nearest")] {
         let Grade { launches, wrong_launches, wrong_stacks, nanos, wrong_nanos } =
@@ -237,7 +237,7 @@ fn print_figures(verdict: &LaunchComparison, probed: &ProbedLaunches, inside: &R
     print_line(&format!("figure ids {} {differ}", verdict.stacks.values().sum::<u64>()));
 }
 
-/// Prints a line of the result.
+/// Prints one line of the result to standard output.
 #[expect(clippy::print_stdout, reason = "the answer is what standard output is for")]
 fn print_line(line: &str) {
     println!("{line}");

@@ -1,21 +1,21 @@
-//! Finds the functions of a file that begin GPU work. Probes are attached to these functions.
+//! Finds the functions in a file that begin GPU work. The probes are attached to these functions.
 
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
 
-/// Effect of a probed function.
+/// Effect of a function to which a probe is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum EntryKind {
-    /// The function starts kernels.
+    /// The function launches kernels.
     Launch,
-    /// The function starts a graph.
+    /// The function launches a graph.
     Graph,
     /// The function copies or fills memory.
     Copy,
-    /// The function is `gpuflame_launch_marker`, which the library inside the process calls with a launch's correlation
-    /// id.
+    /// The function is `gpuflame_launch_marker`. The library inside the process calls it with the correlation id of
+    /// each launch.
     Marker,
-    /// The user named the function with `--uprobe`, so its effect is unknown.
+    /// The user has named the function with `--uprobe`, so its effect is unknown.
     Named,
 }
 
@@ -24,19 +24,19 @@ pub(crate) enum EntryKind {
 pub(crate) struct EntryPoint {
     pub(crate) name: String,
     pub(crate) kind: EntryKind,
-    /// Offset of the function's code in the file.
+    /// Offset of the function's code in the file, in bytes.
     pub(crate) offset: u64,
 }
 
-/// The functions to probe in a file, and the part of the file that belongs to CUDA.
+/// The functions in a file to which probes are attached, and the part of the file that belongs to CUDA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeTargets {
     pub(crate) entries: Vec<EntryPoint>,
     pub(crate) api: CudaExtent,
 }
 
-/// The part of a probed file that belongs to CUDA. A call that comes from this part is nested: CUDA makes it as a part
-/// of another call.
+/// The part of a file that belongs to CUDA. A call that comes from this part is nested: CUDA makes the call while it
+/// carries out another call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
@@ -44,13 +44,13 @@ pub(crate) enum CudaExtent {
     None,
     /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
     WholeFile,
-    /// `libcudart_static.a` was linked into the file. Contains the ranges of file offsets of that library's functions,
-    /// in ascending order.
+    /// `libcudart_static.a` was linked into the file. The value contains the ranges of file offsets at which this
+    /// library's functions are, in ascending order.
     Parts(Vec<(u64, u64)>),
 }
 
 impl CudaExtent {
-    /// Whether code at `offset` of the file belongs to CUDA.
+    /// Whether the code at `offset` in the file belongs to CUDA.
     pub(crate) fn contains(&self, offset: u64) -> bool {
         match self {
             Self::None => false,
@@ -65,8 +65,8 @@ impl CudaExtent {
 
 const MARKER_FUNCTION: &str = "gpuflame_launch_marker";
 
-/// Searches the file with the contents `bytes` for CUDA's functions that begin GPU work, and for the functions that the
-/// user named.
+/// Searches a file for CUDA's functions that begin GPU work, and for the functions that the user has named. `bytes` is
+/// the content of the file.
 pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTargets, object::Error> {
     let elf = ElfFile64::<Endianness>::parse(bytes)?;
     let symbols = functions(&elf);
@@ -81,7 +81,7 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
             _ => None,
         };
         let Some(kind) = kind else { continue };
-        // One function may have several names, but one probe is enough.
+        // A function may have several names, but it needs only one probe.
         if !entries.iter().any(|entry| entry.offset == symbol.offset) {
             entries.push(EntryPoint { name: symbol.name.to_owned(), kind, offset: symbol.offset });
         }
@@ -94,11 +94,11 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
     Ok(ProbeTargets { entries, api })
 }
 
-/// Returns the effect of a CUDA function that begins GPU work; `None` for all other functions.
+/// Returns the effect of a CUDA function that begins GPU work, and `None` for any other function.
 pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
-    // Functions with one of these words in their name start no GPU work: they only query or describe something, or run
+    // Functions whose names contain one of these words start no GPU work. They only query or describe something, or run
     // code on the host.
     const OTHERS: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "Attribute", "Occupancy"];
     if OTHERS.iter().any(|word| verb.contains(word)) {
@@ -114,8 +114,8 @@ pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     }
 }
 
-/// Whether the library with this name is CUDA's runtime, the driver, or CUPTI. CUPTI counts because CUDA calls CUPTI's
-/// callbacks.
+/// Whether the library with this name is the CUDA runtime, the driver or CUPTI. CUPTI is included because CUDA calls
+/// the callbacks of CUPTI.
 fn is_cuda(name: &str) -> bool {
     ["libcudart.so", "libcuda.so", "libcupti.so"].iter().any(|library| name.starts_with(library))
 }
@@ -129,12 +129,12 @@ struct FunctionSymbol<'a> {
 /// A mapped part of a file: its first address, the address after its last byte, and its offset in the file.
 pub(crate) type Segment = (u64, u64, u64);
 
-/// Returns the mapped parts of the file in `bytes`; empty if the file is not an ELF file.
+/// Returns the mapped parts of the file whose content is `bytes`. The result is empty if the file is not an ELF file.
 pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
     ElfFile64::<Endianness>::parse(bytes).map(|elf| read_segments(&elf)).unwrap_or_default()
 }
 
-/// Returns the file offset of a virtual address of the ELF file.
+/// Returns the file offset that corresponds to a virtual address in the ELF file.
 pub(crate) fn file_offset(segments: &[Segment], address: u64) -> Option<u64> {
     let segment = segments.iter().find(|(start, end, _)| (*start..*end).contains(&address))?;
     Some(address - segment.0 + segment.2)
@@ -146,7 +146,7 @@ fn read_segments(elf: &ElfFile64<'_>) -> Vec<Segment> {
         .collect()
 }
 
-/// Returns the functions that the file defines, from `.symtab` and `.dynsym`.
+/// Returns the functions that the file defines. They are read from `.symtab` and `.dynsym`.
 fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
     let segments = read_segments(elf);
     elf.symbols()
@@ -154,7 +154,7 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
             let name = symbol.name().ok()?;
-            // A version may follow the name after an `@`.
+            // The name may be followed by an `@` and a version.
             let name = name.split('@').next().unwrap_or(name);
             Some(FunctionSymbol {
                 name,
@@ -165,8 +165,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of the functions of a static CUDA runtime: the functions of its API, and internal functions,
-/// which have meaningless names.
+/// Returns the ranges of file offsets at which the functions of a static CUDA runtime are. They are the functions of
+/// its API, and internal functions, whose names are meaningless.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")
@@ -180,7 +180,7 @@ fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     parts
 }
 
-/// Returns the name that the library gives itself (`DT_SONAME`).
+/// Returns the name that a library has given itself (`DT_SONAME`).
 fn soname(elf: &ElfFile64<'_>) -> Option<String> {
     let endian = elf.endian();
     let (header, data) = (elf.elf_header(), elf.data());

@@ -1,4 +1,4 @@
-//! Writes the launches as folded stacks: one line per stack or, in the extended form, one line per launch.
+//! Writes the launches as folded stacks. There is one line per stack or, in the extended form, one line per launch.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -9,17 +9,17 @@ use crate::address_spaces::FileLocation;
 use crate::names::{self, Symbols};
 use crate::probed_launches::{Launch, ProbedLaunches};
 
-/// Options of the output.
+/// Options for writing folded stacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FoldedOptions {
-    /// Whether to write a line for each launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`).
-    /// Default: false, so that each stack has a line with the number of its launches.
+    /// Whether to write one line per launch (`TIME COMM PID TID CPU main;cudaLaunchKernel;[correlation 7]`). Default:
+    /// false, which means one line per stack, with the number of its launches.
     pub(crate) extended: bool,
-    /// Whether to include nested calls, which CUDA itself made as a part of other calls. Default: false.
+    /// Whether to include nested calls, which CUDA itself has made while it carried out another call. Default: false.
     pub(crate) nested: bool,
 }
 
-/// Writes all launches, and returns how many launches were written.
+/// Writes the launches, and returns how many of them were written.
 pub(crate) fn write(probed: &ProbedLaunches, options: FoldedOptions, out: &mut impl Write) -> Result<usize> {
     let mut shown: Vec<&Launch> = probed.launches.iter().filter(|launch| is_shown(launch, options)).collect();
     shown.sort_by_key(|launch| launch.time);
@@ -51,7 +51,7 @@ fn is_shown(launch: &Launch, options: FoldedOptions) -> bool {
     options.nested || !launch.nested
 }
 
-/// Returns the stacks of these launches as text, keyed by the indexes of stack and probe.
+/// Returns the stacks of these launches as text. They are keyed by the index of the stack and the index of the probe.
 fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     let mut names = Symbols::new();
     let mut texts = BTreeMap::new();
@@ -61,8 +61,8 @@ fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, 
     texts
 }
 
-/// Returns the stack of a launch as text. The last frame has the name under which the function was probed, even if the
-/// function's address has several names.
+/// Returns the stack of a launch as text. The last frame has the name with which the function was probed, even if the
+/// address of the function has several names.
 fn stack_text(probed: &ProbedLaunches, launch: &Launch, names: &mut Symbols) -> String {
     let places = probed.stacks.get(launch.stack);
     let kernel = places.iter().take_while(|place| place.file == FileLocation::KERNEL).count();

@@ -1,40 +1,40 @@
-//! Measures how often other tools match a stack with the wrong launch, because they match by order or by time. The
-//! measured launches have correlation ids, so the right match is known.
+//! Measures how often other tools match a stack to the wrong launch, because these tools match by order or by time. The
+//! launches that are used for this have correlation ids, so the right match is known.
 
 use std::collections::HashMap;
 
 use crate::probed_launches::{Launch, ProbedLaunches};
 use crate::recorded_launches::{LaunchId, RecordedLaunches};
 
-/// Method by which a tool matches stacks with launches.
+/// Method with which a tool matches stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchMethod {
-    /// The nth stack is matched with the nth launch of the process. eunomia's tutorial does this if there are as many
+    /// The nth stack is matched to the nth launch of the process. eunomia's tutorial does this if there are as many
     /// stacks as launches.
     Order,
-    /// A stack is matched with the launch that is nearest in time, at most 10 ms away. eunomia's tutorial does this if
-    /// the numbers of stacks and launches differ.
+    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. eunomia's tutorial does this if
+    /// there are more stacks than launches, or fewer.
     Nearest,
 }
 
-/// Number of launches that a method matched, and how many of the matches are wrong.
+/// Number of launches that a method has matched, and how many of these matches are wrong.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,
-    /// Number of launches that the method matched with the stack of another launch.
+    /// Number of launches to which the method has matched the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of launches whose own stack differs from the matched stack, so that their GPU work is drawn under the
+    /// Number of launches whose own stack differs from the stack that was matched, so their GPU work appears under the
     /// wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
-    /// GPU time of the work that is drawn under the wrong stack, in ns.
+    /// Total time in ns of the GPU work that appears under the wrong stack.
     pub(crate) wrong_nanos: u64,
 }
 
 const TOLERANCE_NS: u64 = 10_000_000;
 
-/// Grades a method. `ahead` is the difference of `CLOCK_REALTIME` and `CLOCK_MONOTONIC`, in ns. The method converts
-/// times with this exact value.
+/// Grades a method by comparing its matches with the right matches. `ahead` is `CLOCK_REALTIME` minus
+/// `CLOCK_MONOTONIC`, in ns. With this exact value, the method converts times from one clock to the other.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::recorded_launches::RecordedLaunch;
 
-    /// Returns three launches. The probes see the launches 1 and 2 in this order, and the library records them in the
-    /// opposite order.
+    /// Returns three launches, on both sides. The probes see launch 1 before launch 2, but the library records them in
+    /// the opposite order.
     fn crossed() -> (ProbedLaunches, RecordedLaunches) {
         let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {
@@ -130,7 +130,7 @@ mod tests {
             (grade.launches, grade.wrong_launches, grade.wrong_nanos, grade.nanos)
         };
         assert_eq!(grade_by(MatchMethod::Order), (3, 2, 100, 200));
-        // Launch 1, at 900, is nearest to probe 2, at 200.
+        // Launch 1 was recorded at 900. Probe 2, which was hit at 200, is the nearest to it.
         assert_eq!(grade_by(MatchMethod::Nearest), (3, 1, 30, 200));
     }
 }

@@ -1,5 +1,6 @@
-//! Controls the eBPF programs, which run in the kernel: loads and attaches them, reads their records, and unloads them
-//! on drop. Nothing is pinned, so the kernel removes everything when this process ends, even after a crash.
+//! Controls the eBPF programs, which run in the kernel. Loads and attaches the programs, reads their records, and
+//! unloads them on drop. Nothing is pinned in the kernel, so the kernel removes everything when this process ends, even
+//! after a crash.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
@@ -13,25 +14,25 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use crate::entry_points::EntryKind;
 use crate::wire::{FileId, KernelRecord};
 
-/// Programs that `rebuild` compiled from `bpf/probe.bpf.c` for x86-64.
+/// The eBPF programs, which `rebuild` has compiled from `bpf/probe.bpf.c` for x86-64.
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../bpf/probe.bpf.o");
 
-/// Options that select the processes and functions to watch, and the size of the buffer.
+/// Options that select which processes and functions are watched, and the size of the buffer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct WatchOptions {
-    /// Whether to watch every process. Default: false, so that only the processes named by
+    /// Whether to watch every process on the machine. Default: false, which means that only the processes passed to
     /// [`KernelPrograms::follow`] and their children are watched.
     pub(crate) all: bool,
-    /// Whether to capture the kernel's stacks as well. Default: false.
+    /// Whether to also capture the stacks in the kernel. Default: false.
     pub(crate) kernel_stacks: bool,
-    /// Whether to probe copies and fills as well. Default: false, because three quarters of all probes are on these
+    /// Whether to also probe copies and fills. Default: false. Three quarters of all probes would be on these
     /// functions, and removing a probe takes 100 ms.
     pub(crate) copies: bool,
-    /// Size in MiB of the buffer for unread records; a power of two. Default: 64.
+    /// Size in MiB of the buffer for unread records. It must be a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
 }
 
-/// Number of records of each kind that were dropped because the buffer was full.
+/// For each kind of record, the number of records that were dropped because the buffer was full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DropCounts {
     pub(crate) hits: u64,
@@ -39,7 +40,7 @@ pub(crate) struct DropCounts {
     pub(crate) mappings: u64,
 }
 
-/// The loaded and attached eBPF programs.
+/// The eBPF programs, which are loaded and attached.
 pub(crate) struct KernelPrograms {
     ebpf: Ebpf,
     events: RingBuf<MapData>,
@@ -52,7 +53,7 @@ impl std::fmt::Debug for KernelPrograms {
 }
 
 impl KernelPrograms {
-    /// Loads all programs, and attaches the programs that detect new mappings and new processes.
+    /// Loads all eBPF programs, and attaches those that detect new mappings and new processes.
     pub(crate) fn load(watched: WatchOptions) -> Result<Self> {
         check_requirements()?;
         let btf = Btf::from_sys_fs().map_err(|error| kernel_error("read the kernel's types", &error))?;
@@ -82,7 +83,7 @@ impl KernelPrograms {
         Ok(Self { ebpf, events })
     }
 
-    /// Starts to watch the process `pid`, and all processes that it forks after this call.
+    /// Starts to watch the process `pid` and all processes that it forks from now on.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -90,7 +91,7 @@ impl KernelPrograms {
         followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
-    /// Marks this file as inspected. After this call, the eBPF programs no longer stop processes that map the file.
+    /// Marks this file as inspected. After this, the eBPF programs do not stop processes that map this file.
     pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =
@@ -109,7 +110,7 @@ impl KernelPrograms {
             .map_err(|error| kernel_error("attach a probe", &error))
     }
 
-    /// Passes all available records to `each`, and returns the number of records.
+    /// Passes all available records to `each`, and returns how many there were.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         while let Some(item) = self.events.next() {
@@ -119,7 +120,7 @@ impl KernelPrograms {
         count
     }
 
-    /// Returns a descriptor that is readable when records are available.
+    /// Returns a file descriptor that is readable when records are available.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.events.as_raw_fd()
     }
@@ -137,7 +138,8 @@ impl KernelPrograms {
     }
 }
 
-/// Whether a record was parsed. In debug builds, an invalid record is an error; release builds skip it silently.
+/// Whether a record from the kernel could be parsed. In debug builds, a record that cannot be parsed is an error. In
+/// release builds, it is skipped silently.
 pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()
@@ -155,8 +157,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks whether this machine has everything that the programs need. The error names the remedy if something is
-/// missing.
+/// Checks that this machine has everything that the eBPF programs need. If something is missing, the error states the
+/// remedy.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));
@@ -179,13 +181,14 @@ fn check_requirements() -> Result<()> {
     Ok(())
 }
 
-/// Returns the inode of our PID namespace, which identifies it.
+/// Returns the inode of our PID namespace. The inode identifies the namespace.
 fn own_namespace() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)
 }
 
-/// Converts an error of the kernel to an error with a one-line message: the failed action, the reason, and the remedy.
+/// Converts an error from the kernel to an error with a one-line message. The message contains the action that failed,
+/// the reason, and the remedy.
 fn kernel_error(what: &str, error: &(dyn std::error::Error + 'static)) -> Error {
     let mut last = error;
     let mut why = error.to_string();

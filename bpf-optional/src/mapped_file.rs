@@ -1,12 +1,12 @@
-//! The bytes of a file, mapped into memory. A library may have a size of a gigabyte, but only the pages with its
-//! symbols are read.
+//! Provides the bytes of a file by mapping the file into memory. A library may have a gigabyte, but only the pages that
+//! contain its symbols are read.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-/// A file's bytes, mapped without a copy. If another process truncates the file while it is mapped, this program is
-/// killed, as any program would be.
+/// The bytes of a file, which are mapped and not copied. If another process truncates the file while it is mapped, this
+/// program is killed, as any other program would be.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     start: NonNull<u8>,
@@ -16,7 +16,7 @@ pub(crate) struct MappedFile {
 impl MappedFile {
     pub(crate) fn map(file: &File) -> std::io::Result<Self> {
         let length = file.metadata()?.len() as usize;
-        // SAFETY: this creates a new mapping of an open file at any address; the kernel refuses an empty mapping.
+        // SAFETY: this creates a new mapping of an open file at any free address. The kernel refuses an empty mapping.
         let start = unsafe {
             libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)
         };
@@ -28,14 +28,14 @@ impl MappedFile {
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: `length` bytes are mapped at `start` until this value is dropped.
+        // SAFETY: `length` bytes stay mapped at `start` until this value is dropped.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
-        // SAFETY: this value owns the mapping, and no slice of the mapping exists any more.
+        // SAFETY: this value owns the mapping, and there is no slice of the mapping any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

@@ -1,4 +1,4 @@
-//! Looks up the names of the functions at offsets in files. Each offset is looked up once.
+//! Looks up the names of functions by file and offset. Each offset in a file is looked up only once.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::address_spaces::{FileLocation, Files};
 #[derive(Debug)]
 pub(crate) struct Symbols {
     symbolizer: Symbolizer,
-    /// Names of the functions at an offset in a file: the function itself, then the functions that are inlined there,
+    /// Function names at an offset in a file: first the function itself, then the functions that are inlined there,
     /// outermost first.
     cache: HashMap<FileLocation, Vec<String>>,
 }
@@ -21,7 +21,7 @@ impl Symbols {
         Self { symbolizer: Symbolizer::new(), cache: HashMap::new() }
     }
 
-    /// Returns the function names for the stack `places`, root first. `places` is leaf first.
+    /// Returns the function names in the stack `places`, root first. The order of `places` is leaf first.
     pub(crate) fn frames(&mut self, files: &Files, places: &[FileLocation]) -> Vec<String> {
         places.iter().rev().flat_map(|place| self.look_up(files, *place).to_owned()).collect()
     }
@@ -60,7 +60,7 @@ fn symbol_frames(symbol: &Sym<'_>) -> Vec<String> {
     outer.chain(symbol.inlined.iter().map(|inlined| &inlined.name)).map(|name| clean_name(name)).collect()
 }
 
-/// Returns a name without the characters that end a frame or a line of a folded stack.
+/// Returns a function name without the characters that end a frame or a line of folded stacks.
 pub(crate) fn clean_name(name: &str) -> String {
     name.replace(';', ":").replace(['\n', '\r'], " ")
 }

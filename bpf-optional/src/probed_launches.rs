@@ -1,12 +1,12 @@
-//! The launches that the probes saw. A launch takes only 48 bytes, because a job may make millions of launches. Stacks
-//! and names are in tables, because most launches share them.
+//! The launches that the probes have seen. A launch takes only 48 bytes, because a job may make millions of launches.
+//! Stacks and names are stored in tables, because most launches share them.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::address_spaces::{FileLocation, Files};
 use crate::entry_points::EntryKind;
 
-/// An attached probe.
+/// A probe that is attached to a function.
 #[derive(Clone, Debug)]
 pub(crate) struct Probe {
     /// Name of the probed function.
@@ -14,10 +14,10 @@ pub(crate) struct Probe {
     pub(crate) kind: EntryKind,
 }
 
-/// A call of a probed function.
+/// A call to a probed function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
-    /// Time of the call on `CLOCK_MONOTONIC`, in ns.
+    /// Time of the call according to `CLOCK_MONOTONIC`, in ns.
     pub(crate) time: u64,
     pub(crate) pid: u32,
     pub(crate) tid: u32,
@@ -28,15 +28,15 @@ pub(crate) struct Launch {
     pub(crate) probe: u32,
     /// Index of the stack in [`ProbedLaunches::stacks`].
     pub(crate) stack: u32,
-    /// CUPTI's correlation id of the call, if the library inside the process reported the id.
+    /// CUPTI's correlation id for the call, if the library inside the process has reported the id.
     pub(crate) correlation: Option<u32>,
-    /// Whether CUDA itself made the call, as a part of another call.
+    /// Whether CUDA itself made this call while it carried out another call.
     pub(crate) nested: bool,
 }
 
 const _: () = assert!(size_of::<Launch>() == 48, "Launch grew: one is kept for every launch");
 
-/// All launches that the probes saw, and the tables to which the launches refer.
+/// All launches that the probes have seen, and the tables to which these launches refer.
 #[derive(Debug, Default)]
 pub(crate) struct ProbedLaunches {
     pub(crate) launches: Vec<Launch>,
@@ -45,10 +45,10 @@ pub(crate) struct ProbedLaunches {
     /// Stacks, leaf first.
     pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
-    /// Process id and correlation id of each copy and fill, if copies and fills are not probed.
+    /// Process id and correlation id of each copy and fill. It is used only if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
-    /// Number of reported correlation ids that were not assigned to a launch, because no probe had seen a call of the
-    /// thread.
+    /// Number of reported correlation ids that could not be assigned to a launch, because no probe had seen a call by
+    /// that thread.
     pub(crate) unmatched_markers: u64,
 }
 

@@ -1,5 +1,5 @@
-//! Starts a command whose process waits, before it executes the program, until it is watched. Also handles signals, and
-//! waits until one of several descriptors is readable.
+//! Starts a command. The process of the command waits until it is watched, and only then executes the program. Also
+//! handles signals, and waits for one of several file descriptors to become readable.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A command whose process exists, but waits before it executes the command's program.
+/// A command whose process exists, but waits and has not executed the command's program yet.
 #[derive(Debug)]
 pub(crate) struct PausedCommand {
     pub(crate) pid: u32,
@@ -19,15 +19,15 @@ pub(crate) struct PausedCommand {
     running: RunningCommand,
 }
 
-/// A command that runs.
+/// A command that is running.
 #[derive(Debug)]
 pub(crate) struct RunningCommand {
-    /// Pipe whose other end is closed when the command ends.
+    /// A pipe whose other end is closed when the command ends.
     over: PipeReader,
     thread: JoinHandle<std::io::Result<ExitStatus>>,
 }
 
-/// Starts the process of a command. The process waits before it executes the program.
+/// Starts the process of a command. The process waits before it executes the program of the command.
 pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)]) -> Result<PausedCommand> {
     let (mut from_child, to_us) = std::io::pipe()?;
     let (from_us, go) = std::io::pipe()?;
@@ -38,12 +38,12 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     // SAFETY: the child calls only getpid, write and read, which are async-signal-safe.
     unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
-        // The eBPF programs stop the command at each `exec`, until its libraries are probed. This process must not stop
-        // when the command is stopped.
+        // At each `exec`, the eBPF programs stop the command until its libraries are probed. This process itself must
+        // not stop when the command is stopped.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
-        // The child has its own copies of these pipe ends. Once our copies are closed, the pipe `over` is closed when
-        // the child ends.
+        // The child has its own copies of these ends of the pipes. After our copies are closed, the pipe `over` is
+        // closed as soon as the child ends.
         drop((to_us, from_us, ends));
         status
     });
@@ -59,14 +59,15 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     }
 }
 
-/// Runs in the child: writes the child's process id to the parent, and waits for the parent's permission to continue.
+/// Runs in the child. Writes the child's process id to the parent, and waits until the parent permits it to continue.
 fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
-    // SAFETY: the descriptors are open, because the child inherited them from its parent.
+    // SAFETY: the descriptors are open, because the child has inherited them from its parent.
     unsafe {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // If the read fails, the parent has ended. Then the program must not run, because no process would watch it.
+        // If the read fails, the parent process has ended. The program must then not run, because no process would
+        // watch it.
         match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),
@@ -77,14 +78,14 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
 impl PausedCommand {
     /// Lets the waiting process execute the program.
     pub(crate) fn start(mut self) -> RunningCommand {
-        // If the waiting process was killed, no process reads this byte; that error does not matter.
+        // If the waiting process was killed, no process reads this byte. That error does not matter.
         let _ = self.go.write_all(b"!");
         self.running
     }
 }
 
 impl RunningCommand {
-    /// Returns a descriptor that becomes readable once the command has ended.
+    /// Returns a file descriptor that becomes readable when the command has ended.
     pub(crate) fn descriptor(&self) -> RawFd {
         self.over.as_raw_fd()
     }
@@ -102,9 +103,9 @@ fn not_started(words: &[OsString], error: &std::io::Error) -> Error {
     Error::new(ErrorKind::Io, format!("cannot run {}: {error}", words[0].display()))
 }
 
-/// Resumes a stopped process.
+/// Resumes a process that is stopped.
 pub(crate) fn resume(pid: u32) {
-    // SAFETY: kill accepts any two numbers.
+    // SAFETY: `kill` accepts any two integers.
     unsafe { libc::kill(pid as i32, libc::SIGCONT) };
 }
 
@@ -113,10 +114,10 @@ pub(crate) fn process_exists(pid: u32) -> bool {
     std::path::Path::new("/proc").join(pid.to_string()).exists()
 }
 
-/// Returns a descriptor that becomes readable when the process has ended.
+/// Returns a file descriptor that becomes readable when the process has ended.
 pub(crate) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd as _;
-    // SAFETY: the system call takes two numbers.
+    // SAFETY: the system call takes two integers.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if descriptor < 0 {
         let error = std::io::Error::last_os_error();
@@ -129,10 +130,11 @@ pub(crate) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd> {
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 
-/// Waits until one of the descriptors is readable, or a signal arrives. Returns which descriptors are readable.
+/// Waits until one of the file descriptors is readable or a signal arrives. Returns which of the descriptors are
+/// readable.
 pub(crate) fn wait_readable<const N: usize>(descriptors: [RawFd; N]) -> [bool; N] {
     let mut polled = descriptors.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-    // SAFETY: the pointer is to an array of N elements, which the call fills in.
+    // SAFETY: the pointer points to an array of N elements, which the call fills in.
     unsafe { libc::poll(polled.as_mut_ptr(), N as libc::nfds_t, -1) };
     polled.map(|one| one.revents != 0)
 }
@@ -143,9 +145,9 @@ extern "C" fn on_signal(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Installs a handler for SIGINT and SIGTERM, so that these signals end the recording but do not kill this process.
+/// Installs a handler for SIGINT and SIGTERM. These signals then end the recording, but do not kill this process.
 pub(crate) fn catch_interrupts() {
-    // SAFETY: all-zero is a valid `sigaction`; the handler stores to an atomic and does nothing else.
+    // SAFETY: a `sigaction` of zero bytes is valid, and the handler only stores to an atomic variable.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = on_signal as *const () as usize;
@@ -155,7 +157,7 @@ pub(crate) fn catch_interrupts() {
     }
 }
 
-/// Whether SIGINT or SIGTERM arrived.
+/// Whether SIGINT or SIGTERM has arrived.
 pub(crate) fn is_interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -73,17 +73,17 @@ fn parse_buffer_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Environment variable that makes libgpuflame call the probed function `gpuflame_launch_marker` for each launch of the
-/// watched process.
+/// Environment variable for the watched process. It makes libgpuflame call the probed function `gpuflame_launch_marker`
+/// for each launch.
 pub(crate) const MARKER_VARIABLE: &str = "GPUFLAME_LAUNCH_MARKER";
 
 impl Record {
-    /// Records, and returns the exit code.
+    /// Records launches, and returns the exit code.
     pub(crate) fn run(&self) -> Result<u8> {
         if self.pid.is_none() && !self.all && self.command.is_empty() {
             return Err(Error::new(ErrorKind::Setting, "give a command, --pid or --all"));
         }
-        // Open the output first, so that an output that cannot be written is reported before the command runs.
+        // The output is opened first, so that an output that cannot be written is reported before the command runs.
         let mut out = self.open_output()?;
         let watched = WatchOptions {
             all: self.all,
@@ -129,7 +129,7 @@ impl Record {
     }
 }
 
-/// Returns a message that explains why no function was probed.
+/// Returns a message that explains why no function could be probed.
 fn nothing_probed(command: &[OsString], code: u8) -> String {
     let what = match command.first() {
         Some(word) => format!("{} ended with {code} and", word.display()),
@@ -141,7 +141,7 @@ fn nothing_probed(command: &[OsString], code: u8) -> String {
     )
 }
 
-/// Returns a line with the number of launches and the number of dropped records.
+/// Returns a line that states the number of launches and the number of dropped records.
 fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> String {
     let outermost = probed.launches.iter().filter(|launch| !launch.nested).count();
     let known = probed.launches.iter().filter(|launch| launch.correlation.is_some()).count();
@@ -158,7 +158,8 @@ fn summary(probed: &ProbedLaunches, dropped: &DropCounts, written: usize) -> Str
     )
 }
 
-/// Runs a command, and watches its process from before its first instruction until its end. Returns the exit code.
+/// Runs a command, and watches its process from before its first instruction until it ends. Returns the exit code of
+/// the command.
 pub(crate) fn watch_command(
     watch: &mut Watcher,
     command: &[OsString],
@@ -175,7 +176,7 @@ pub(crate) fn watch_command(
         }
     }
     let status = running.status(command)?;
-    // Read the last records of the command.
+    // Reads the last records about the command.
     watch.read();
     Ok(gpuflame_os::child::exit_code(status))
 }
@@ -208,9 +209,9 @@ fn watch_all(watch: &mut Watcher) -> Result<u8> {
     Ok(0)
 }
 
-/// Prints a line for the user.
+/// Prints a line to stderr for the user.
 pub(crate) fn print_message(text: &str) {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    // Ignore errors: if stderr's reader or terminal has gone away, the recording must still continue.
+    // Errors are ignored: even if the reader or the terminal of stderr has gone away, the recording must continue.
     let _ = std::io::stderr().write_all(format!("gpuflame-bpf: {line}\n").as_bytes());
 }

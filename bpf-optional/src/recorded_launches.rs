@@ -1,5 +1,5 @@
-//! Reads the recordings that libgpuflame.so made inside the watched processes. `compare` compares them with the
-//! launches that the probes saw.
+//! Reads the recordings that libgpuflame.so has made inside the watched processes. `compare` compares these recordings
+//! with the launches that the probes have seen.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -13,36 +13,36 @@ use crate::address_spaces::{FileLocation, FileNumber, Files};
 use crate::entry_points::{self, Segment};
 use crate::mapped_file::MappedFile;
 
-/// A launch that the library recorded.
+/// A launch that the library has recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordedLaunch {
-    /// Time of the launch on `CLOCK_REALTIME`, in ns.
+    /// Time of the launch according to `CLOCK_REALTIME`, in ns.
     pub(crate) time: u64,
     pub(crate) tid: u32,
-    /// Stack of the launch, leaf first. Each frame is a file and an offset in it.
+    /// Stack of the launch, leaf first. Each frame consists of a file and an offset in that file.
     pub(crate) stack: std::rc::Rc<Vec<FileLocation>>,
     /// Whether the stack is complete.
     pub(crate) is_complete: bool,
-    /// GPU work of the launch: the name of its first kernel, and the total GPU time of its work in ns.
+    /// GPU work that the launch started: the name of its first kernel, and the total GPU time in ns.
     pub(crate) work: Option<(String, u64)>,
 }
 
-/// A process id and a correlation id in that process.
+/// Id of a launch: a process id, and the correlation id in that process.
 pub(crate) type LaunchId = (u32, u32);
 
-/// The recorded launches of all processes.
+/// The launches of all processes that were recorded.
 #[derive(Debug, Default)]
 pub(crate) struct RecordedLaunches {
     pub(crate) launches: BTreeMap<LaunchId, RecordedLaunch>,
-    /// Number of lost launches, for each kind of loss.
+    /// Number of launches that were lost, by kind of loss.
     pub(crate) lost: BTreeMap<&'static str, u64>,
-    /// Number of launches made while no window was open.
+    /// Number of launches that were made while no window was open.
     pub(crate) outside: u64,
     pub(crate) processes: usize,
 }
 
 impl RecordedLaunches {
-    /// Reads the recordings in a folder.
+    /// Reads all recordings in a folder.
     pub(crate) fn read(folder: &Path, files: &Files) -> Result<Self> {
         let mut inside = Self::default();
         for entry in std::fs::read_dir(folder)? {
@@ -106,7 +106,7 @@ fn is_launch_loss(loss: Loss) -> bool {
     matches!(loss, Loss::LaunchesDropped | Loss::LaunchesFailed | Loss::LaunchesCaptured | Loss::StacksNested)
 }
 
-/// The files that a process had mapped, according to its recording.
+/// The files that a process had mapped, according to the recording of that process.
 struct ModuleFiles<'a> {
     files: &'a Files,
     modules: Vec<gpuflame_model::record::Module>,
@@ -142,8 +142,8 @@ impl ModuleFiles<'_> {
     }
 }
 
-/// Returns the index of the file in `files` that has this path, and the file's segments. Resolves symbolic links first,
-/// because the loader and the kernel may have different paths for one file (`/lib` and `/usr/lib`).
+/// Returns the index in `files` of the file that has this path, and the segments of the file. Resolves symbolic links
+/// first, because the loader and the kernel may use different paths for the same file (`/lib` and `/usr/lib`).
 fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;

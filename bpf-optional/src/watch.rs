@@ -1,5 +1,6 @@
-//! Processes the records of the eBPF programs as they arrive. Stores launches, updates address spaces, and attaches
-//! probes to every new file. The process that mapped a new file is stopped until the file's probes are attached.
+//! Processes the records from the eBPF programs as they arrive. This includes storing launches, updating address
+//! spaces, and attaching probes to every new file. A process that maps a new file is stopped until the probes are
+//! attached to that file.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -15,7 +16,7 @@ use crate::probed_launches::{Launch, Probe, ProbedLaunches};
 use crate::process;
 use crate::wire::{self, FileId, KernelRecord, Mapping, ProbeHit, RecordHeader};
 
-/// A function that the user wants to probe, given as `LIB:SYMBOL`.
+/// A function that the user wants to probe. The user names it as `LIB:SYMBOL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserProbe {
     pub(crate) library: String,
@@ -23,7 +24,7 @@ pub(crate) struct UserProbe {
 }
 
 impl UserProbe {
-    /// Whether `path` is the file that the user named, either by its complete path or by the beginning of its file
+    /// Whether `path` is the file that the user has named, either by its complete path or by the beginning of its file
     /// name.
     fn matches(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -35,7 +36,7 @@ impl UserProbe {
     }
 }
 
-/// Watches processes.
+/// Watches processes, and collects their launches.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     kernel: KernelPrograms,
@@ -43,12 +44,11 @@ pub(crate) struct Watcher {
     copies: bool,
     spaces: HashMap<u64, AddressSpace>,
     probed: ProbedLaunches,
-    /// For each thread, the index of its last launch. A marker assigns its correlation id to this launch.
+    /// Index of the last launch of each thread. A marker assigns its correlation id to this launch.
     last_launch: HashMap<u32, usize>,
-    /// Index of each stack, keyed by its address space, the version of that address space, and the bytes of the raw
-    /// stack.
+    /// Indices of the stacks, keyed by address space, version of that address space, and bytes of the raw stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
-    /// Messages about problems with files, without duplicates.
+    /// Messages about problems with files. No message occurs twice.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -73,13 +73,13 @@ impl Watcher {
         self.kernel.follow(pid)
     }
 
-    /// Attaches probes to all files that a running process has mapped.
+    /// Attaches probes to all files that a process which is already running has mapped.
     pub(crate) fn inspect_process(&mut self, pid: u32) {
         self.inspect_mappings(pid);
     }
 
-    /// Attaches probes to all files that a process has mapped, and returns its address space, which is empty if the
-    /// process has ended.
+    /// Attaches probes to all files that a process has mapped. Returns the address space of the process, which is empty
+    /// if the process has ended.
     fn inspect_mappings(&mut self, pid: u32) -> AddressSpace {
         let mut space = AddressSpace::default();
         for line in address_spaces::read_maps(pid).unwrap_or_default() {
@@ -90,7 +90,7 @@ impl Watcher {
         space
     }
 
-    /// Returns the number of probes that are attached to functions that begin GPU work, or that the user named.
+    /// Returns the number of attached probes, not counting the probes for the marker function.
     pub(crate) fn probe_count(&self) -> usize {
         self.probed.probes.iter().filter(|probe| probe.kind != EntryKind::Marker).count()
     }
@@ -106,8 +106,8 @@ impl Watcher {
 
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // Collect the mappings of new files. The processes that made these mappings are stopped. The files are
-        // inspected after the loop, because the loop borrows `kernel`.
+        // Collects the mappings of files that are new. The processes that have made these mappings are stopped. The
+        // files are inspected only after this loop, because the loop borrows `kernel`.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };
@@ -135,11 +135,12 @@ impl Watcher {
         }
     }
 
-    /// Handles a new mapping of a file that was not inspected yet, or a process that has executed a new program.
+    /// Handles a new mapping of a file that was not inspected yet, or a process that has begun to execute another
+    /// program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // Also inspect the files that the process had mapped before it was watched. Only this inspection finds a
-        // program into which CUDA's runtime is linked.
+        // Also inspects the files that the process had mapped before it was watched. Without this, a program into which
+        // the CUDA runtime is linked would not be found.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.inspect_mappings(head.pid);
             self.spaces.insert(head.space, space);
@@ -155,13 +156,13 @@ impl Watcher {
             self.spaces.entry(head.space).or_default().map(start, end, offset, number);
         }
         if stopped {
-            // To resume the process fails only if it has died.
+            // Resuming the process can fail only if the process has died.
             process::resume(head.pid);
         }
     }
 
-    /// Attaches probes to the functions of the mapped file `line` that begin GPU work or that the user named. Returns
-    /// the file's index, or `None` if the file no longer exists.
+    /// Attaches probes to functions in the file that `line` maps: the functions that begin GPU work, and the functions
+    /// that the user has named. Returns the index of the file, or `None` if the file no longer exists.
     fn inspect_file(&mut self, pid: u32, line: &MapsLine) -> Option<FileNumber> {
         if let Some(number) = self.probed.files.number(line.file) {
             return Some(number);
@@ -192,7 +193,7 @@ impl Watcher {
             .map(|named| named.symbol.as_str())
             .collect();
         let bytes = MappedFile::map(file)?;
-        // A file that is not an ELF file has no functions to probe.
+        // A file that is not an ELF file contains no functions to probe.
         let Ok(found) = entry_points::find_entry_points(bytes.bytes(), &named) else {
             return Ok(CudaExtent::None);
         };
@@ -208,7 +209,7 @@ impl Watcher {
     }
 }
 
-/// The parts of a [`Watcher`] that processing a record changes.
+/// The parts of a [`Watcher`] that change when a record is processed.
 struct RecordHandler<'a> {
     spaces: &'a mut HashMap<u64, AddressSpace>,
     probed: &'a mut ProbedLaunches,
@@ -218,8 +219,8 @@ struct RecordHandler<'a> {
 }
 
 impl RecordHandler<'_> {
-    /// Returns the address space of a process. If the process was running before it was watched, reads its mappings the
-    /// first time.
+    /// Returns the address space of the process that a record is about. If the process was already running when it was
+    /// first watched, this function reads its mappings on the first call.
     fn space(&mut self, head: &RecordHeader) -> &mut AddressSpace {
         let files = &self.probed.files;
         self.spaces.entry(head.space).or_insert_with(|| read_space(head.pid, |file| files.number(file)))
@@ -249,8 +250,8 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Assigns a correlation id to the last launch of the thread. This is the right launch, because CUPTI's callback
-    /// runs at the beginning of the outermost call, before nested calls begin.
+    /// Assigns a correlation id to the thread's last launch. This launch is the right one: CUPTI's callback runs at the
+    /// beginning of the outermost call, before any nested call begins.
     fn on_marker(&mut self, head: &RecordHeader, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.probed.copies.insert((head.pid, correlation));
@@ -272,12 +273,12 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Adds a mapping to its address space. Returns false if more must be done: the file is unknown and must be
-    /// inspected, or the process is stopped and must be resumed.
+    /// Adds a mapping to the address space to which it belongs. Returns false if more must be done. Either the file is
+    /// unknown and must be inspected, or the process is stopped and must be resumed.
     fn on_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) -> bool {
         if mapping.end == 0 {
-            // The process has executed a new program. The id of its new address space may be the id of an older address
-            // space, which no longer exists.
+            // The process has begun to execute another program. The new address space may have the id of an older
+            // address space that no longer exists.
             self.spaces.remove(&head.space);
             return false;
         }
@@ -298,8 +299,8 @@ impl RecordHandler<'_> {
             .map(|address| FileLocation { file: FileLocation::KERNEL, offset: address });
         let mut places: Vec<FileLocation> = kernel.collect();
         places.extend(user_addresses(hit).into_iter().enumerate().map(|(at, address)| {
-            // All addresses except the first are return addresses, and a return address may be past the end of the
-            // calling function. So look up the byte before a return address.
+            // All addresses except the first one are return addresses. A return address may be past the end of the
+            // calling function. Therefore the byte before a return address is looked up.
             space.locate(address - u64::from(at > 0))
         }));
         let number = self.probed.stacks.intern(places);
@@ -308,8 +309,8 @@ impl RecordHandler<'_> {
     }
 }
 
-/// Returns the addresses of the user stack. Inserts the caller if it is missing: at a function's first instruction, the
-/// frame pointer is still that of the caller, so kernels before Linux 6.11 skip the caller.
+/// Returns the addresses in the user stack. Inserts the calling function if it is missing. At the first instruction of
+/// a function, the frame pointer is still that of the caller, so kernels before Linux 6.11 skip the caller.
 fn user_addresses(hit: &ProbeHit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();
     if hit.caller != 0 && addresses.get(1) != Some(&hit.caller) {
@@ -328,8 +329,8 @@ fn read_space(pid: u32, number: impl Fn(FileId) -> Option<FileNumber>) -> Addres
     space
 }
 
-/// Returns the name of a thread (up to fifteen bytes). Blanks are replaced, because a blank would end the column in the
-/// output.
+/// Returns the name of a thread, which has up to fifteen bytes. Blanks in the name are replaced, because a blank would
+/// end the column in the output.
 fn thread_name(bytes: &[u8; 16]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);

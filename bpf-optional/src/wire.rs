@@ -1,42 +1,43 @@
-//! Parses the records that the eBPF programs write. `bpf/probe.h` defines the layout, so both files must change
-//! together.
+//! Parses the records that the eBPF programs write to the buffer. `bpf/probe.h` defines the layout of these records, so
+//! both files must change together.
 
-/// Header of every record.
+/// Header with which every record begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     /// Process id in our PID namespace; 0 if the process has no id there.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
-    /// Time on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Time according to `CLOCK_MONOTONIC`, in nanoseconds.
     pub(crate) time: u64,
-    /// Id of the process's address space.
+    /// Id of the address space of the process.
     pub(crate) space: u64,
     pub(crate) comm: [u8; 16],
 }
 
-/// Content of a record, by the kind of the record.
+/// Content of a record, which depends on the kind of the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KernelRecord<'a> {
-    /// A call of a probed function has begun.
+    /// A call to a probed function has begun.
     Hit(ProbeHit<'a>),
-    /// The library inside the process has reported the correlation id of the call that the thread is making.
+    /// The library inside the process has reported the correlation id for the call that the thread is making.
     Marker { correlation: u32, is_copy: bool },
-    /// Code of a file was mapped.
+    /// Executable code from a file was mapped.
     Mapping(Mapping),
-    /// A process was created. The new process has the same mappings as its parent.
+    /// A process was created by a fork. The new process has the same mappings as its parent.
     Fork { child: u32, space: u64 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeHit<'a> {
-    /// Id of the probe.
+    /// Id of the probe that was hit.
     pub(crate) probe: u64,
-    /// Return address of the call, which is in the caller.
+    /// Return address of the call, which points into the calling function.
     pub(crate) caller: u64,
-    /// Addresses of the user stack, eight bytes each: the probed function, then the return addresses, innermost first.
+    /// Addresses in the user stack, with eight bytes each: first the probed function, and then the return addresses,
+    /// innermost first.
     pub(crate) user: &'a [u8],
-    /// Addresses of the kernel stack, in the same form as `user`.
+    /// Addresses in the kernel stack, in the same form as in `user`.
     pub(crate) kernel: &'a [u8],
 }
 
@@ -44,14 +45,14 @@ pub(crate) struct ProbeHit<'a> {
 pub(crate) struct Mapping {
     pub(crate) start: u64,
     pub(crate) end: u64,
-    /// Offset in the file at which the mapping begins.
+    /// Offset in the file at which the mapping begins, in bytes.
     pub(crate) offset: u64,
     pub(crate) file: FileId,
-    /// Whether the process is stopped and waits until we resume it.
+    /// Whether the process is stopped until we resume it.
     pub(crate) stopped: bool,
 }
 
-/// Identifies a file in the kernel.
+/// Identity of a file in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
     pub(crate) inode: u64,
@@ -59,7 +60,7 @@ pub(crate) struct FileId {
 }
 
 impl FileId {
-    /// Returns the key of the file in the eBPF map `KNOWN`.
+    /// Returns the key with which the eBPF map `KNOWN` identifies the file.
     pub(crate) fn key(self) -> [u8; 16] {
         let mut key = [0; 16];
         key[..8].copy_from_slice(&self.inode.to_ne_bytes());
@@ -73,7 +74,7 @@ const MAX_FRAMES: usize = 127;
 const FRAMES_OFFSET: usize = HEADER_BYTES + 32;
 const KERNEL_FRAMES_OFFSET: usize = FRAMES_OFFSET + 8 * MAX_FRAMES;
 
-/// Parses a record. Returns `None` if the record is not one of our eBPF programs' records.
+/// Parses one record. Returns `None` if the record does not come from one of our eBPF programs.
 pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
     let head = RecordHeader {
         pid: u32_at(bytes, 4)?,
@@ -109,7 +110,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<(RecordHeader, KernelRecord<'_>)> {
 }
 
 fn parse_hit(bytes: &[u8]) -> Option<ProbeHit<'_>> {
-    // A negative value is not a size but an error code: the kernel could not read the stack.
+    // A negative value is not a size but an error code, which means that the kernel could not read the stack.
     let taken = |at: usize| u32_at(bytes, at).map(|bytes| usize::try_from(bytes as i32).unwrap_or(0));
     let (user, kernel) = (taken(HEADER_BYTES + 24)?, taken(HEADER_BYTES + 28)?);
     Some(ProbeHit {
@@ -124,7 +125,7 @@ fn parse_hit(bytes: &[u8]) -> Option<ProbeHit<'_>> {
     })
 }
 
-/// Returns the addresses in `bytes`, which takes eight bytes for each address.
+/// Returns the addresses in `bytes`. Each address takes eight bytes.
 pub(crate) fn addresses(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.as_chunks().0.iter().map(|eight| u64::from_ne_bytes(*eight))
 }

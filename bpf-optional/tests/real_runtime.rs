@@ -1,5 +1,5 @@
-//! Watches NVIDIA's own runtime library on a machine without a GPU: its calls fail, but are recorded.
-//! `bpf-optional/tests/install` downloads the library.
+//! Watches NVIDIA's own CUDA runtime library on a machine without a GPU. The library's calls fail, but they are
+//! recorded. `bpf-optional/tests/install` downloads this library.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::process::Command;
 
 use support::{can_probe, command, compile, finish, root, scratch, skip};
 
-/// Returns the folder of the library, if the library was downloaded and can be watched.
+/// Returns the folder of the CUDA runtime library, if the library was downloaded and can be watched.
 fn runtime() -> Option<PathBuf> {
     let target = std::env::current_exe().unwrap().ancestors().nth(3).unwrap().to_owned();
     let folder = target.join("cudart/nvidia/cu13/lib");
@@ -19,14 +19,14 @@ fn runtime() -> Option<PathBuf> {
     can_probe().then_some(folder)
 }
 
-/// Records a program's launches. Returns the results of the run.
+/// Records the launches of a program. Returns the output of the run.
 fn record(libraries: &Path, program: &Path, args: &[&str]) -> support::Ran {
     let (mut command, folder) = command(["record", "-E", "-o", "cpu.txt", "--"]);
     command.arg(program).args(args).env("LD_LIBRARY_PATH", libraries);
     finish(command, folder)
 }
 
-/// Compiles a program into which the static runtime is linked.
+/// Compiles a program into which the static CUDA runtime is linked.
 fn with_static_runtime(libraries: &Path) -> PathBuf {
     let program = scratch().join("direct");
     let compiled = Command::new("gcc")

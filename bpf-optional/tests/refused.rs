@@ -1,5 +1,5 @@
-//! Tests targets that cannot be watched. The command must print the reason in one line, exit with code 2, and leave
-//! nothing in the kernel.
+//! Tests `gpuflame-bpf` with targets that cannot be watched. The command must print the reason in one line, exit with
+//! code 2, and leave nothing in the kernel.
 
 mod support;
 
@@ -10,8 +10,8 @@ use std::process::{Command, Stdio};
 
 use support::{Ran, can_probe, command, compile, cuda, finish, run, scratch, skip, until_ready};
 
-/// Asserts that the run ended with exit code 2, and printed a single line on standard error. The line begins with the
-/// command's name and contains `why`.
+/// Asserts that the run ended with exit code 2, and printed a single line on standard error. This line begins with the
+/// name of the command, and contains `why`.
 fn assert_refused(ran: &Ran, why: &str) {
     assert_eq!(ran.code, 2, "{ran:?}");
     let ours: Vec<&str> = ran.stderr.lines().filter(|line| line.starts_with("gpuflame-bpf: ")).collect();
@@ -62,7 +62,7 @@ fn a_killed_recorder_leaves_no_probes_and_the_program_continues() {
     assert_eq!((output.status.code(), &*output.stdout), (Some(0), &b"failed 7\n"[..]));
 }
 
-/// Records a program that has no symbols and maps no CUDA library.
+/// Tries to record a program that has no symbols and maps no CUDA library.
 fn stripped() -> Ran {
     let folder = scratch();
     let (source, program) = (folder.join("static.c"), folder.join("static"));
@@ -75,11 +75,11 @@ fn stripped() -> Ran {
     ran
 }
 
-/// Records a program as a user who is not permitted to use probes.
+/// Tries to record a program as a user who is not permitted to use probes.
 fn without_rights() -> Ran {
     let program = compile("tests/programs/threads.c", &[]);
     let (_, folder) = command(["record"]);
-    // The user may be unable to read the folders above the build, so the command is copied.
+    // The command is copied, because the user may not be permitted to read the folders above the build folder.
     let copy = std::env::temp_dir().join(format!("gpuflame-bpf-{}", std::process::id()));
     std::fs::copy(env!("CARGO_BIN_EXE_gpuflame-bpf"), &copy).unwrap();
     let mut command = Command::new(&copy);
@@ -90,7 +90,7 @@ fn without_rights() -> Ran {
     ran
 }
 
-/// Runs the command as on a kernel without BTF (the description of the kernel's types): only for this process, the
+/// Runs the command as on a kernel without BTF (the description of the kernel's types). For this process only, the
 /// folder of the BTF is empty.
 fn without_types(verb: &str) -> Ran {
     let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
@@ -112,8 +112,8 @@ fn without_types(verb: &str) -> Ran {
     finish(command, folder)
 }
 
-/// Asserts that none of our eBPF programs is left in the kernel. The kernel removes an eBPF program a moment after the
-/// last process that uses it has ended.
+/// Asserts that none of our eBPF programs is left in the kernel. After the last process that uses an eBPF program has
+/// ended, it takes a moment until the kernel removes the program.
 fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {

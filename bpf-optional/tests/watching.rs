@@ -1,4 +1,4 @@
-//! Watches programs on the simulated CUDA stack from outside.
+//! Watches programs that run on the simulated CUDA stack, from outside their process.
 
 mod support;
 
@@ -13,14 +13,14 @@ use support::{
     can_probe, command, compile, crosscheck, cuda, finish, gpuflame, record, run, skip, until_ready,
 };
 
-/// Returns the frames of a line from the frame of `main` or of the thread's function to the leaf, without the frames of
-/// the C library below it.
+/// Returns the frames in a line from the frame of `main` or of the thread's function up to the leaf. The C library's
+/// frames below it are omitted.
 fn own(frames: &str) -> &str {
     let at = [";main;", ";worker;"].iter().filter_map(|root| frames.find(root)).min();
     at.map_or(frames, |at| &frames[at + 1..])
 }
 
-/// Returns the four counts of the line `crosscheck launches=N probe=N inprocess=N agree=N`.
+/// Returns the four counts in the line `crosscheck launches=N probe=N inprocess=N agree=N`.
 fn counts(stdout: &str) -> [u64; 4] {
     let line =
         stdout.lines().rfind(|line| line.starts_with("crosscheck ")).unwrap_or_else(|| panic!("{stdout}"));
@@ -106,7 +106,7 @@ fn processes_in_other_namespaces_have_pids_of_the_recorders_namespace() {
     let ran = record("unshare".as_ref(), &["--fork", "--pid", program.to_str().unwrap(), "1", "1"]);
     let lines = ran.lines();
     assert_eq!(lines.len(), 2, "{ran:?}");
-    // The process's id in its own namespace is 1.
+    // In its own PID namespace, the process has the id 1.
     assert!(lines.iter().all(|line| line[2] != "1" && line[2] != "0"), "{lines:?}");
 }
 
@@ -170,7 +170,7 @@ fn both_accounts_of_the_c_example_agree_with_the_truth() {
     assert!(same.ends_with(&format!(" {truth}")), "{}", ran.stdout);
 }
 
-/// Returns the path of the demo, if it was built.
+/// Returns the path of the demo program, if it was built.
 fn demo() -> Option<PathBuf> {
     let demo = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples/demo");
     if !demo.exists() {
@@ -222,7 +222,7 @@ fn two_swapped_launches_are_detected() {
     assert_eq!((ran.code, counts(&ran.stdout)), (1, [1000, 1000, 1000, 998]), "{ran:?}");
 }
 
-/// A setting that only debug builds have makes the library swap two launches.
+/// In debug builds only, a setting makes the library swap two launches.
 #[test]
 fn a_library_that_swaps_two_launches_is_detected() {
     if !can_probe() || !cfg!(debug_assertions) {
@@ -238,8 +238,8 @@ fn a_library_that_swaps_two_launches_is_detected() {
     let ran = finish(command, folder);
     let [launches, probe, inside, agree] = counts(&ran.stdout);
     assert_eq!((ran.code, [launches, probe, inside]), (1, [1000; 3]), "{ran:?}");
-    // One of the two swapped launches may be a copy. The program makes some copies, and `crosscheck` does not compare
-    // copies.
+    // One of the two launches that were swapped may be a copy. `crosscheck` does not compare the copies that the
+    // program makes.
     assert!((998..1000).contains(&agree), "{}", ran.stdout);
 }
 

@@ -1,5 +1,5 @@
-/* direct COUNT: launches a kernel that does not exist COUNT times, through the CUDA runtime that is linked into the
- * program. The calls fail, but the probes see them. */
+/* direct COUNT: launches a kernel that does not exist COUNT times. The CUDA runtime is linked into the program. The
+ * launch calls fail, but the probes see them. */
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,6 +1,7 @@
-/* late LIBRARY COUNT [wait]: opens the CUDA runtime LIBRARY by `dlopen`, and immediately launches COUNT times. A
- * watcher that does not stop the program would notice the runtime too late. The kernel does not exist, so the calls
- * fail, but the probes see them. With `wait`, the program begins when its standard input ends or provides a byte. */
+/* late LIBRARY COUNT [wait]: opens the CUDA runtime LIBRARY with `dlopen`, and then immediately launches a kernel COUNT
+ * times. A watcher that does not stop the program would notice the CUDA runtime too late. The kernel does not exist, so
+ * the launch calls fail, but the probes see them. With `wait`, the program waits until its standard input ends or
+ * provides a byte, and then begins. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

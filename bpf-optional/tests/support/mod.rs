@@ -1,6 +1,6 @@
-//! Functions that the tests share: they compile programs for the simulated CUDA stack, run the command, and skip tests
-//! if the machine does not allow probes.
-#![allow(dead_code)] // Each test binary uses some of the functions.
+//! Functions that the tests share. They compile programs for the simulated CUDA stack, run the command, and skip tests
+//! on machines that do not allow probes.
+#![allow(dead_code)] // Each test binary uses only some of these functions.
 
 #[path = "../../../tests/support/skip.rs"]
 mod skip;
@@ -40,7 +40,7 @@ pub(crate) fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
 
-/// Returns a folder with the simulated libraries under the names of the real ones.
+/// Returns a folder that contains the simulated libraries under the names of the real libraries.
 pub(crate) fn cuda() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -58,7 +58,7 @@ pub(crate) fn cuda() -> &'static Path {
     })
 }
 
-/// Compiles a program of the repository, with frame pointers. Returns the path of the program.
+/// Compiles a program from the repository, with frame pointers. Returns the path of the program.
 pub(crate) fn compile(source: &str, flags: &[&str]) -> PathBuf {
     let source = root().join(source);
     let program = scratch().join(source.file_stem().unwrap());
@@ -72,7 +72,7 @@ pub(crate) fn compile(source: &str, flags: &[&str]) -> PathBuf {
     program
 }
 
-/// Results of a run of the command.
+/// Exit code and output of one run of the command.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: i32,
@@ -82,7 +82,8 @@ pub(crate) struct Ran {
 }
 
 impl Ran {
-    /// Returns the lines that the command wrote for launches, split into columns: time, comm, pid, tid, cpu, frames.
+    /// Returns the lines about launches that the command has written, each split into its columns: time, comm, pid,
+    /// tid, cpu and frames.
     pub(crate) fn lines(&self) -> Vec<Vec<String>> {
         let text = fs::read_to_string(self.folder.join("cpu.txt")).unwrap();
         text.lines().map(|line| line.splitn(6, ' ').map(str::to_owned).collect()).collect()
@@ -119,8 +120,8 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
     }
 }
 
-/// Waits until `gpuflame-bpf` has begun to watch. It prints nothing at that time. But once it waits in `poll`, its eBPF
-/// programs are in the kernel.
+/// Waits until `gpuflame-bpf` has begun to watch. At that time, the command prints nothing. However, once it waits in
+/// `poll`, its eBPF programs are in the kernel.
 pub(crate) fn until_ready(watching: &Child) {
     let syscall = format!("/proc/{}/syscall", watching.id());
     while !fs::read_to_string(&syscall).is_ok_and(|text| text.starts_with("7 ")) {
@@ -145,8 +146,8 @@ pub(crate) fn crosscheck(flags: &[&str], program: &Path, args: &[&str]) -> Ran {
     run(words.into_iter().chain(flags).chain(args.iter().map(OsStr::new)))
 }
 
-/// Whether probes can be attached on this machine; if not, skips the test. Under CI, to skip the test is an error,
-/// unless the machine lacks a feature that probes need.
+/// Whether probes can be attached on this machine. If this function returns false, the test is skipped. In CI, skipping
+/// a test is an error, unless the machine lacks a feature that probes need.
 pub(crate) fn can_probe() -> bool {
     static WHY_NOT: OnceLock<Option<String>> = OnceLock::new();
     let why_not = WHY_NOT.get_or_init(|| {
