@@ -1,5 +1,5 @@
-//! Prints C macros that check our layouts against NVIDIA's headers, for `tests/cupti-wheels.sh`. For example,
-//! `CHECK_Kernel(CUpti_ActivityKernel9);` fails to compile if a field of that struct is at another offset.
+//! Prints C macros that compare our struct layouts with NVIDIA's headers, for `tests/cupti-wheels.sh`. For example,
+//! `CHECK_Kernel(CUpti_ActivityKernel9);` does not compile if a field of that struct has another offset.
 
 #![allow(clippy::print_stdout, reason = "the output is the point")]
 
@@ -13,7 +13,7 @@ use cupti_sys::record::{
 };
 use std::mem::offset_of;
 
-/// Prints a check that compares the field offsets of one of our structs with those of NVIDIA's struct.
+/// Prints a macro that compares the field offsets in one of our structs with those in NVIDIA's struct.
 macro_rules! check {
     ($ours:ident: $($field:ident = $($theirs:tt).+),* $(,)?) => {
         println!("#define CHECK_{}(S) \\", stringify!($ours));
@@ -22,7 +22,7 @@ macro_rules! check {
     };
 }
 
-/// Prints a check of the offsets of fields that only some structs have.
+/// Prints a macro that checks the offsets of fields that only some of NVIDIA's structs have.
 fn check_late(name: &str, fields: &[(&str, usize)]) {
     println!("#define CHECK_{name}(S) \\");
     for (field, at) in fields {

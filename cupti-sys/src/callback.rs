@@ -1,6 +1,6 @@
-//! Defines the data that CUPTI passes to callbacks. The layouts of these structs are the same from CUPTI 11.8 to 13.5.
+//! Defines the structs that CUPTI passes to callbacks. These structs have the same layout in CUPTI 11.8 to 13.5.
 //!
-//! All pointers in these structs belong to CUPTI or CUDA and are valid only during the callback, unless stated
+//! All pointers in these structs belong to CUPTI or CUDA. They are valid only during the callback, unless stated
 //! otherwise.
 
 use crate::{Site, Status};
@@ -11,24 +11,26 @@ use std::mem::offset_of;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CallbackData {
-    /// Whether the callback is made before or after the API call.
+    /// Whether this callback is made before or after the API call.
     pub site: Site,
     /// Name of the API call.
     pub function_name: *const c_char,
-    /// Arguments of the API call, as a struct whose type depends on the call.
+    /// Arguments of the API call, in a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// Result of the API call, 32 bits (`CUresult` or `cudaError_t`). The result is valid only after the call.
+    /// Pointer to the 32-bit result of the API call (`CUresult` or `cudaError_t`). The result is valid only after the
+    /// API call.
     pub function_return_value: *const c_void,
-    /// The kernel's mangled name if the API call is a launch, otherwise null.
+    /// Mangled name of the kernel if the API call is a launch; otherwise null.
     pub symbol_name: *const c_char,
-    /// The current CUDA context (`CUcontext`). The pointer may be null before the first CUDA context is created.
+    /// The CUDA context that is current (`CUcontext`). Before the first CUDA context is created, this pointer may be
+    /// null.
     pub context: *mut c_void,
-    /// CUPTI's id of the CUDA context.
+    /// CUPTI's id for this CUDA context.
     pub context_uid: u32,
-    /// Pointer to a word that the client may set before the API call and read after the call. CUPTI sets the word to
-    /// zero before the call.
+    /// Pointer to a word of memory that the client may set before the API call and read after the call. CUPTI sets the
+    /// word to zero before the call.
     pub correlation_data: *mut u64,
-    /// Correlation id that the activity records of the API call will contain.
+    /// Correlation id of the API call, which the resulting activity records will contain.
     pub correlation_id: u32,
 }
 
@@ -36,11 +38,11 @@ pub struct CallbackData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ResourceData {
-    /// The CUDA context (`CUcontext`).
+    /// The CUDA context that contains the resource (`CUcontext`).
     pub context: *mut c_void,
-    /// The stream, if the callback is about a stream.
+    /// The stream, if this callback is about a stream.
     pub stream: *mut c_void,
-    /// Details of the resource: a [`GraphData`] for graphs, a [`ModuleResourceData`] for modules.
+    /// Details of the resource: a [`GraphData`] for a graph, a [`ModuleResourceData`] for a module.
     pub descriptor: *const c_void,
 }
 
@@ -48,31 +50,31 @@ pub struct ResourceData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct GraphData {
-    /// The graph that the callback is about.
+    /// The graph that this callback is about.
     pub graph: *mut c_void,
     /// The graph from which `graph` was copied.
     pub original_graph: *mut c_void,
-    /// The node that the callback is about.
+    /// The graph node that this callback is about.
     pub node: *mut c_void,
-    /// The node from which `node` was copied.
+    /// The graph node from which `node` was copied.
     pub original_node: *mut c_void,
-    /// Type of the node (`CUgraphNodeType`).
+    /// Type of the graph node (`CUgraphNodeType`).
     pub node_type: u32,
-    /// The other node, if the callback is about a dependency between two nodes.
+    /// The other graph node, if this callback is about a dependency between two nodes.
     pub dependency: *mut c_void,
-    /// The executable graph that the callback is about.
+    /// The executable graph that this callback is about.
     pub graph_exec: *mut c_void,
 }
 
-/// Details of a cubin (`CUpti_ModuleResourceData`).
+/// Details of a cubin, which is a module of GPU code (`CUpti_ModuleResourceData`).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ModuleResourceData {
-    /// CUPTI's id of the module.
+    /// CUPTI's id for the module.
     pub module_id: u32,
     /// Size of the cubin in bytes.
     pub cubin_size: usize,
-    /// Content of the cubin.
+    /// Bytes of the cubin.
     pub cubin: *const c_char,
 }
 
@@ -80,9 +82,9 @@ pub struct ModuleResourceData {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SynchronizeData {
-    /// The CUDA context.
+    /// The CUDA context to which the wait belongs.
     pub context: *mut c_void,
-    /// The stream for which the API call waited, or null if the call waited for a CUDA context.
+    /// The stream for which the API call has waited; null if the call has waited for a CUDA context.
     pub stream: *mut c_void,
 }
 
@@ -92,36 +94,37 @@ pub struct SynchronizeData {
 pub struct StateData {
     /// Status code of the error.
     pub result: Status,
-    /// Message of the error. May be null.
+    /// Message of the error. The pointer may be null.
     pub message: *const c_char,
 }
 
-/// In and out parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. CUPTI 13.0 and 13.1 know
-/// only the first 32 bytes, but accept this longer struct, because its first field is `struct_size`.
+/// Input and output parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. CUPTI 13.0 and 13.1
+/// know only the first 32 bytes of this struct. They accept the longer struct, because its first field, `struct_size`,
+/// states its length.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {
-    /// Number of bytes of this struct that the caller has filled.
+    /// Number of bytes in this struct that the caller has filled.
     pub struct_size: usize,
-    /// Name of the caller, which CUPTI reports to a tool that tries to subscribe later.
+    /// Name of the caller. CUPTI reports this name to any tool that tries to subscribe later.
     pub subscriber_name: *const c_char,
-    /// Buffer for the name of the tool that has already subscribed.
+    /// Buffer to which CUPTI writes the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,
     /// Size of `old_subscriber_name` in bytes.
     pub old_subscriber_size: usize,
-    /// Whether other clients may also subscribe (13.2 and later).
+    /// Whether other clients may subscribe too (13.2 and later).
     pub allow_multiple_subscribers: u8,
-    /// Padding, which must be zero.
+    /// Padding bytes, which must be zero.
     pub padding: [u8; 7],
 }
 
-/// First fields of `CUpti_BufferCallbackCompleteInfo`, which the v2 buffer callback receives.
+/// First fields of the struct `CUpti_BufferCallbackCompleteInfo`, which the v2 buffer callback receives.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BufferCompleteInfo {
-    /// Number of bytes of this struct that CUPTI has filled.
+    /// Number of bytes in this struct that CUPTI has filled.
     pub struct_size: usize,
-    /// The thread to which the buffer belongs.
+    /// Id of the thread to which the buffer belongs.
     pub thread_id: u64,
 }
 

@@ -1,7 +1,7 @@
-//! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds, attributes.
+//! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds and attributes.
 //!
-//! Each set of numbers is a newtype around `u32`. So an id that only a newer CUPTI defines is still a valid value of
-//! the newtype. In a Rust enum, such a number would be undefined behaviour.
+//! Each set of numbers is a newtype of `u32`. Therefore a number that only a newer CUPTI defines is a valid value of
+//! the newtype, too. If the set were a Rust enum, such a number would cause undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -16,8 +16,8 @@ macro_rules! statuses {
         impl Status {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
-            /// Returns the name of the status without the prefix `CUPTI_` or `CUPTI_ERROR_`. Returns `None` if these
-            /// bindings do not know the status.
+            /// Returns the name of the status, without the prefix `CUPTI_` or `CUPTI_ERROR_`. Returns `None` if these
+            /// bindings do not contain the status.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -83,7 +83,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Group of callbacks to which a callback belongs (`CUpti_CallbackDomain`).
+/// Group to which a callback belongs (`CUpti_CallbackDomain`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Domain(pub u32);
@@ -93,18 +93,18 @@ impl Domain {
     pub const DRIVER_API: Self = Self(1);
     /// Callbacks about calls of the runtime API (`cuda…`).
     pub const RUNTIME_API: Self = Self(2);
-    /// Callbacks about the creation and destruction of contexts, streams, modules and graphs.
+    /// Callbacks about contexts, streams, modules and graphs that are created or destroyed.
     pub const RESOURCE: Self = Self(3);
-    /// Callbacks about finished waits for streams and contexts.
+    /// Callbacks about waits for streams and contexts that have ended.
     pub const SYNCHRONIZE: Self = Self(4);
     /// Callbacks about NVTX calls.
     pub const NVTX: Self = Self(5);
-    /// Callbacks about CUPTI's own errors and warnings (12.2 and later).
+    /// Callbacks about errors and warnings of CUPTI itself (12.2 and later).
     pub const STATE: Self = Self(6);
 }
 
-/// Id of a callback in its [`Domain`] (`CUpti_CallbackId`). To find the id of an API call, pass successive ids to
-/// `cuptiGetCallbackName`. The ids in the RESOURCE and STATE domains are listed below.
+/// Id of a callback within its [`Domain`] (`CUpti_CallbackId`). To find the id of an API call by its name, pass one id
+/// after another to `cuptiGetCallbackName`. The ids in the domains RESOURCE and STATE are listed below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct CallbackId(pub u32);
@@ -130,11 +130,11 @@ impl CallbackId {
     pub const GRAPH_DESTROY_STARTING: Self = Self(10);
     /// Resource: a graph was copied.
     pub const GRAPH_CLONED: Self = Self(11);
-    /// Resource: a graph node was created, including by stream capture.
+    /// Resource: a graph node was created. (Stream capture also creates nodes.)
     pub const GRAPH_NODE_CREATED: Self = Self(13);
     /// Resource: a graph node is about to be destroyed.
     pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
-    /// Resource: a dependency of one graph node on another graph node was created.
+    /// Resource: a dependency of one graph node on another was created.
     pub const GRAPH_DEPENDENCY_CREATED: Self = Self(15);
     /// Resource: a graph was instantiated.
     pub const GRAPH_EXEC_CREATED: Self = Self(18);
@@ -142,7 +142,7 @@ impl CallbackId {
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
     /// Resource: a graph node was copied, for example by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
-    /// State: CUPTI has encountered a fatal error and has already finalised itself.
+    /// State: CUPTI has encountered a fatal error, and has already finalised itself.
     pub const FATAL_ERROR: Self = Self(1);
     /// State: CUPTI has encountered an error.
     pub const ERROR: Self = Self(2);
@@ -150,15 +150,15 @@ impl CallbackId {
     pub const WARNING: Self = Self(3);
 }
 
-/// Entry or exit of an API call (`CUpti_ApiCallbackSite`).
+/// States whether a callback is made at the entry or at the exit of an API call (`CUpti_ApiCallbackSite`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct Site(pub u32);
 
 impl Site {
-    /// The callback is made before the API call.
+    /// This callback is made before the API call.
     pub const ENTER: Self = Self(0);
-    /// The callback is made after the API call.
+    /// This callback is made after the API call.
     pub const EXIT: Self = Self(1);
 }
 
@@ -168,49 +168,50 @@ impl Site {
 pub struct ActivityKind(pub u32);
 
 impl ActivityKind {
-    /// Copies of memory, except copies between two devices.
+    /// Copies of memory, except copies from one device to another.
     pub const MEMCPY: Self = Self(1);
     /// Fills of memory.
     pub const MEMSET: Self = Self(2);
-    /// Kernels. While this kind is enabled, CUPTI makes kernels run one at a time.
+    /// Kernels, which run one at a time. While this kind is enabled, CUPTI does not let kernels run concurrently.
     pub const KERNEL: Self = Self(3);
-    /// Driver API calls.
+    /// Calls to the driver API.
     pub const DRIVER: Self = Self(4);
-    /// Runtime API calls.
+    /// Calls to the runtime API.
     pub const RUNTIME: Self = Self(5);
     /// Properties of the devices.
     pub const DEVICE: Self = Self(8);
     /// Properties of the CUDA contexts.
     pub const CONTEXT: Self = Self(9);
-    /// Kernels, which may still run concurrently while this kind is enabled.
+    /// Kernels, which can still run concurrently while this kind is enabled.
     pub const CONCURRENT_KERNEL: Self = Self(10);
-    /// Overhead of CUPTI and the driver.
+    /// Time that CUPTI and the driver need for themselves.
     pub const OVERHEAD: Self = Self(17);
-    /// Copies between two devices.
+    /// Copies from one device to another.
     pub const MEMCPY2: Self = Self(22);
-    /// Transfers and page faults of memory that the GPU and the host share.
+    /// Transfers and page faults of unified memory, which the GPU and the host share.
     pub const UNIFIED_MEMORY_COUNTER: Self = Self(25);
     /// CUDA events.
     pub const CUDA_EVENT: Self = Self(36);
-    /// Properties of the streams.
+    /// Properties of the CUDA streams.
     pub const STREAM: Self = Self(37);
-    /// API calls that wait.
+    /// API calls that wait for GPU work.
     pub const SYNCHRONIZATION: Self = Self(38);
-    /// External correlation ids: for each API call, the id that a tool has pushed before the call.
+    /// External correlation ids. A tool pushes such an id before API calls, and the records assign it to these calls.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
-    /// Launches that the driver makes internally, without a call of a public API.
+    /// Launches that the driver makes internally, without a call to a public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
-    /// Graph launches, with one record per launch. While this kind is enabled, the nodes of graphs have no records.
+    /// Graph launches. Each launch has one record. While this kind is enabled, there are no records for the nodes of
+    /// graphs.
     pub const GRAPH_TRACE: Self = Self(51);
 }
 
-/// A setting of the activity interface (`CUpti_ActivityAttribute`).
+/// A setting of CUPTI's activity interface (`CUpti_ActivityAttribute`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ActivityAttribute(pub u32);
 
 impl ActivityAttribute {
-    /// `usize`: size of a device buffer in bytes.
+    /// `usize`: size of one device buffer in bytes.
     pub const DEVICE_BUFFER_SIZE: Self = Self(0);
     /// `usize`: maximum number of device buffers.
     pub const DEVICE_BUFFER_POOL_LIMIT: Self = Self(2);
@@ -224,25 +225,26 @@ impl ActivityAttribute {
     pub const PER_THREAD_ACTIVITY_BUFFER: Self = Self(9);
 }
 
-/// How `cuptiActivityFlushAll` treats unfinished records (`CUpti_ActivityFlag`).
+/// States how `cuptiActivityFlushAll` treats records that are not complete (`CUpti_ActivityFlag`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct FlushFlag(pub u32);
 
 impl FlushFlag {
-    /// CUPTI keeps buffers that contain an unfinished record, and delivers all other buffers.
+    /// CUPTI keeps the buffers that contain an incomplete record, and delivers all other buffers.
     pub const NONE: Self = Self(0);
-    /// CUPTI delivers all buffers. The records of running GPU work have no end time, and are not delivered again.
+    /// CUPTI delivers all buffers. The records of GPU work that is still running have no end time, and are not
+    /// delivered again.
     pub const FORCED: Self = Self(1);
 }
 
-/// Type of a hardware channel (`CUpti_ChannelType`).
+/// Type of a hardware channel, on which the GPU runs work (`CUpti_ChannelType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(transparent)]
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// Invalid type: the channel id in the same record is meaningless.
+    /// Invalid type, which means that the channel id in the same record is meaningless.
     pub const INVALID: Self = Self(0);
     /// Channel for kernels.
     pub const COMPUTE: Self = Self(1);
@@ -256,15 +258,15 @@ impl ChannelType {
 pub struct UnifiedMemoryKind(pub u32);
 
 impl UnifiedMemoryKind {
-    /// Bytes transferred to a GPU.
+    /// Number of bytes transferred to a GPU.
     pub const BYTES_HTOD: Self = Self(1);
-    /// Bytes transferred to the host.
+    /// Number of bytes transferred to the host.
     pub const BYTES_DTOH: Self = Self(2);
-    /// Page faults on the host.
+    /// Number of page faults on the host.
     pub const CPU_PAGE_FAULTS: Self = Self(3);
-    /// Page faults on a GPU.
+    /// Number of page faults on a GPU.
     pub const GPU_PAGE_FAULTS: Self = Self(4);
-    /// Bytes transferred between GPUs.
+    /// Number of bytes transferred between GPUs.
     pub const BYTES_DTOD: Self = Self(8);
 }
 
@@ -272,13 +274,13 @@ impl UnifiedMemoryKind {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UnifiedMemoryConfig {
-    /// Scope of the counter (2 = all devices). The scope has no effect since CUDA 7.
+    /// Scope of the counter (2 = all devices). This field has had no effect since CUDA 7.
     pub scope: u32,
-    /// Counter to configure.
+    /// Kind of the counter to configure.
     pub kind: UnifiedMemoryKind,
-    /// Device of the counter. The device has no effect since CUDA 7.
+    /// Id of the device to which the counter applies. This field has had no effect since CUDA 7.
     pub device_id: u32,
-    /// Whether to collect the counter: 0 means no, any other value yes.
+    /// Whether to collect the counter: 0 means no, and any other value means yes.
     pub enable: u32,
 }
 

@@ -1,30 +1,30 @@
-//! Defines CUPTI's activity records: their first fields, which are the same in CUPTI 11.8 to 13.5, and the offsets of
-//! later fields.
+//! Defines CUPTI's activity records. The first fields of each record, which are the same in CUPTI 11.8 to 13.5, are a
+//! struct; later fields are given by their offsets.
 //!
-//! CUPTI only appends fields to its activity records, so the first fields stay valid in all later versions. The
-//! distance to the next record (the *stride*) shows which later fields a record has. Only the library's own
-//! `cuptiActivityGetNextRecord` knows the stride. Struct members named `_…` are fields that are not used yet.
+//! CUPTI adds fields to its activity records only at the end, so the first fields stay valid in all later versions. The
+//! distance to the next record (the *stride*) shows which of the later fields a record has. Only the library's own
+//! function `cuptiActivityGetNextRecord` knows the stride. Fields that are not used yet have names of the form `_…`.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
 use std::mem::offset_of;
 
-/// An activity record: its bytes up to the start of the next record.
+/// An activity record, as its bytes up to the start of the next record.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a>(&'a [u8]);
 
 impl<'a> Record<'a> {
-    /// Creates a record from `bytes`, which begin at the record's first byte and end where the next record begins.
+    /// Creates a record from `bytes`, which begin at the first byte of the record and end where the next record begins.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
     }
 
-    /// Returns the kind of the record. Returns `None` if the record is too short to contain a kind.
+    /// Returns the activity kind of the record. Returns `None` if the record is too short to contain its kind.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
 
-    /// Returns the first bytes of the record as a `T`. Returns `None` if the record is too short.
+    /// Returns the beginning of the record as a value of type `T`. Returns `None` if the record is shorter than a `T`.
     pub fn prefix<T: Plain>(self) -> Option<T> {
         self.field(0)
     }
@@ -32,7 +32,8 @@ impl<'a> Record<'a> {
     /// Returns the field of type `T` at byte `offset`. Returns `None` if the record is too short to contain the field.
     pub fn field<T: Plain>(self, offset: usize) -> Option<T> {
         let bytes = self.0.get(offset..)?.get(..size_of::<T>())?;
-        // SAFETY: `bytes` has the size of a `T`, any bytes are a valid `T` (`Plain`), and the read may be unaligned.
+        // SAFETY: `bytes` has the size of a `T`, all bytes are valid for a `T` (`Plain`), and the read may be
+        // unaligned.
         Some(unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
     }
 }
@@ -40,7 +41,7 @@ impl<'a> Record<'a> {
 /// A type that may be read from arbitrary bytes.
 ///
 /// # Safety
-/// Every bit pattern is a valid value of the type.
+/// Every bit pattern must be a valid value of the type.
 pub unsafe trait Plain: Copy {}
 
 // SAFETY: every bit pattern is a valid integer.
@@ -60,15 +61,15 @@ macro_rules! records {
             #[repr(C)]
             pub struct $record { $($(#[$field_doc])* $vis $field: $type,)* }
 
-            // SAFETY: the record consists only of integers and raw pointers, for which every bit pattern is valid.
+            // SAFETY: the record contains only integers and raw pointers, for which every bit pattern is valid.
             unsafe impl Plain for $record {}
         )*
     };
 }
 
 records! {
-    /// Record of the kinds KERNEL and CONCURRENT_KERNEL: the structs `CUpti_ActivityKernel8` to `13`, up to the graph
-    /// id.
+    /// Record of the kinds KERNEL and CONCURRENT_KERNEL. It has the fields of the structs `CUpti_ActivityKernel8` to `13` up to
+    /// the graph id.
     struct Kernel {
         /// Kind of the record: KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
@@ -78,63 +79,63 @@ records! {
         _partitioned_cache: [u32; 2],
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds. 0 if the end time was not collected, or if the kernel was still running at a
-        /// forced flush.
+        /// End time in nanoseconds. It is 0 if it was not collected, or if the kernel was still running at a forced
+        /// flush.
         pub end: u64,
         /// Time in nanoseconds at which the kernel and all its child kernels had ended.
         pub completed: u64,
         /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the CUDA context on that GPU.
+        /// Id of the CUDA context in which the kernel ran.
         pub context_id: u32,
-        /// Id of the stream in that CUDA context.
+        /// Id of the stream on which the kernel ran.
         pub stream_id: u32,
-        /// Number of blocks in x, y and z.
+        /// Number of blocks in the x, y and z dimensions.
         pub grid: [i32; 3],
-        /// Number of threads per block in x, y and z.
+        /// Number of threads per block in the x, y and z dimensions.
         pub block: [i32; 3],
         /// Size of the statically allocated shared memory, in bytes per block.
         pub static_shared_memory: i32,
-        /// Size of the dynamic shared memory requested at the launch, in bytes per block.
+        /// Size of the dynamic shared memory that the launch requested, in bytes per block.
         pub dynamic_shared_memory: i32,
         /// Size of the local memory, in bytes per thread.
         pub local_memory_per_thread: u32,
         _local_memory_total: u32,
         /// Correlation id of the API call that launched this kernel.
         pub correlation_id: u32,
-        /// Id of the grid.
+        /// Id of the grid (one run of a kernel).
         pub grid_id: i64,
-        /// Mangled name of the kernel. Several records may point to the same string. CUPTI owns the string and keeps
-        /// it as long as CUPTI is loaded.
+        /// Mangled name of the kernel. Several records may point to the same string. The string belongs to CUPTI, which
+        /// keeps it as long as CUPTI is loaded.
         pub name: *const c_char,
         _reserved: u64,
-        /// Time in nanoseconds at which the kernel was queued, or 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was queued; 0 if latency timestamps are off.
         pub queued: u64,
-        /// Time in nanoseconds at which the kernel was submitted, or 0 unless latency timestamps are on.
+        /// Time in nanoseconds at which the kernel was submitted; 0 if latency timestamps are off.
         pub submitted: u64,
-        /// Type of the launch: regular, cooperative, or launched by a device.
+        /// Type of the launch: a regular launch, a cooperative launch, or a launch by a device.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the executed graph node, or 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if no graph was launched.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
-        /// Id of the executable graph to which the kernel belongs, or 0 if it belongs to no graph.
+        /// Id of the executable graph to which the kernel belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMCPY: the structs `CUpti_ActivityMemcpy5` to `7`, up to the graph id.
+    /// Record of the kind MEMCPY. It has the fields of the structs `CUpti_ActivityMemcpy5` to `7` up to the graph id.
     struct Memcpy {
         /// Kind of the record: MEMCPY.
         pub kind: ActivityKind,
         /// Direction of the copy.
         pub copy_kind: u8,
-        /// Kind of the source memory.
+        /// Kind of memory from which the copy reads.
         pub src_kind: u8,
-        /// Kind of the destination memory.
+        /// Kind of memory to which the copy writes.
         pub dst_kind: u8,
-        /// Flags. Bit 0 is set if the API call was asynchronous.
+        /// Flags of the copy. Bit 0 is set if the API call was asynchronous.
         pub flags: u8,
-        /// Number of bytes copied.
+        /// Number of bytes that were copied.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -142,69 +143,69 @@ records! {
         pub end: u64,
         /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the CUDA context on that GPU.
+        /// Id of the CUDA context in which the copy ran.
         pub context_id: u32,
-        /// Id of the stream in that CUDA context.
+        /// Id of the stream on which the copy ran.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this copy.
+        /// Correlation id of the API call that requested the copy.
         pub correlation_id: u32,
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the executed graph node, or 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if no graph was launched.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
+        /// Id of the executable graph to which the copy belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMCPY2: the struct `CUpti_ActivityMemcpyPtoP4`, up to the graph id.
+    /// Record of the kind MEMCPY2. It has the fields of the struct `CUpti_ActivityMemcpyPtoP4` up to the graph id.
     struct MemcpyPeer {
         /// Kind of the record: MEMCPY2.
         pub kind: ActivityKind,
         /// Direction of the copy.
         pub copy_kind: u8,
-        /// Kind of the source memory.
+        /// Kind of memory from which the copy reads.
         pub src_kind: u8,
-        /// Kind of the destination memory.
+        /// Kind of memory to which the copy writes.
         pub dst_kind: u8,
-        /// Flags. Bit 0 is set if the API call was asynchronous.
+        /// Flags of the copy. Bit 0 is set if the API call was asynchronous.
         pub flags: u8,
-        /// Number of bytes copied.
+        /// Number of bytes that were copied.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Index of the GPU that performed the copy.
+        /// Index of the GPU that executed the copy.
         pub device_id: u32,
-        /// Id of the CUDA context on that GPU.
+        /// Id of the CUDA context in which the copy ran.
         pub context_id: u32,
-        /// Id of the stream in that CUDA context.
+        /// Id of the stream on which the copy ran.
         pub stream_id: u32,
-        /// Index of the source GPU.
+        /// Index of the GPU from which the copy reads.
         pub src_device_id: u32,
-        /// Id of the CUDA context on the source GPU.
+        /// Id of the CUDA context on the GPU from which the copy reads.
         pub src_context_id: u32,
-        /// Index of the destination GPU.
+        /// Index of the GPU to which the copy writes.
         pub dst_device_id: u32,
-        /// Id of the CUDA context on the destination GPU.
+        /// Id of the CUDA context on the GPU to which the copy writes.
         pub dst_context_id: u32,
-        /// Correlation id of the API call that requested this copy.
+        /// Correlation id of the API call that requested the copy.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the executed graph node, or 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if no graph was launched.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the copy belongs, or 0 if it belongs to no graph.
+        /// Id of the executable graph to which the copy belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMSET: the structs `CUpti_ActivityMemset4` and `5`, up to the graph id.
+    /// Record of the kind MEMSET. It has the fields of the structs `CUpti_ActivityMemset4` and `5` up to the graph id.
     struct Memset {
         /// Kind of the record: MEMSET.
         pub kind: ActivityKind,
         /// Value with which the memory was filled.
         pub value: u32,
-        /// Number of bytes filled.
+        /// Number of bytes that were filled.
         pub bytes: u64,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -212,30 +213,30 @@ records! {
         pub end: u64,
         /// Index of the GPU.
         pub device_id: u32,
-        /// Id of the CUDA context on that GPU.
+        /// Id of the CUDA context in which the fill ran.
         pub context_id: u32,
-        /// Id of the stream in that CUDA context.
+        /// Id of the stream on which the fill ran.
         pub stream_id: u32,
-        /// Correlation id of the API call that requested this fill.
+        /// Correlation id of the API call that requested the fill.
         pub correlation_id: u32,
-        /// Flags. Bit 0 is set if the API call was asynchronous.
+        /// Flags of the fill. Bit 0 is set if the API call was asynchronous.
         pub flags: u16,
-        /// Kind of the filled memory.
+        /// Kind of memory that was filled.
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the executed graph node, or 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if no graph was launched.
         pub graph_node_id: u64,
-        /// Id of the executable graph to which the fill belongs, or 0 if it belongs to no graph.
+        /// Id of the executable graph to which the fill belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
     }
 
-    /// Record of the kind SYNCHRONIZATION: the struct `CUpti_ActivitySynchronization`.
+    /// Record of the kind SYNCHRONIZATION. It has the fields of the struct `CUpti_ActivitySynchronization`.
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait: whether the host or a stream waits, and what it waits for (a CUDA event, a stream or a
-        /// CUDA context).
+        /// Type of the wait. It states whether the host or a stream waits, and whether it waits for a CUDA event, a
+        /// stream or a CUDA context.
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -243,21 +244,21 @@ records! {
         pub end: u64,
         /// Correlation id of the API call that waited.
         pub correlation_id: u32,
-        /// Id of the CUDA context.
+        /// Id of the CUDA context to which the wait belongs.
         pub context_id: u32,
-        /// Id of the stream. All bits are 1 if the wait involves no stream.
+        /// Id of the stream that takes part in the wait. If the wait involves no stream, all bits are 1.
         pub stream_id: u32,
-        /// Id of the CUDA event. All bits are 1 if the wait involves no CUDA event.
+        /// Id of the CUDA event that takes part in the wait. If the wait involves no CUDA event, all bits are 1.
         pub cuda_event_id: u32,
     }
 
-    /// Record of the kind CUDA_EVENT: the struct `CUpti_ActivityCudaEvent`.
+    /// Record of the kind CUDA_EVENT. It has the fields of the struct `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
         /// Kind of the record: CUDA_EVENT.
         pub kind: ActivityKind,
-        /// Correlation id of the API call that recorded the CUDA event.
+        /// Correlation id of the API call that has recorded the CUDA event.
         pub correlation_id: u32,
-        /// Id of the CUDA context.
+        /// Id of the CUDA context to which the event belongs.
         pub context_id: u32,
         /// Id of the stream on which the CUDA event was recorded.
         pub stream_id: u32,
@@ -266,56 +267,56 @@ records! {
         _pad: u32,
     }
 
-    /// Record of the kind UNIFIED_MEMORY_COUNTER: the structs `CUpti_ActivityUnifiedMemoryCounter2` and `3`, up to the
-    /// flags.
+    /// Record of the kind UNIFIED_MEMORY_COUNTER. It has the fields of the structs `CUpti_ActivityUnifiedMemoryCounter2` and `3`
+    /// up to the flags.
     struct UnifiedMemoryCounter {
         /// Kind of the record: UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
         /// Kind of the unified-memory counter.
         pub counter_kind: UnifiedMemoryKind,
-        /// Value of the counter: a number of bytes, or a number of page faults.
+        /// Value of the counter, which is either a number of bytes or a number of page faults.
         pub value: u64,
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds, or 0 if the record describes an instant.
+        /// End time in nanoseconds; 0 if the record describes an instant.
         pub end: u64,
-        /// First address of the memory.
+        /// Address at which the memory begins.
         pub address: u64,
-        /// Index of the source GPU.
+        /// Index of the GPU from which memory was transferred.
         pub src_id: u32,
-        /// Index of the destination GPU.
+        /// Index of the GPU to which memory was transferred.
         pub dst_id: u32,
-        /// Id of the stream.
+        /// Id of the stream to which the record belongs.
         pub stream_id: u32,
-        /// Id of the process.
+        /// Id of the process to which the record belongs.
         pub process_id: u32,
-        /// Cause of the counted transfer or page fault. The meaning of the value depends on the counter.
+        /// Cause of the transfer or page fault that was counted. The meaning of this value depends on the counter.
         pub flags: u32,
         _pad: u32,
     }
 
-    /// Record of the kind GRAPH_TRACE: the struct `CUpti_ActivityGraphTrace`.
+    /// Record of the kind GRAPH_TRACE. It has the fields of the struct `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
         /// Kind of the record: GRAPH_TRACE.
         pub kind: ActivityKind,
-        /// Correlation id of the API call that launched this graph.
+        /// Correlation id of the API call that launched the graph.
         pub correlation_id: u32,
         /// Start time in nanoseconds.
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Index of the GPU on which the graph started.
+        /// Index of the GPU on which the graph began to run.
         pub device_id: u32,
-        /// Id of the executable graph.
+        /// Id of the executable graph that was launched.
         pub graph_id: u32,
-        /// Id of the CUDA context.
+        /// Id of the CUDA context in which the graph ran.
         pub context_id: u32,
-        /// Id of the stream.
+        /// Id of the stream on which the graph was launched.
         pub stream_id: u32,
         _reserved: u64,
     }
 
-    /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API: the struct `CUpti_ActivityAPI`.
+    /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API. It has the fields of the struct `CUpti_ActivityAPI`.
     struct ApiCall {
         /// Kind of the record: DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
@@ -325,9 +326,9 @@ records! {
         pub start: u64,
         /// End time in nanoseconds.
         pub end: u64,
-        /// Id of the process.
+        /// Id of the process that made the API call.
         pub process_id: u32,
-        /// Id of the thread. By default, the id is the low half of the thread's pthread handle.
+        /// Id of the thread that made the API call. By default, it is the low half of the thread's pthread handle.
         pub thread_id: u32,
         /// Correlation id of the API call.
         pub correlation_id: u32,
@@ -335,13 +336,13 @@ records! {
         pub return_value: u32,
     }
 
-    /// Record of the kind EXTERNAL_CORRELATION: the struct `CUpti_ActivityExternalCorrelation`.
+    /// Record of the kind EXTERNAL_CORRELATION. It has the fields of the struct `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
         /// Kind of the record: EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which identifies the tool that pushed the id.
+        /// Kind of the external id, which identifies the tool that has pushed the id.
         pub external_kind: u32,
-        /// The external id that was pushed.
+        /// The external id that the tool has pushed.
         pub external_id: u64,
         /// Correlation id of an API call that was made between the push and the pop of the external id.
         pub correlation_id: u32,
@@ -349,46 +350,48 @@ records! {
     }
 }
 
-/// Offsets of fields that only some activity records have. Read these fields with [`Record::field`].
+/// Offsets of fields that only some activity records have. [`Record::field`] reads such a field.
 pub mod offset {
-    /// Offset of the hardware channel, a `u32`. The next field is the channel's [`crate::ChannelType`], a `u32`.
+    /// Offset of the hardware channel's id, which is a `u32`. The field after it is the [`crate::ChannelType`] of the
+    /// channel, which is also a `u32`.
     pub mod channel {
-        /// Offset in a [`super::super::Kernel`].
+        /// Offset of the channel in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;
-        /// Offset in a [`super::super::Memcpy`].
+        /// Offset of the channel in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 76;
-        /// Offset in a [`super::super::MemcpyPeer`].
+        /// Offset of the channel in a [`super::super::MemcpyPeer`].
         pub const MEMCPY_PEER: usize = 84;
-        /// Offset in a [`super::super::Memset`].
+        /// Offset of the channel in a [`super::super::Memset`].
         pub const MEMSET: usize = 76;
     }
 
-    /// Offset of the id of the graph from which the executable graph was instantiated, a `u32` (13.4 and later). The
-    /// id of the source node, a `u64`, is 8 bytes later.
+    /// Offset of the id of the graph from which the executable graph was instantiated. It is a `u32` (13.4 and later).
+    /// The id of the source node, which is a `u64`, is at an offset that is 8 bytes higher.
     pub mod source_graph {
-        /// Offset in a [`super::super::Kernel`].
+        /// Offset of the graph id in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
-        /// Offset in a [`super::super::Memcpy`].
+        /// Offset of the graph id in a [`super::super::Memcpy`].
         pub const MEMCPY: usize = 96;
-        /// Offset in a [`super::super::Memset`].
+        /// Offset of the graph id in a [`super::super::Memset`].
         pub const MEMSET: usize = 88;
     }
 
-    /// Offset in a [`super::Kernel`] of the number of blocks per cluster in x, y and z, a `u32` each.
+    /// Offset, in a [`super::Kernel`], of the number of blocks per cluster in the x, y and z dimensions (three `u32`).
     pub const KERNEL_CLUSTER: usize = 176;
-    /// Offset in a [`super::Kernel`] of the flag whether a device launched the kernel, a `u8` (13.0 and later).
-    pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
-    /// Offset in a [`super::Kernel`] of the launch priority, an `i32` (13.1 and later).
-    pub const KERNEL_PRIORITY: usize = 216;
-    /// Offset in a [`super::Synchronization`] of the sync id of the `cudaEventRecord` call for which a stream waits, a
-    /// `u64` (12.8 and later). The value is 0xFFFF_FFFF if the wait has no sync id.
-    pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
-    /// Offset in a [`super::Synchronization`] of the result of the API call, a `u32` (12.8 and later).
-    pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// Offset in a [`super::CudaEvent`] of the sync id of a CUDA event that was recorded on a stream, a `u64` (12.8
+    /// Offset, in a [`super::Kernel`], of a flag that states whether a device launched the kernel. It is a `u8` (13.0
     /// and later).
+    pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
+    /// Offset, in a [`super::Kernel`], of the priority of the launch. It is an `i32` (13.1 and later).
+    pub const KERNEL_PRIORITY: usize = 216;
+    /// Offset, in a [`super::Synchronization`], of the sync id of the `cudaEventRecord` call for which a stream waits.
+    /// It is a `u64` (12.8 and later). If the wait has no sync id, the value is 0xFFFF_FFFF.
+    pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
+    /// Offset, in a [`super::Synchronization`], of the result of the API call. It is a `u32` (12.8 and later).
+    pub const SYNCHRONIZATION_RESULT: usize = 48;
+    /// Offset, in a [`super::CudaEvent`], of the sync id of a CUDA event that was recorded on a stream. It is a `u64`
+    /// (12.8 and later).
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
-    /// Offset in a [`super::Memcpy`] of the number of copies in a batch, a `u64` (12.8 and later).
+    /// Offset, in a [`super::Memcpy`], of the number of copies in a batch. It is a `u64` (12.8 and later).
     pub const MEMCPY_COPY_COUNT: usize = 88;
 }
 
@@ -426,9 +429,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// A struct must not be longer than the record of any CUPTI version, because the shorter records of that version could
-// not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes, and a copy record has 88 bytes. Both
-// records begin with the fields of our structs.
+// None of our structs may be longer than the record of any CUPTI version. Otherwise, the shorter records of that
+// version could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy record has 88
+// bytes. Both records begin with all fields of our structs.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]
