@@ -42,7 +42,7 @@ pub(crate) struct File {
     /// is the path that the watched process sees.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Open descriptor of the file. It exists if the path `open` refers to the file through this descriptor.
+    /// Open descriptor of the file. The descriptor is kept if the path `open` refers to the file through it.
     _descriptor: Option<std::fs::File>,
 }
 

@@ -86,8 +86,8 @@ pub(crate) struct LaunchComparison {
 }
 
 impl LaunchComparison {
-    /// Whether both sides have the same launches. Up to `explained` launches may be missing on the inside. This is the
-    /// number of launches that the library counted as lost, or as made while no window was open.
+    /// Whether both sides have the same launches. Up to `explained` launches may be missing on the inside. `explained`
+    /// is the number of launches that the library counted as lost, or as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0

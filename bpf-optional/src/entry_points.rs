@@ -98,8 +98,8 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
 pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
-    // Functions whose names contain one of these words start no GPU work. They only query or describe something, or run
-    // code on the host.
+    // Functions whose names contain one of these words start no GPU work. These functions only query or describe
+    // something, or run code on the host.
     const OTHERS: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "Attribute", "Occupancy"];
     if OTHERS.iter().any(|word| verb.contains(word)) {
         None
@@ -146,7 +146,7 @@ fn read_segments(elf: &ElfFile64<'_>) -> Vec<Segment> {
         .collect()
 }
 
-/// Returns the functions that the file defines. They are read from `.symtab` and `.dynsym`.
+/// Returns the functions that the file defines in `.symtab` and `.dynsym`.
 fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
     let segments = read_segments(elf);
     elf.symbols()
@@ -165,8 +165,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of file offsets at which the functions of a static CUDA runtime are. They are the functions of
-/// its API, and internal functions, whose names are meaningless.
+/// Returns the ranges of file offsets at which the functions of a static CUDA runtime are. The runtime has API
+/// functions, and internal functions, whose names are meaningless.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")

@@ -51,7 +51,7 @@ fn is_shown(launch: &Launch, options: FoldedOptions) -> bool {
     options.nested || !launch.nested
 }
 
-/// Returns the stacks of these launches as text. They are keyed by the index of the stack and the index of the probe.
+/// Returns the stacks of these launches as text, keyed by the indexes of the stack and the probe.
 fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     let mut names = Symbols::new();
     let mut texts = BTreeMap::new();

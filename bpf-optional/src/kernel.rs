@@ -28,7 +28,7 @@ pub(crate) struct WatchOptions {
     /// Whether to also probe copies and fills. Default: false. Three quarters of all probes would be on these
     /// functions, and removing a probe takes 100 ms.
     pub(crate) copies: bool,
-    /// Size in MiB of the buffer for unread records. It must be a power of two. Default: 64.
+    /// Size in MiB of the buffer for unread records, which must be a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
 }
 
@@ -157,8 +157,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks that this machine has everything that the eBPF programs need. If something is missing, the error states the
-/// remedy.
+/// Checks that this machine has everything that the eBPF programs need. If a requirement is missing, the error states
+/// the remedy.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));

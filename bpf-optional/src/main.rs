@@ -1,7 +1,7 @@
 //! `gpuflame-bpf` watches launches of GPU work from outside the process, with eBPF.
 //!
-//! The tool checks gpuflame's recordings by an independent method. It also records the launches of programs into which
-//! gpuflame cannot be loaded. It needs root rights and a kernel with BTF, but no compiler.
+//! The tool checks gpuflame's recordings by an independent method. The tool also records the launches of programs into
+//! which gpuflame cannot be loaded. The tool needs root rights and a kernel with BTF, but no compiler.
 
 mod address_spaces;
 mod compare;
@@ -60,6 +60,6 @@ fn main() -> ExitCode {
 /// Notes the signal actions and file descriptors that this program has inherited, before Rust's runtime changes them.
 /// The watched command then gets the same actions and descriptors.
 #[used]
-// SAFETY: the C library calls the functions in this section. It passes arguments, which this function ignores.
+// SAFETY: the C library calls the functions in this section with arguments, which this function ignores.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

@@ -45,7 +45,7 @@ pub(crate) struct ProbedLaunches {
     /// Stacks, leaf first.
     pub(crate) stacks: InternTable<Vec<FileLocation>>,
     pub(crate) files: Files,
-    /// Process id and correlation id of each copy and fill. It is used only if copies and fills are not probed.
+    /// Process id and correlation id of each copy and fill, if copies and fills are not probed.
     pub(crate) copies: HashSet<(u32, u32)>,
     /// Number of reported correlation ids that could not be assigned to a launch, because no probe had seen a call by
     /// that thread.

@@ -78,7 +78,7 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
 impl PausedCommand {
     /// Lets the waiting process execute the program.
     pub(crate) fn start(mut self) -> RunningCommand {
-        // If the waiting process was killed, no process reads this byte. That error does not matter.
+        // If the waiting process was killed, no process reads this byte, and the error is ignored.
         let _ = self.go.write_all(b"!");
         self.running
     }
@@ -145,7 +145,7 @@ extern "C" fn on_signal(_signal: i32) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// Installs a handler for SIGINT and SIGTERM. These signals then end the recording, but do not kill this process.
+/// Installs a handler for SIGINT and SIGTERM, so that these signals end the recording, but do not kill this process.
 pub(crate) fn catch_interrupts() {
     // SAFETY: a `sigaction` of zero bytes is valid, and the handler only stores to an atomic variable.
     unsafe {

@@ -73,7 +73,7 @@ fn parse_buffer_size(text: &str) -> std::result::Result<u32, String> {
     }
 }
 
-/// Environment variable for the watched process. It makes libgpuflame call the probed function `gpuflame_launch_marker`
+/// Environment variable of the watched process that makes libgpuflame call the probed function `gpuflame_launch_marker`
 /// for each launch.
 pub(crate) const MARKER_VARIABLE: &str = "GPUFLAME_LAUNCH_MARKER";
 

@@ -1,7 +1,7 @@
-//! Defines the structs that CUPTI passes to callbacks. These structs have the same layout in CUPTI 11.8 to 13.5.
+//! Defines the structs that CUPTI passes to callbacks, whose layout is the same in CUPTI 11.8 to 13.5.
 //!
-//! All pointers in these structs belong to CUPTI or CUDA. They are valid only during the callback, unless stated
-//! otherwise.
+//! All pointers in these structs belong to CUPTI or CUDA. The pointers are valid only during the callback, unless
+//! stated otherwise.
 
 use crate::{Site, Status};
 use std::ffi::{c_char, c_void};
@@ -99,8 +99,8 @@ pub struct StateData {
 }
 
 /// Input and output parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. CUPTI 13.0 and 13.1
-/// know only the first 32 bytes of this struct. They accept the longer struct, because its first field, `struct_size`,
-/// states its length.
+/// know only the first 32 bytes of this struct. CUPTI 13.0 and 13.1 accept the longer struct, because its first field,
+/// `struct_size`, states its length.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {

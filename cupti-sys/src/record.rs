@@ -68,8 +68,8 @@ macro_rules! records {
 }
 
 records! {
-    /// Record of the kinds KERNEL and CONCURRENT_KERNEL. It has the fields of the structs `CUpti_ActivityKernel8` to `13` up to
-    /// the graph id.
+    /// Record of the kinds KERNEL and CONCURRENT_KERNEL. The record has the fields of `CUpti_ActivityKernel8` to `13`
+    /// up to the graph id.
     struct Kernel {
         /// Kind of the record: KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
@@ -79,8 +79,7 @@ records! {
         _partitioned_cache: [u32; 2],
         /// Start time in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds. It is 0 if it was not collected, or if the kernel was still running at a forced
-        /// flush.
+        /// End time in nanoseconds; 0 if it was not collected, or if the kernel was still running at a forced flush.
         pub end: u64,
         /// Time in nanoseconds at which the kernel and all its child kernels had ended.
         pub completed: u64,
@@ -123,7 +122,7 @@ records! {
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMCPY. It has the fields of the structs `CUpti_ActivityMemcpy5` to `7` up to the graph id.
+    /// Record of the kind MEMCPY. The record has the fields of `CUpti_ActivityMemcpy5` to `7` up to the graph id.
     struct Memcpy {
         /// Kind of the record: MEMCPY.
         pub kind: ActivityKind,
@@ -158,7 +157,7 @@ records! {
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMCPY2. It has the fields of the struct `CUpti_ActivityMemcpyPtoP4` up to the graph id.
+    /// Record of the kind MEMCPY2. The record has the fields of `CUpti_ActivityMemcpyPtoP4` up to the graph id.
     struct MemcpyPeer {
         /// Kind of the record: MEMCPY2.
         pub kind: ActivityKind,
@@ -199,7 +198,7 @@ records! {
         pub graph_id: u32,
     }
 
-    /// Record of the kind MEMSET. It has the fields of the structs `CUpti_ActivityMemset4` and `5` up to the graph id.
+    /// Record of the kind MEMSET. The record has the fields of `CUpti_ActivityMemset4` and `5` up to the graph id.
     struct Memset {
         /// Kind of the record: MEMSET.
         pub kind: ActivityKind,
@@ -231,12 +230,12 @@ records! {
         pub graph_id: u32,
     }
 
-    /// Record of the kind SYNCHRONIZATION. It has the fields of the struct `CUpti_ActivitySynchronization`.
+    /// Record of the kind SYNCHRONIZATION. The record has the fields of `CUpti_ActivitySynchronization`.
     struct Synchronization {
         /// Kind of the record: SYNCHRONIZATION.
         pub kind: ActivityKind,
-        /// Type of the wait. It states whether the host or a stream waits, and whether it waits for a CUDA event, a
-        /// stream or a CUDA context.
+        /// Type of the wait. The type states whether the host or a stream waits, and whether it waits for a CUDA event,
+        /// a stream or a CUDA context.
         pub sync_type: u32,
         /// Start time in nanoseconds.
         pub start: u64,
@@ -252,7 +251,7 @@ records! {
         pub cuda_event_id: u32,
     }
 
-    /// Record of the kind CUDA_EVENT. It has the fields of the struct `CUpti_ActivityCudaEvent`.
+    /// Record of the kind CUDA_EVENT. The record has the fields of `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
         /// Kind of the record: CUDA_EVENT.
         pub kind: ActivityKind,
@@ -267,8 +266,8 @@ records! {
         _pad: u32,
     }
 
-    /// Record of the kind UNIFIED_MEMORY_COUNTER. It has the fields of the structs `CUpti_ActivityUnifiedMemoryCounter2` and `3`
-    /// up to the flags.
+    /// Record of the kind UNIFIED_MEMORY_COUNTER. The record has the fields of `CUpti_ActivityUnifiedMemoryCounter2`
+    /// and `3` up to the flags.
     struct UnifiedMemoryCounter {
         /// Kind of the record: UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
@@ -295,7 +294,7 @@ records! {
         _pad: u32,
     }
 
-    /// Record of the kind GRAPH_TRACE. It has the fields of the struct `CUpti_ActivityGraphTrace`.
+    /// Record of the kind GRAPH_TRACE. The record has the fields of `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
         /// Kind of the record: GRAPH_TRACE.
         pub kind: ActivityKind,
@@ -316,7 +315,7 @@ records! {
         _reserved: u64,
     }
 
-    /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API. It has the fields of the struct `CUpti_ActivityAPI`.
+    /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API. The record has the fields of `CUpti_ActivityAPI`.
     struct ApiCall {
         /// Kind of the record: DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
@@ -336,7 +335,7 @@ records! {
         pub return_value: u32,
     }
 
-    /// Record of the kind EXTERNAL_CORRELATION. It has the fields of the struct `CUpti_ActivityExternalCorrelation`.
+    /// Record of the kind EXTERNAL_CORRELATION. The record has the fields of `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
         /// Kind of the record: EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
@@ -365,8 +364,8 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// Offset of the id of the graph from which the executable graph was instantiated. It is a `u32` (13.4 and later).
-    /// The id of the source node, which is a `u64`, is at an offset that is 8 bytes higher.
+    /// Offset of the id of the graph from which the executable graph was instantiated, a `u32` (13.4 and later). The id
+    /// of the source node, which is a `u64`, is at an offset that is 8 bytes higher.
     pub mod source_graph {
         /// Offset of the graph id in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -378,20 +377,20 @@ pub mod offset {
 
     /// Offset, in a [`super::Kernel`], of the number of blocks per cluster in the x, y and z dimensions (three `u32`).
     pub const KERNEL_CLUSTER: usize = 176;
-    /// Offset, in a [`super::Kernel`], of a flag that states whether a device launched the kernel. It is a `u8` (13.0
-    /// and later).
+    /// Offset, in a [`super::Kernel`], of a `u8` flag that states whether a device launched the kernel (13.0 and
+    /// later).
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
-    /// Offset, in a [`super::Kernel`], of the priority of the launch. It is an `i32` (13.1 and later).
+    /// Offset, in a [`super::Kernel`], of the priority of the launch, an `i32` (13.1 and later).
     pub const KERNEL_PRIORITY: usize = 216;
     /// Offset, in a [`super::Synchronization`], of the sync id of the `cudaEventRecord` call for which a stream waits.
-    /// It is a `u64` (12.8 and later). If the wait has no sync id, the value is 0xFFFF_FFFF.
+    /// The sync id is a `u64` (12.8 and later). If the wait has no sync id, the value is 0xFFFF_FFFF.
     pub const SYNCHRONIZATION_SYNC_ID: usize = 40;
-    /// Offset, in a [`super::Synchronization`], of the result of the API call. It is a `u32` (12.8 and later).
+    /// Offset, in a [`super::Synchronization`], of the result of the API call, a `u32` (12.8 and later).
     pub const SYNCHRONIZATION_RESULT: usize = 48;
-    /// Offset, in a [`super::CudaEvent`], of the sync id of a CUDA event that was recorded on a stream. It is a `u64`
-    /// (12.8 and later).
+    /// Offset, in a [`super::CudaEvent`], of the sync id of a CUDA event that was recorded on a stream. The sync id is
+    /// a `u64` (12.8 and later).
     pub const CUDA_EVENT_SYNC_ID: usize = 48;
-    /// Offset, in a [`super::Memcpy`], of the number of copies in a batch. It is a `u64` (12.8 and later).
+    /// Offset, in a [`super::Memcpy`], of the number of copies in a batch, a `u64` (12.8 and later).
     pub const MEMCPY_COPY_COUNT: usize = 88;
 }
 
@@ -429,9 +428,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// None of our structs may be longer than the record of any CUPTI version. Otherwise, the shorter records of that
-// version could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy record has 88
-// bytes. Both records begin with all fields of our structs.
+// None of our structs may be longer than the record of any CUPTI version. If a struct were longer, the shorter records
+// of that version could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy record has
+// 88 bytes. Both records begin with all fields of our structs.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

@@ -122,7 +122,7 @@ impl<'a> RecordIterator<'a> {
     }
 
     /// Returns the activity record after `last`. Checks the result of the library: the next record must be after `last`
-    /// and inside the buffer. Otherwise, the iteration ends as `Broken`.
+    /// and inside the buffer. If this is not true, the iteration ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -250,8 +250,8 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
 /// Value with which CUPTI states that a record has no stream, no CUDA event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the sync id in a record. It identifies one call that recorded a CUDA event. Returns `None` if the record has
-/// no sync id.
+/// Returns the sync id in a record, which identifies one call that recorded a CUDA event. Returns `None` if the record
+/// has no sync id.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }

@@ -1,5 +1,5 @@
 //! An [`Api`] is an active subscription to CUPTI. An [`Api`] makes the calls that set CUPTI up in the only order that
-//! works. After that, it reads, flushes and queries activity records.
+//! works. After the set-up, an [`Api`] reads, flushes and queries activity records.
 //!
 //! This module hides the differences between CUPTI versions from its callers, and also the differences between the two
 //! API versions of CUPTI's functions.
@@ -150,11 +150,11 @@ impl Api {
     }
 
     /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced` is true, CUPTI
-    /// delivers all buffers. Otherwise, it delivers only the buffers whose records are all complete. A forced flush
-    /// permanently loses the records of GPU work that is still running. A flush does not wait for GPU work to end.
-    /// Before the first API call or CUDA context was seen, this function does nothing, because CUPTI might hang. While
-    /// another client's functions are registered, a flush also does nothing, because that client may have been
-    /// unloaded.
+    /// delivers all buffers. If `forced` is false, CUPTI delivers only the buffers whose records are all complete. A
+    /// forced flush permanently loses the records of GPU work that is still running. A flush does not wait for GPU work
+    /// to end. Before the first API call or CUDA context was seen, this function does nothing, because CUPTI might
+    /// hang. While another client's functions are registered, a flush also does nothing, because that client may have
+    /// been unloaded.
     ///
     /// Call this function on one of our own threads or in the callback of an API call, but not in another callback.
     ///
@@ -183,9 +183,9 @@ impl Api {
             .map(Nanos)
     }
 
-    /// Runs a query about activity records if we own the records. Otherwise, returns `None`. If another client owned
-    /// the records, the query would make CUPTI call that client's functions, and would return how many records that
-    /// client has lost.
+    /// Runs a query about activity records if we own the records, and returns `None` if we do not own them. If another
+    /// client owned the records, the query would make CUPTI call that client's functions, and would return how many
+    /// records that client has lost.
     fn query_records<R>(&self, question: impl FnOnce(&CuptiFunctions) -> R) -> Option<R> {
         let is_ours = || self.shares_records() || !clients::has_client_functions();
         self.shared.call(|| is_ours().then(|| question(&self.shared.functions))).flatten()

@@ -22,7 +22,7 @@ pub(super) struct CuptiFunctions {
     api_version: ApiVersion,
 }
 
-/// The API version that is in use. It is chosen once, before the subscription.
+/// The API version that is in use, which is chosen once, before the subscription.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ApiVersion {
     /// API version v1, in which the process has one subscriber.
@@ -137,8 +137,8 @@ impl CuptiFunctions {
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error on this thread. Otherwise, another client might query that error and mistake it for an
-    /// error of its own call.
+    /// Clears CUPTI's last error on this thread. If the error stayed, another client might query it and mistake it for
+    /// an error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }

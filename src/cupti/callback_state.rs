@@ -1,5 +1,4 @@
-//! State that all CUPTI callbacks share. It contains the library, the table of enabled calls, and whether tracing has
-//! ended.
+//! State that all CUPTI callbacks share: the library, the table of enabled calls, and whether tracing has ended.
 
 use super::api_version::CuptiFunctions;
 use super::calls::CallTable;
@@ -32,11 +31,13 @@ pub(super) struct CallbackState {
     pub(super) max_spares: usize,
     /// Our CUPTI subscription; null if we have none.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or the creation of a CUDA context was already seen. Before that, a flush of CUPTI can hang.
+    /// Whether an API call or the creation of a CUDA context was already seen. Before the first API call or CUDA
+    /// context, a flush of CUPTI can hang.
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI must never be called again.
     pub(super) retired: AtomicBool,
-    /// Whether another client has shut CUPTI down. In that case, we make no CUPTI call until we subscribe again.
+    /// Whether another client has shut CUPTI down. After another client has shut CUPTI down, we make no CUPTI call
+    /// until we subscribe again.
     pub(super) is_finalized: AtomicBool,
     /// Number of our threads that are inside a CUPTI call. `finalizing` is the number of threads of other clients that
     /// are inside cuptiFinalize or are about to call it. No thread of ours may be inside a CUPTI call while another
@@ -116,8 +117,8 @@ impl CallbackState {
         self.call_even_if_finalized(|| (!self.is_finalized.load(Ordering::SeqCst)).then(calls)).flatten()
     }
 
-    /// Runs `calls`, even if another client has shut CUPTI down. This is needed to subscribe, because a subscription
-    /// makes CUPTI work again.
+    /// Runs `calls`, even if another client has shut CUPTI down. Subscribing needs this function, because a
+    /// subscription makes CUPTI work again.
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
         // This thread first counts its own CUPTI call, and then checks whether another client is in cuptiFinalize. The
@@ -182,7 +183,7 @@ impl CallbackState {
     }
 
     /// Runs code of the tracer. Preserves errno, and catches panics. If the code does not panic, catching panics
-    /// executes no instruction. It only needs an entry in the unwind table.
+    /// executes no instruction. The catch only needs an entry in the unwind table.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {

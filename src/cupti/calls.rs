@@ -1,10 +1,10 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies these calls.
 //!
 //! CUPTI has ids for about 1,400 API calls, and every CUPTI release adds more. Therefore this module contains no list
-//! of ids. Instead, it queries the name of each call once at startup. It enables calls that begin GPU work (launches,
-//! copies, fills) and calls that end it (resets). It never enables a whole domain, because domains contain frequent
-//! calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery` calls in addition to 1.7
-//! million launches.
+//! of ids. Instead, it queries the name of each call once at startup. The module enables calls that begin GPU work
+//! (launches, copies, fills) and calls that end it (resets). The module never enables a whole domain, because domains
+//! contain frequent calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery` calls in
+//! addition to 1.7 million launches.
 
 use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
@@ -74,8 +74,9 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in the names of API calls that start no GPU work, although the beginning of the name looks like a launch, a
-/// copy or a fill. Such calls query or describe something, or run on the host (`cudaLaunchHostFunc` has no activity).
+/// Words in the names of API calls that start no GPU work, although their names begin like that of a launch, a copy or
+/// a fill. API calls with these words query or describe something, or run on the host (`cudaLaunchHostFunc` has no
+/// activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
@@ -178,8 +179,7 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether an API call that edits a graph adds nodes to an existing graph. Such a call has that graph as its second
-    /// argument.
+    /// Whether an API call that edits a graph adds nodes to an existing graph, which is the call's second argument.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }

@@ -28,7 +28,8 @@
 //! would make CUPTI call these functions ([`has_client_functions`]).
 //!
 //! Interposition cannot detect a client that got the address of a CUPTI function before we interposed on that function.
-//! Such a client is detected only when our activity records stop arriving ([`DeliveryCounts`](super::DeliveryCounts)).
+//! A client that interposition cannot detect is detected only when our activity records stop arriving
+//! ([`DeliveryCounts`](super::DeliveryCounts)).
 
 use super::callback_state::{CallbackState, current};
 use super::records::{self, kind_bit};
@@ -112,8 +113,8 @@ struct ClientState {
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
     /// Activity kinds that clients have enabled, with one bit per kind. `has_context_kinds` states whether a client has
-    /// enabled a kind for a single CUDA context. These kinds have a separate flag, because we cannot detect that a
-    /// client disables a kind for a single context.
+    /// enabled a kind for a single CUDA context. Kinds for a single CUDA context have a separate flag, because we
+    /// cannot detect that a client disables such a kind.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
     /// Whether a client has enabled or disabled an activity kind since we last owned the activity records. `is_flushed`
@@ -231,9 +232,10 @@ fn is_any_in_call() -> bool {
     CLIENTS.calls_in_flight.load(SeqCst) > 0 && since_last < ABANDONED_CALL_TIMEOUT.as_millis() as u64
 }
 
-/// Whether functions of a client are registered with CUPTI, either for activity records or as a clock. If so, we must
-/// make no CUPTI call that would make CUPTI call these functions. It would be unsafe to call them, because the client
-/// may have been unloaded. Without gpuflame, CUPTI would not call them.
+/// Whether functions of a client are registered with CUPTI, either for activity records or as a clock. While functions
+/// of a client are registered, we must make no CUPTI call that would make CUPTI call these functions. Calling a
+/// client's functions would be unsafe, because the client may have been unloaded. Without gpuflame, CUPTI would not
+/// call them.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -294,8 +296,8 @@ unsafe extern "C" fn default_clock() -> u64 {
 }
 
 /// Starts to detect other CUPTI clients. If `yields` is true, a client that requests the subscription gets it. If
-/// `reclaims` is true, we take the activity records back as soon as the client that took them has finished. Otherwise,
-/// we take them back when a window opens.
+/// `reclaims` is true, we take the activity records back as soon as the client that took them has finished. If
+/// `reclaims` is false, we take the records back when a window opens.
 ///
 /// # Errors
 /// The memory of this process cannot be written through `/proc/self/mem`.
@@ -347,7 +349,7 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
     ]
 }
 
-// Types of the interposed functions. They differ from the types in `cupti_sys` in two ways. First, parameters that are
+// Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, parameters that are
 // functions have pointer types here, because clients may pass null. Second, the functions may unwind. If CUPTI calls a
 // function of the client that throws an exception, the exception must pass through our stack frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
@@ -368,7 +370,8 @@ thread_local! {
 }
 
 /// A CUPTI call by a client that is in flight. A client may leave its call by a `longjmp` out of a function that CUPTI
-/// calls. Such a call counts as ended when the thread makes another call at the same stack depth.
+/// calls. A call that a client has left in this way counts as ended when the thread makes another call at the same
+/// stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -457,8 +460,8 @@ fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // The change of kinds is noted before the client's call, because the client may leave its call by a `longjmp`. In
-    // that case, the collector enables our activity kinds again.
+    // The change of kinds is noted before the client's call, because the client may leave its call by a `longjmp`.
+    // After such a `longjmp`, the collector enables our activity kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
@@ -561,8 +564,8 @@ fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library
     resume_records(shared, left);
 }
 
-/// Notes that a client has enabled or disabled an activity kind. This may affect us too, because CUPTI has only one
-/// switch per kind for all clients.
+/// Notes that a client has enabled or disabled an activity kind. The switch of a kind may affect us too, because CUPTI
+/// has only one switch per kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
     CLIENTS.is_switched.store(true, SeqCst);

@@ -273,8 +273,8 @@ pub(super) fn library() -> Library {
     }
 }
 
-/// Returns the fake's function table, which includes the functions of API version v2. These functions take a
-/// subscriber. The subscriber has the value 77.
+/// Returns the fake's function table, which includes the functions of API version v2, which take a subscriber. The
+/// subscriber has the value 77.
 pub(super) fn sharing_library() -> Library {
     Library {
         subscribe_v2: Some(subscribe_v2),

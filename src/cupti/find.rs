@@ -22,7 +22,7 @@ pub struct SearchEnvironment {
     pub mapped: Vec<PathBuf>,
     /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4).
     pub driver: Option<u32>,
-    /// Root folders in which the running Python may be installed. Such a folder contains `lib/python3.*/site-packages`.
+    /// Root folders in which the running Python may be installed. A root folder contains `lib/python3.*/site-packages`.
     pub python: Vec<PathBuf>,
     /// Root folders of CUDA toolkits, with the preferred folders first.
     pub toolkits: Vec<PathBuf>,
@@ -222,8 +222,8 @@ fn python_packages(root: &Path) -> Vec<PathBuf> {
     list_entries(&root.join("lib"), "python3").into_iter().map(|lib| lib.join("site-packages")).collect()
 }
 
-/// Returns the entries in `folder` whose names begin with `prefix`. They are sorted by the numbers in their names,
-/// highest first.
+/// Returns the entries in `folder` whose names begin with `prefix`, sorted by the numbers in their names, highest
+/// first.
 pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     let Ok(listing) = std::fs::read_dir(folder) else { return Vec::new() };
     let mut found: Vec<_> = listing

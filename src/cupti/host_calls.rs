@@ -93,8 +93,9 @@ const _: () = assert!(size_of::<LaunchConfig>() == 56 && size_of::<LaunchAttribu
 const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
-    /// Whether this attribute lets the launch begin before the previous kernel ends. This is the case for attribute 6
-    /// (programmatic stream serialization) with a value other than 0, and for attribute 7 (programmatic event).
+    /// Whether this attribute lets the launch begin before the previous kernel ends. Two attributes let a launch begin
+    /// early: attribute 6 (programmatic stream serialization) with a value other than 0, and attribute 7 (programmatic
+    /// event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
     }
@@ -141,8 +142,9 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
     }
 }
 
-/// Whether graph nodes of this type (`CUgraphNodeType`) take time for which there is no activity record. These types
-/// are host functions, child graphs, waits for events and semaphores, batched memory operations, and conditions.
+/// Whether graph nodes of this type (`CUgraphNodeType`) take time for which there is no activity record. The node types
+/// that do are host functions, child graphs, waits for events and semaphores, batched memory operations, and
+/// conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }

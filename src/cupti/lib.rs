@@ -1,5 +1,6 @@
-//! The only crate that depends on NVIDIA CUPTI. It finds the CUPTI library, handles the differences between CUPTI's
-//! releases, and sets CUPTI up. It also knows the layout of CUPTI's callback arguments and activity records.
+//! The only crate that depends on NVIDIA CUPTI. This crate finds the CUPTI library, handles the differences between
+//! CUPTI's releases, and sets CUPTI up. This crate also knows the layout of CUPTI's callback arguments and activity
+//! records.
 //!
 //! The interface of this crate has two parts. A [`Tracer`] receives API calls and buffers of activity records. An
 //! [`Api`] flushes CUPTI, and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error message is a single
@@ -65,19 +66,19 @@ pub struct Options {
     /// `None`, which makes gpuflame search for a library.
     pub library: Option<PathBuf>,
     /// Whether to load the driver if the program has not loaded it. Set this option if the program itself calls
-    /// gpuflame. Do not set this option if gpuflame is injected. In that case, a process without the driver has nothing
-    /// to record. Default: `false`.
+    /// gpuflame. Do not set this option if gpuflame is injected, because a process without the driver has nothing to
+    /// record. Default: `false`.
     pub load_driver: bool,
-    /// Whether to record each graph launch as a single activity, without its graph nodes. This is cheap, but hides
-    /// which kernels the graph runs. Default: `false`.
+    /// Whether to record each graph launch as a single activity, without its graph nodes. Recording whole graphs is
+    /// cheap, but hides which kernels a graph runs. Default: `false`.
     pub whole_graphs: bool,
     /// Whether to report API calls that handle CUDA events, and to record CUDA events and waits. Default: `false`.
     pub events: bool,
     /// Whether to record unified memory (memory that the host and GPUs share): its page faults and transfers. Default:
     /// `false`.
     pub unified: bool,
-    /// Whether to ignore environment variables that tell where CUDA is. This is necessary if the process has more
-    /// rights than the user who started it, because that user controls the variables. Default: `false`.
+    /// Whether to ignore environment variables that tell where CUDA is. The variables must be ignored if the process
+    /// has more rights than the user who started it, because that user controls them. Default: `false`.
     pub without_environment: bool,
     /// CUPTI resources that we leave to other clients. Default: [`Deference::Records`].
     pub deference: Deference,

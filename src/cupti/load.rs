@@ -168,8 +168,8 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether the search must end, so that no other copy of CUPTI is tried. This is true if CUPTI has started and refused
-/// us. It is also true if the program already uses this copy, because no second copy may be used.
+/// Whether the search must end, so that no other copy of CUPTI is tried. The search must end if CUPTI has started and
+/// refused us. The search must also end if the program already uses this copy, because no second copy may be used.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -190,8 +190,8 @@ pub(super) fn failure_error(
         SkipReason::NotStarted(version, step, status) => Some((candidate, *version, *step, *status)),
         _ => None,
     });
-    // If a refusal has ended the search, the message reports that refusal. Otherwise, the message reports the first
-    // refusal, which is that of the preferred candidate.
+    // If a refusal has ended the search, the message reports that refusal. If no refusal has ended the search, the
+    // message reports the first refusal, which is that of the preferred candidate.
     let ended = tried.last().filter(|(candidate, reason)| ends_search(reason, candidate.source));
     let telling = if ended.is_some() { started.next_back() } else { started.next() };
     if let Some((candidate, version, step, status)) = telling {

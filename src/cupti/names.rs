@@ -1,9 +1,8 @@
 //! Interns kernel names, which means that it maps the name pointers in activity records to [`NameId`]s.
 //!
-//! CUPTI uses the same pointer in all records of a kernel, so a name is first looked up by its pointer. However, the
-//! pointer alone does not identify a name: after the kernel's module was unloaded, another name may be at the same
-//! address. Therefore the bytes of the name are compared each time as well, which costs a `memcmp` on the collector's
-//! thread.
+//! CUPTI uses the same pointer in all records of a kernel, so a name is first looked up by its pointer. The pointer
+//! alone does not identify a name: after the kernel's module was unloaded, another name may be at the same address.
+//! Therefore the bytes of the name are compared each time as well, which costs a `memcmp` on the collector's thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;
@@ -16,8 +15,7 @@ const MAX_NAME_BYTES: usize = 64 * 1024;
 /// Text that is shown for a kernel without a name.
 const UNNAMED_KERNEL: &str = "[unnamed kernel]";
 
-/// Table of the kernel names seen so far and their ids. It does not contain names that [`KernelNames::forget`] has
-/// removed.
+/// Table of the kernel names seen so far and their ids, without the names that [`KernelNames::forget`] has removed.
 #[derive(Debug, Default)]
 pub struct KernelNames {
     /// Indices into `names`, keyed by the address of the name's text.

@@ -67,8 +67,8 @@ unsafe extern "C" fn add_mapped_file(
     0
 }
 
-/// Returns the root folders in which the Python of this process may be installed. These folders include the roots of
-/// virtual environments. If this program is a Python, they also include the root of its executable, and the root of the
+/// Returns the root folders in which the Python of this process may be installed. The roots of virtual environments are
+/// among these folders. If this program is a Python, they also include the root of its executable, and the root of the
 /// path with which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());

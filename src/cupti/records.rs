@@ -37,8 +37,8 @@ const UNIFIED_MEMORY_KINDS: [(ActivityKind, &str); 1] =
 /// Attribute with which we tell CUPTI that all buffers are already zeroed.
 const ZEROED_BUFFERS: ActivityAttribute = ActivityAttribute::ZEROED_OUT_ACTIVITY_BUFFER;
 
-/// Value that [`ZEROED_BUFFERS`] had before we set it. It is [`NOT_SET`] if we have not set the attribute, or have
-/// already restored it.
+/// Value that [`ZEROED_BUFFERS`] had before we set it, or [`NOT_SET`] if we have not set it or have already restored
+/// it.
 static ZEROED_BEFORE: AtomicU8 = AtomicU8::new(NOT_SET);
 const NOT_SET: u8 = u8::MAX;
 
@@ -72,8 +72,8 @@ pub(super) fn register<T: Tracer>(
     unsafe { functions.register_buffers(subscriber, &buffer_functions::<T>()) }
         .map_err(|status| SetupRefusal { step: "cuptiActivityRegisterCallbacks", status })?;
     if !is_flushed && shared.has_seen_work.load(Ordering::Relaxed) {
-        // Flushes the last buffers of the other client. Otherwise, CUPTI would write our records to those buffers,
-        // which the client may already have freed.
+        // Flushes the last buffers of the other client. Without this flush, CUPTI would write our records to those
+        // buffers, which the client may already have freed.
         let _ = functions.flush(FlushFlag::NONE);
     }
 
@@ -82,8 +82,8 @@ pub(super) fn register<T: Tracer>(
         kinds.iter().filter_map(refusal).collect()
     };
     // The kind for whole graphs is enabled first, because CUPTI may refuse it. With a shared subscription, CUPTI does
-    // not record graph nodes while another client records whole graphs. It also does not record whole graphs while
-    // another client records graph nodes.
+    // not record graph nodes while another client records whole graphs. Likewise, CUPTI does not record whole graphs
+    // while another client records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -111,7 +111,7 @@ pub(super) fn register<T: Tracer>(
 }
 
 /// Tells CUPTI that our buffers are already zeroed, so that CUPTI does not zero each buffer on an application thread. A
-/// CUPTI release that lacks this attribute still zeroes the buffers. This is slower, but works.
+/// CUPTI release that lacks this attribute still zeroes the buffers, which is slower, but works.
 fn declare_buffers_zeroed(shared: &CallbackState) {
     let (functions, subscriber) = (&shared.functions, shared.subscriber());
     if ZEROED_BEFORE.load(Ordering::Acquire) == NOT_SET {
@@ -126,8 +126,8 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
 /// error, so that no client sees an error that these calls have caused.
 ///
 /// For each record of an enabled kind, CUPTI calls the buffer functions that were registered last. After our kinds are
-/// disabled, CUPTI calls a client's functions only for the client's own records. After that client has disabled its own
-/// kinds, CUPTI does not call its functions at all.
+/// disabled, CUPTI calls a client's functions only for the client's own records. After a client has disabled its own
+/// kinds, CUPTI does not call the client's functions at all.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     let functions = &shared.functions;
     let ours = ENABLED_KINDS.fetch_and(theirs, Ordering::AcqRel) & !theirs;

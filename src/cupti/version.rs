@@ -1,6 +1,7 @@
 //! Versions of CUPTI: the two schemes of version numbers, the capabilities of each version, and the known bugs.
 //!
-//! All of gpuflame's version checks are in this module. They use the version number that the library itself reports.
+//! All of gpuflame's version checks are in this module. The version checks use the version number that the library
+//! itself reports.
 
 use std::fmt;
 
@@ -34,9 +35,9 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version belongs to a later major CUDA release than the driver supports. Such a version does not
-    /// start. (A CUPTI from a later minor release does start.) `driver` is a CUDA version in the driver's encoding
-    /// (12040 = 12.4).
+    /// Whether this version belongs to a later major CUDA release than the driver supports. A CUPTI from a later major
+    /// release does not start. (A CUPTI from a later minor release does start.) `driver` is a CUDA version in the
+    /// driver's encoding (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
@@ -74,7 +75,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A known bug in CUPTI. It affects the versions from `from` up to, but not including, `fixed`.
+/// A known bug in CUPTI that affects the versions from `from` up to, but not including, `fixed`.
 struct KnownBug {
     from: u32,
     fixed: u32,

@@ -35,10 +35,10 @@ pub fn bytes_lent() -> usize {
 /// that the largest burst of records needed.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes that all idle buffers together may keep resident. This is enough for two buffers of 1 MiB,
-/// because a steady stream of records alternates between two buffers. If the memory of these buffers were returned to
-/// the kernel, the application's threads would have 256 page faults each time that they fill a buffer. That would cost
-/// 70 ns per record.
+/// Maximum number of bytes that all idle buffers together may keep resident. The maximum is enough for two buffers of 1
+/// MiB, because a steady stream of records alternates between two buffers. If the memory of these buffers were returned
+/// to the kernel, the application's threads would have 256 page faults each time that they fill a buffer. These page
+/// faults would cost 70 ns per record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
 /// Total number of resident bytes of the idle buffers that have more than [`MAX_IDLE_BYTES`] resident bytes each.
@@ -50,8 +50,8 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// library passes completed buffers to the client that registered last for records. For a block of this size, the
 /// allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its pages can be
 /// returned to the kernel. Buffers are freed as rarely as possible, because the first free of a large block changes the
-/// allocator: it raises the size up to which it keeps freed memory. After that, the allocator also keeps more of the
-/// memory that the application frees.
+/// allocator: it raises the size up to which it keeps freed memory. After such a free, the allocator also keeps more of
+/// the memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -96,9 +96,9 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages that are completely inside the buffer to the kernel. These pages are zero when they are next
-    /// accessed. Also zeroes the parts of the buffer that are on pages shared with other memory blocks. Returns `false`
-    /// if the kernel has refused to take the pages back.
+    /// Returns the pages that are completely inside the buffer to the kernel, so these pages are zero when they are
+    /// next accessed. Also zeroes the parts of the buffer that are on pages shared with other memory blocks. Returns
+    /// `false` if the kernel has refused to take the pages back.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
@@ -146,7 +146,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Activity records that the library has completed. They are in the buffer that the library filled, or in a copy.
+/// Activity records that the library has completed, either in the buffer that the library filled, or in a copy.
 #[derive(Debug)]
 pub struct FilledBuffer {
     content: Content,
@@ -160,7 +160,7 @@ enum Content {
 }
 
 impl FilledBuffer {
-    /// Returns the number of bytes that contain activity records. It may be 0.
+    /// Returns the number of bytes that contain activity records, which may be 0.
     pub fn valid(&self) -> usize {
         self.valid
     }
@@ -200,7 +200,7 @@ impl FilledBuffer {
 }
 
 /// Size in bytes of a spare buffer. A spare buffer is lent if the tracer provides no buffer. A spare buffer has room
-/// for about 300 activity records. These records are counted, but lost.
+/// for about 300 activity records. The records in a spare buffer are counted, but lost.
 const SPARE_BYTES: usize = 64 * 1024;
 
 /// The list of the buffers that the library holds.

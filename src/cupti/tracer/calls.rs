@@ -88,7 +88,7 @@ impl CallKind {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }
 
-    /// Whether the API call affects the recording itself. Such a call is reported when it begins.
+    /// Whether the API call affects the recording itself. A call that affects the recording is reported when it begins.
     pub fn is_control(self) -> bool {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }

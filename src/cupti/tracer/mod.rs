@@ -1,5 +1,5 @@
-//! The interface between a vendor's tracing library and gpuflame's recorder. It consists of the [`Tracer`], which is
-//! notified of the library's callbacks, and the types that a tracer receives.
+//! The interface between a vendor's tracing library and gpuflame's recorder. The interface consists of the [`Tracer`],
+//! which is notified of the library's callbacks, and the types that a tracer receives.
 //!
 //! The module `cupti` calls a tracer, and the module `capture` implements one. Neither module knows the other. This
 //! interface contains no vendor-specific type.
@@ -46,7 +46,8 @@ pub trait Tracer: 'static {
     /// that are lost because of this are reported by [`Tracer::records_discarded`].
     ///
     /// While this function runs, the library holds one of its own locks. Therefore this function must not call the
-    /// library. It also must not take a lock that another thread may hold while that thread calls the library.
+    /// library. The function also must not take a lock that another thread may hold while that thread calls the
+    /// library.
     fn request_buffer() -> Option<Buffer>;
 
     /// The library returns activity records, on a thread of the application or on one of its own threads. The tracer
@@ -59,8 +60,8 @@ pub trait Tracer: 'static {
     /// A CUDA context was created.
     fn context_created() {}
 
-    /// A CUDA context is about to be destroyed. It is too late for a flush. Flush at the start of the API call that
-    /// destroys the context ([`CallKind::ends_context`]).
+    /// A CUDA context is about to be destroyed. At this point, it is too late for a flush of the context's records.
+    /// Flush at the start of the API call that destroys the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
     /// A CUDA graph was created, changed or destroyed by this thread.
@@ -69,7 +70,7 @@ pub trait Tracer: 'static {
     }
 
     /// A launch with attributes has returned. `is_programmatic` states whether the launch may begin before the previous
-    /// kernel ends. This is reported only if the user asks for CUDA events.
+    /// kernel ends. Attributes are reported only if the user asks for CUDA events.
     fn launch_attributes(correlation: CorrelationId, is_programmatic: bool) {
         let _ = (correlation, is_programmatic);
     }
@@ -93,7 +94,7 @@ pub trait Tracer: 'static {
         let _ = reason;
     }
 
-    /// One of the functions of this trait has panicked, which is a bug in gpuflame. This is the last notification,
+    /// One of the functions of this trait has panicked, which is a bug in gpuflame. No notification follows a panic,
     /// because all later API callbacks and buffers are ignored.
     fn panicked() {}
 }
@@ -105,7 +106,7 @@ pub enum ClientTakeover {
     Records,
     /// The subscription to the library. The client gets the subscription if we release it.
     Subscription,
-    /// The library itself. The client shuts the library down. After that, no client gets callbacks or records.
+    /// The library itself. The client shuts the library down. After the shutdown, no client gets callbacks or records.
     Shutdown,
 }
 

@@ -52,8 +52,8 @@ impl ForgetRound {
 
     /// Asks each thread that has not noticed the round yet to forget its stack ids. On each visit, the collector calls
     /// this function after it has drained the logs of graphs and host calls. Returns `None` until all threads have
-    /// noticed the round and all earlier launches are read. After that, returns the lowest stack id that may still
-    /// appear, apart from the ids of launches that were in flight.
+    /// noticed the round and all earlier launches are read. Once all of them are read, returns the lowest stack id that
+    /// may still appear, apart from the ids of launches that were in flight.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
             // `count` asks all threads, even if an earlier thread has not noticed the round yet.

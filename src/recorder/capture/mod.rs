@@ -1,8 +1,8 @@
 //! The code that runs on the application's threads, and the logs and buffers that pass its records to the collector.
 //!
-//! `callback` is the hot path. It notes which launch a thread is making (`calls`), captures the `stack` of the launch,
-//! and pushes a record. `other_calls` records API calls that are not launches. Each thread (`threads`) writes records
-//! to its own log (`log`). Records whose order across threads matters go to a log that all threads share
+//! `callback` is the hot path. The hot path notes which launch a thread is making (`calls`), captures the `stack` of
+//! the launch, and pushes a record. `other_calls` records API calls that are not launches. Each thread (`threads`)
+//! writes records to its own log (`log`). Records whose order across threads matters go to a log that all threads share
 //! (`common_log`). The collector reads the logs with [`drain()`].
 
 #![allow(unsafe_code)]

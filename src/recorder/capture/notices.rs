@@ -12,7 +12,7 @@ pub enum Notice<'a> {
     /// tracer.
     ContextCreated,
     /// An API call that destroys a CUDA context or resets a device has begun. The receiver may flush the tracer while
-    /// it handles this notice. This is the last chance to get the records of that CUDA context.
+    /// it handles this notice. A flush during this notice is the last chance to get the records of that CUDA context.
     ContextEnds,
     /// The program has called `cudaProfilerStart`, so gpuflame should start to record launches. This notice is sent
     /// inside a callback.

@@ -151,8 +151,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only when a stack is new. This is sufficient, because the first stack
-    // with interpreter frames is always new.
+    // The thread looks for a Python interpreter only when a stack is new. Looking only then is sufficient, because the
+    // first stack with interpreter frames is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {

@@ -1,4 +1,4 @@
-//! Stores the output path prefix that the program itself has chosen. It overrides the prefix from the settings.
+//! Stores the output path prefix that the program itself has chosen, which overrides the prefix from the settings.
 
 use std::sync::{Mutex, PoisonError, TryLockError};
 

@@ -22,8 +22,8 @@ pub fn count() -> u64 {
     STEPS.load(Ordering::Relaxed)
 }
 
-/// Notes a step that begins while no session exists. This is common, because programs often make their first CUDA call
-/// in the first step.
+/// Notes a step that begins while no session exists. Steps without a session are common, because programs often make
+/// their first CUDA call in the first step.
 pub fn note_early(number: u64, time: Nanos, thread: ThreadId) {
     EARLY_NUMBER.store(number, Ordering::Relaxed);
     EARLY_THREAD.store(thread.0, Ordering::Relaxed);

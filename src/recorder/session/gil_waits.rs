@@ -3,8 +3,8 @@
 
 use gpuflame_model::record::ThreadId;
 
-/// Maximum number of recent waits for the GIL that are remembered. These waits decide which samples of other threads
-/// are kept.
+/// Maximum number of recent waits for the GIL that are remembered. The remembered waits decide which samples of other
+/// threads are kept.
 const MAX_GIL_WAITS: usize = 256;
 /// Minimum time in ns between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
@@ -56,7 +56,7 @@ impl GilWaits {
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no launching thread has begun a wait for the GIL in the last two seconds. If so, other threads are no
+    /// Whether no launching thread has begun a wait for the GIL in the last two seconds, so that other threads are no
     /// longer sampled.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS

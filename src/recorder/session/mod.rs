@@ -1,5 +1,5 @@
-//! The session is the run of one process under gpuflame. It lasts from the first call to gpuflame until the files are
-//! written on exit.
+//! The session is the run of one process under gpuflame. A session lasts from the first call to gpuflame until the
+//! files are written on exit.
 //!
 //! A process has only one session, no matter how gpuflame was loaded. This file contains gpuflame's entry points, which
 //! use the following modules.
@@ -63,7 +63,8 @@ pub fn inject() {
     }
     prepare_process();
     // The CUDA driver calls this function inside `cuInit`. At the same time, this thread or another thread may be
-    // setting up the session. That setup may wait for this call to return, so this call must not wait for the setup.
+    // setting up the session. The setup of the session may wait for this call to return, so this call must not wait for
+    // the setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -113,8 +114,8 @@ pub fn start() -> Result<()> {
 ///
 /// Launches that were made in the window are tracked until their GPU work ends, even if it ends much later. Launches in
 /// the first second after the window closes are counted as launches outside windows. Later launches are ignored, until
-/// the next window opens. Two seconds after the window closes, CUPTI's launch callbacks are turned off. From then on, a
-/// launch costs only the time that CUPTI needs to record it.
+/// the next window opens. Two seconds after the window closes, CUPTI's launch callbacks are turned off. After the
+/// callbacks are turned off, a launch costs only the time that CUPTI needs to record it.
 ///
 /// # Errors
 /// Returns the error of [`start`] if `start` has failed, and `State` if no window was ever opened.
@@ -151,7 +152,7 @@ pub fn step() -> Result<()> {
     Ok(())
 }
 
-/// Begins a step. `name` is the name of the range that begins the step. It is empty if the step does not begin with a
+/// Begins a step. `name` is the name of the range that begins the step; it is empty if the step does not begin with a
 /// range.
 fn begin_step(name: &str) {
     let number = steps::begin();
@@ -176,8 +177,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. These include all files that are written
-/// on exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. The files that are written on exit are
+/// among them. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
 ///
 /// You may call this function before the first [`start`], and between windows. If a recording has already begun, its
 /// file gets the new name when the process ends.
@@ -215,8 +216,8 @@ pub fn flush() -> Result<()> {
 /// The numbers cover all windows so far, and never decrease. Therefore the difference between the results of two calls
 /// covers the time between the calls.
 ///
-/// Before that, collects the completed records, as [`flush`] does. Do not call this function in every step, because it
-/// takes longer the more distinct stacks there are.
+/// First collects the completed records, as [`flush`] does. Do not call this function in every step, because it takes
+/// longer the more distinct stacks there are.
 ///
 /// # Errors
 /// Returns the same errors as [`flush`].

@@ -48,7 +48,7 @@ impl ReadStack {
     }
 }
 
-/// Counts the sampled stacks that are in Python code. They include the stacks of waits that are dropped later.
+/// Counts the sampled stacks that are in Python code, including the stacks of waits that are dropped later.
 #[derive(Debug, Default)]
 pub(super) struct PythonCounts {
     read: AtomicU64,

@@ -11,7 +11,7 @@
 //!
 //! The kernel takes samples without interrupting the observed threads. If the kernel refuses to take samples, timers
 //! interrupt the observed threads by signals instead. The pipeline takes finished samples without waiting for the
-//! sampler's thread. That thread asks the loader which modules are mapped, and the loader may block it.
+//! sampler's thread. The sampler's thread asks the loader which modules are mapped, and the loader may block it.
 
 use std::io;
 use std::mem;
@@ -61,8 +61,8 @@ const MAX_OTHERS: usize = 32;
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
-/// Maximum time for which the sampler may block another thread. This may happen when the thread requests sampling of a
-/// new thread, or takes finished samples.
+/// Maximum time for which the sampler may block another thread that requests sampling of a new thread, or that takes
+/// finished samples.
 const HAND_OVER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Stack of a sampled thread, with the time at which the sample was taken.
@@ -296,8 +296,8 @@ impl Sampler {
             let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
             self.hand_over(stacks);
-            // The timers must stop. Otherwise, they would continue to send signals although no thread reads their
-            // samples any more.
+            // The timers must stop, because no thread reads their samples any more, but they would continue to send
+            // signals.
             observed.threads.clear();
         }
     }
@@ -417,7 +417,7 @@ impl Sampler {
             return Vec::new();
         }
         for one in &observed.threads {
-            // These threads are counted again when their observation restarts.
+            // The threads are counted again when their observation restarts.
             self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
             self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
         }

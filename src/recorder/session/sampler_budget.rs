@@ -1,7 +1,7 @@
 //! Limits the CPU time that the sampler's thread uses, because this thread may be woken thousands of times per second.
 
-/// Maximum debt of a budget in ns. A larger debt can only mean that the clock was set back. In that case, the debt is
-/// reset.
+/// Maximum debt of a budget in ns. A larger debt can only mean that the clock was set back. If the clock was set back,
+/// the debt is reset.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
 /// A budget of time, for example of CPU time. The cost of each piece of work adds to a debt, which decreases as time

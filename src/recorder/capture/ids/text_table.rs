@@ -112,8 +112,8 @@ impl TextTable {
         })
     }
 
-    /// Assigns a number without writing its text. This happens if a thread is stopped, or the process is forked, before
-    /// the thread has written the text.
+    /// Assigns a number without writing its text. A number stays without its text if a thread is stopped, or the
+    /// process is forked, before the thread has written the text.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);

@@ -49,8 +49,8 @@ const MAX_BUFFERS: usize = 4096;
 /// buffer is ready again immediately.
 const MAX_COPIED_BYTES: usize = 4 << 10;
 /// Number of filled buffers at which the collector is woken up. With a small memory limit, fewer filled buffers wake
-/// the collector. The number is small because other threads may delay the collector by 20 ms. In that time, two
-/// processors can fill 10 MiB.
+/// the collector. The number is small because other threads may delay the collector by 20 ms. In 20 ms, two processors
+/// can fill 10 MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
@@ -113,8 +113,8 @@ fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may use even if other data have used up the memory limit. It consists of the reserve
-/// for full-size buffers and two small buffers per log. Each thread has one or two logs.
+/// Memory in bytes that buffers may use even if other data have used up the memory limit. The memory consists of the
+/// reserve for full-size buffers and two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }

@@ -1,9 +1,9 @@
 //! Containers that pass items from one thread to another. No thread waits for another thread to finish a step.
 //!
 //! A bounded queue with a sequence number per slot would not have this property: a thread that finds a slot claimed but
-//! not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. This happens
-//! under `SCHED_FIFO` on one core. In that case, neither the spinning thread nor the claiming thread ever makes
-//! progress.
+//! not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. Such a
+//! preemption happens under `SCHED_FIFO` on one core. After such a preemption, neither the spinning thread nor the
+//! claiming thread ever makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;

@@ -9,9 +9,10 @@
 //!
 //! A log consists of chunks of memory, which come from a pool that the collector refills. While the collector keeps up
 //! with the writer, a push neither allocates memory nor makes a system call. If the writer outruns the collector, the
-//! writer itself maps further chunks, which takes about 20 us per chunk. This happens, for example, if a thousand new
-//! stacks occur, or if the collector gets no processor time. After the collector has read the additional chunks, it
-//! unmaps them. If the number of chunks has reached its limit, the push is refused, and the caller counts the loss.
+//! writer itself maps further chunks, which takes about 20 us per chunk. The writer outruns the collector, for example,
+//! if a thousand new stacks occur, or if the collector gets no processor time. After the collector has read the
+//! additional chunks, it unmaps them. If the number of chunks has reached its limit, the push is refused, and the
+//! caller counts the loss.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -144,8 +145,8 @@ fn take_chunk() -> Option<NonNull<LogChunk>> {
     Some(chunk)
 }
 
-/// Returns a chunk that will be the first chunk of a log. First chunks do not count against the limit. Otherwise, many
-/// threads could use up the limit with their first chunks alone.
+/// Returns a chunk that will be the first chunk of a log. First chunks do not count against the limit. If first chunks
+/// counted, many threads could use up the limit with their first chunks alone.
 #[cold]
 fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);

@@ -190,13 +190,14 @@ fn push(thread: &ThreadState, words: [u64; 3]) {
 #[derive(Default)]
 struct ExecGraphs {
     graphs: HashMap<u64, GraphId>,
-    /// Ids of the graphs in `graphs`. Such a graph counts as destroyed only when its executable graph is destroyed.
+    /// Ids of the graphs in `graphs`. A graph in `graphs` counts as destroyed only when its executable graph is
+    /// destroyed.
     owned: HashSet<GraphId>,
 }
 
-/// Passes all unread graph events to `each`. Before that, passes the launch contexts (stack and API call) to which the
-/// events refer. The collector calls this function before it reads activity records, so that it knows every node to
-/// which an activity record refers.
+/// Passes all unread graph events to `each`. First passes the launch contexts (stack and API call) to which the events
+/// refer. The collector calls this function before it reads activity records, so that it knows every node to which an
+/// activity record refers.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,4 +1,4 @@
-//! Records host calls, which are CUDA calls that create no GPU work. They wait for GPU work, or allocate or free
+//! Records host calls, which are CUDA calls that create no GPU work. Host calls wait for GPU work, or allocate or free
 //! memory. If the user requests dependencies, two more kinds of host calls are recorded: calls that record CUDA events
 //! on streams, and calls that make a stream wait for a CUDA event. Host calls take microseconds or more, so this code
 //! need not be fast.
@@ -6,9 +6,9 @@
 //! Each host call is written to the thread's own log, in order with the thread's launches, to show which calls preceded
 //! a delayed launch. The details of host calls are recorded only on request, in one log that all threads share under a
 //! lock. The threads share this log because one thread may free memory that another thread allocates again immediately.
-//! If memory is reused in this way, only the order of the records shows which allocation a call has freed. For the same
-//! reason, the record of a free is written to the shared log when the call begins. The records of all other host calls
-//! are written when the calls return.
+//! If memory is reused in this way, only the order of the records shows which allocation a call has freed. Because the
+//! order matters, the record of a free is written to the shared log when the call begins. The records of all other host
+//! calls are written when the calls return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -110,8 +110,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether failing to record a call of this kind counts as a loss. It counts only if the user has asked for the details
-/// of such calls.
+/// Whether failing to record a call of this kind counts as a loss, because the user has asked for the details of such
+/// calls.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -218,8 +218,8 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
     }
 }
 
-/// Passes all unread host calls to `each`. Before that, passes the launch contexts (stack and API call) to which the
-/// host calls refer. Called by the collector.
+/// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the host
+/// calls refer. Called by the collector.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -6,8 +6,8 @@
 //! names, and gives the library access to the copy's table. gpuflame replaces the pointers to functions that open,
 //! close and name ranges. NVTX marks, categories, payloads and colours are ignored.
 //!
-//! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. These layouts are the same in all versions
-//! since 3.0.
+//! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. The layouts of these NVTX structs are the
+//! same in all versions since 3.0.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::{offset_of, size_of};

@@ -223,8 +223,8 @@ impl CopiedGraphs {
 /// The outermost host call in flight on a thread. (A host call creates no GPU work, but is recorded.)
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded. It is the id of the last driver call that is nested in this
-    /// call, or the call's own id if there is no nested call.
+    /// Correlation id under which the call is recorded: the id of the last driver call that is nested in this call, or
+    /// the call's own id if there is no nested call.
     pub(crate) correlation: CorrelationId,
     /// Stack depth of the thread when the call began.
     pub(crate) depth: usize,

@@ -4,14 +4,14 @@
 //! written in the child.
 //!
 //! If the parent has a session, the child is not recorded, because it cannot use the parent's driver state and has no
-//! collector thread. If the parent has no session, the child may itself start to use CUDA. It keeps the names and open
-//! ranges that it has inherited. In both cases, the child never waits for a gpuflame lock that another thread of the
-//! parent may have held.
+//! collector thread. If the parent has no session, the child may itself start to use CUDA. The child keeps the names
+//! and open ranges that it has inherited. In both cases, the child never waits for a gpuflame lock that another thread
+//! of the parent may have held.
 //!
 //! After `fork`, gpuflame's fork handler runs in the child. Other ways to fork (`_Fork`, the bare system call) run no
 //! handler. Therefore the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel
-//! fills with zeroes in children. In a child, code that reads this word finds zero. In that case, the functions of
-//! gpuflame that need no session initialise the word again.
+//! fills with zeroes in children. In a child, code that reads this word finds zero. If the word is zero, the functions
+//! of gpuflame that need no session initialise it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

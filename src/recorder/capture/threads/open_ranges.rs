@@ -47,8 +47,7 @@ pub(crate) struct OpenRange {
     hash: Hash,
     frame: Frame,
     pub(crate) domain: RangeDomain,
-    /// Serial number with which the range is ended. It is 0 if the range was opened by a push and will be closed by a
-    /// pop.
+    /// Serial number with which the range is ended; 0 if the range was opened by a push and will be closed by a pop.
     pub(crate) serial: u32,
 }
 

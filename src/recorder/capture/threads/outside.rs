@@ -66,7 +66,7 @@ impl OutsideRange {
 /// A copy of a thread's current range, which the collector can read. A sequence lock protects the copy, and only the
 /// thread writes it.
 pub(crate) struct SharedOutsideRange {
-    /// Sequence number of the lock. It is odd while the thread writes, and 0 if no range was written yet.
+    /// Sequence number of the lock, which is odd while the thread writes, and 0 if no range was written yet.
     sequence: AtomicU32,
     count: AtomicU32,
     /// Number of the range's launches that the collector has read so far.

@@ -21,8 +21,8 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If so, this function also notes that one refused push fewer is
-    /// open.
+    /// Whether a pop belongs to a push that was refused. If the pop belongs to a refused push, this function notes that
+    /// this push is no longer open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

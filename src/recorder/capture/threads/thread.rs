@@ -73,10 +73,10 @@ const MAX_ABANDONED_STATES: usize = 64;
 /// state is the memory limit divided by this number. Launches on further threads are only counted.
 const BYTES_PER_THREAD: usize = 384 << 10;
 
-/// Value of `inside` in a forked child. It means that the thread state is a copy of the parent's state.
+/// Value of `inside` in a forked child, which means that the thread state is a copy of the parent's state.
 const INHERITED: usize = 1;
-/// Value of `inside` after a request by the collector. It means that the thread is outside gpuflame, and must forget
-/// its stack ids the next time that it enters (see `forget_round`).
+/// Value of `inside` after a request by the collector. The value means that the thread is outside gpuflame, and must
+/// forget its stack ids the next time that it enters (see `forget_round`).
 const FORGET_REQUESTED: usize = 2;
 
 /// State of a thread that only the thread itself accesses.
@@ -241,8 +241,9 @@ impl EntryRefusal {
 }
 
 thread_local! {
-    /// Refused calls of a thread that has no state. Accessing this variable never allocates memory. It is stored next
-    /// to the pointer of [`tls`], and the first access to that pointer has already allocated memory for both.
+    /// Refused calls of a thread that has no state. Accessing this variable never allocates memory. The variable is
+    /// stored next to the pointer of [`tls`], and the first access to that pointer has already allocated memory for
+    /// both.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
@@ -461,7 +462,7 @@ impl ThreadOnly {
     }
 }
 
-/// The `pthread` key whose destructor runs when a thread ends, plus 1. It is 0 if there is no key yet.
+/// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 /// Prepares the process-wide data that thread states need. Never holds a lock, because a forked child could then wait
@@ -493,7 +494,7 @@ fn notify_at_thread_end(thread: NonNull<ThreadState>) {
 /// GPU work on this thread, the thread gets a new state.
 unsafe extern "C" fn on_thread_end(state: *mut libc::c_void) {
     tls::set(null_mut());
-    // SAFETY: `state` is the value that was stored with the key. It is the address of a state, and states are never
+    // SAFETY: `state` is the value that was stored with the key: the address of a thread state, which is never
     // unmapped.
     if let Some(thread) = unsafe { state.cast::<ThreadState>().as_ref() } {
         let is_inside = thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED;
@@ -516,7 +517,7 @@ pub(crate) fn end_refused_call() {
     }
 }
 
-/// Whether the calling thread is inside gpuflame. If so, the caller may be a signal handler that has interrupted
+/// Whether the calling thread is inside gpuflame. A caller inside gpuflame may be a signal handler that has interrupted
 /// gpuflame.
 pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)

@@ -1,4 +1,4 @@
-//! Counters of a thread. They count launches, losses, the time spent in gpuflame's callbacks, and verified stacks.
+//! Counters of a thread for launches, losses, the time spent in gpuflame's callbacks, and verified stacks.
 
 use gpuflame_model::record::Loss;
 

@@ -27,7 +27,7 @@ const MIN_RECORD_BYTES: u64 = 64;
 /// Size in bytes of gpuflame's activity buffers.
 const BUFFER_BYTES: u64 = 1 << 20;
 
-/// State of the detection. It includes whether another client seems to get the activity records.
+/// State of the detection, including whether another client seems to get the activity records.
 #[derive(Debug)]
 pub(super) struct ClientDetector {
     /// Delivery counts at the time when CUPTI last requested or delivered a buffer.
@@ -40,8 +40,8 @@ pub(super) struct ClientDetector {
     /// Number of launches that had no activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the call with which the other client took the activity records. If so, gpuflame will also
-    /// see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which the other client took the activity records. If gpuflame saw that call,
+    /// it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Total number of takeovers, including takeovers that were detected because traffic was missing.

@@ -28,7 +28,7 @@ use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
 /// Maximum time for which gpuflame waits for the program's launches in flight before it releases the subscription to
-/// another client. This is half of the time for which the other client waits for gpuflame.
+/// another client. The limit is half of the time for which the other client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of takeovers of the activity records about which a message is printed. Any further takeovers are only
@@ -111,8 +111,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the CUPTI subscription. If so, stores `is_wanted`, which states whether a window
-    /// must open as soon as gpuflame has the subscription again.
+    /// Whether another client owns the CUPTI subscription. If another client owns it, stores `is_wanted`, which states
+    /// whether a window must open as soon as gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {
@@ -265,8 +265,7 @@ impl OtherClients {
     }
 
     /// If another client gets the activity records, asks CUPTI to deliver them to gpuflame again, because a window is
-    /// about to open. However, if gpuflame saw that client start to record, the client keeps the records until it is
-    /// done.
+    /// about to open. If gpuflame saw that client start to record, the client keeps the records until it is done.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;

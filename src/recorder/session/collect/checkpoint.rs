@@ -259,8 +259,8 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Whether the checkpoint file still exists under its name. If so, the final sums may replace it. Returns `None` if
-    /// another thread is blocked while it writes to the file.
+    /// Whether the checkpoint file still exists under its name, so that the final sums may replace it. Returns `None`
+    /// if another thread is blocked while it writes to the file.
     pub(crate) fn is_replaceable(&self) -> Option<bool> {
         let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
         Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
@@ -279,7 +279,7 @@ impl Checkpoint {
     }
 
     /// Notes in the checkpoint file that recording has ended because memory ran out. Does nothing if the checkpoint's
-    /// thread is in the middle of a write. That thread will not run again, so it never releases the lock.
+    /// thread is in the middle of a write. The checkpoint's thread will not run again, so it never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -291,8 +291,8 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // A process's first wait on a lock resolves symbols, and takes the loader's lock to do so. That wait happens
-        // here, because later another thread may hold the loader's lock forever.
+        // A process's first wait on a lock resolves symbols, and takes the loader's lock to do so. The first wait on a
+        // lock is made here, because later another thread may hold the loader's lock forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled = if process_liveness::is_forked() {

@@ -33,7 +33,7 @@ pub(super) struct ClockGuard {
 
 impl ClockGuard {
     /// Compares the system clock with the steady clock. If the system clock was set, returns the resulting window
-    /// edges. Otherwise, usually returns an empty list.
+    /// edges. If the clock was not set, usually returns an empty list.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));

@@ -1,6 +1,7 @@
-//! The pipeline receives every row that the collector reads. It explains the rows, which means that it joins launches
-//! with their activities and sums the times. If the settings request a recording or other growing outputs, the pipeline
-//! also writes the rows to the files of these outputs. The pipeline does all of this while the application runs.
+//! The pipeline receives every row that the collector reads. The pipeline explains the rows, which means that it joins
+//! launches with their activities and sums the times. If the settings request a recording or other growing outputs, the
+//! pipeline also writes the rows to the files of these outputs. The pipeline does all of this while the application
+//! runs.
 //!
 //! The pipeline also decides whether launches or activities are read next. Parts of the pipeline are in three other
 //! files: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` passes on
@@ -243,7 +244,7 @@ impl Pipeline {
         (0..MAX_STEPS_PER_VISIT).all(|_| self.read_noted_step(api))
     }
 
-    /// Reads the logs of graphs and host calls. These logs are read even if there are no launches and no activity
+    /// Reads the logs of graphs and host calls. The logs are read even if there are no launches and no activity
     /// records: a program that copies a large graph fills the log of graphs without producing either.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
@@ -269,9 +270,9 @@ impl Pipeline {
     }
 
     /// Provides empty log chunks, calibrates the clock, and notes progress. This function is called before every
-    /// reading step, because under load the collector spends most of its time in reading steps. It also records the
-    /// steps (such as training steps) that the program has marked, so that each of these steps is recorded before the
-    /// GPU work that begins in it.
+    /// reading step, because under load the collector spends most of its time in reading steps. The function also
+    /// records the steps (such as training steps) that the program has marked, so that each of these steps is recorded
+    /// before the GPU work that begins in it.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
         capture::refill_chunks();
@@ -483,7 +484,7 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// Number of rows so far. It includes rows of every kind, even definitions.
+    /// Number of rows of every kind so far, including definitions.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }

@@ -32,7 +32,7 @@ pub(super) struct RowSink {
     /// Time of the process's first launch. If an activity or a launch outside windows came first, the time at which
     /// that row was read. No file is created before there is a launch or an activity.
     pub(super) first_work: Option<Nanos>,
-    /// Whether recording has ended. If so, further rows are ignored.
+    /// Whether recording has ended, so that further rows are ignored.
     pub(super) is_over: bool,
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,

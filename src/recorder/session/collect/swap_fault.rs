@@ -1,6 +1,6 @@
 //! A deliberate fault for tests, which exists in debug builds only: it swaps the stacks of two launches. A test
-//! compares gpuflame's stacks with the stacks that an external observer saw. It checks that the comparison detects the
-//! swapped stacks. The environment variable `GPUFLAME_TEST_MIX_UP=1` enables the fault.
+//! compares gpuflame's stacks with the stacks that an external observer saw. The test checks that the comparison
+//! detects the swapped stacks. The environment variable `GPUFLAME_TEST_MIX_UP=1` enables the fault.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 

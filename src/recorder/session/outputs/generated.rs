@@ -47,7 +47,7 @@ pub(crate) struct CheckpointedNames {
     /// Number of frames in the profile whose addresses were already added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address. It is empty if different functions have used the address.
+    /// Name that was written for each address; the name is empty if different functions have used the address.
     written: BTreeMap<u64, String>,
 }
 

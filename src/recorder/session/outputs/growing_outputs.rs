@@ -1,13 +1,13 @@
 //! Growing outputs, which are files that gpuflame writes while the application runs, because their size grows with the
-//! run. They are the recording, the table of activities, the Chrome trace, and the text in the format of the tutorial's
-//! tracer.
+//! run. The growing outputs are the recording, the table of activities, the Chrome trace, and the text in the format of
+//! the tutorial's tracer.
 //!
 //! The recording has its final name from the beginning. If the plain name is taken, the name contains a number that was
 //! free for all outputs when the recording began. The files of the other growing outputs first have temporary names.
-//! They get their final names on exit, like all other outputs. No file is created before there is data to write to it.
-//! Each file has its own thread, which creates and writes the file ([`gpuflame_os::growing`]). Therefore the file
-//! system blocks neither the application nor the collector. Errors are printed on exit, and not while the application
-//! runs.
+//! Growing outputs other than the recording get their final names on exit, like all other outputs. No file is created
+//! before there is data to write to it. Each file has its own thread, which creates and writes the file
+//! ([`gpuflame_os::growing`]). Therefore the file system blocks neither the application nor the collector. Errors are
+//! printed on exit, and not while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -160,8 +160,8 @@ impl GrowingOutputs {
     }
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
-    /// of the recording exists. Otherwise, in a short run, the recording might be created only after this call, and the
-    /// thread would mistake it for a file of another process.
+    /// of the recording exists. Without this wait, in a short run, the recording might be created only after this call,
+    /// and the thread would mistake it for a file of another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
@@ -361,8 +361,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether a row is written even if the recording has reached its size limit. Such rows are few, and describe what the
-/// recording covers.
+/// Whether a row is written even if the recording has reached its size limit. The rows that are written beyond the
+/// limit are few, and describe what the recording covers.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,

@@ -42,7 +42,7 @@ use crate::session::process::progress;
 pub(crate) struct WindowOutput {
     /// Sequence number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions. If so, the definitions in earlier entries are no longer valid.
+    /// Whether `bytes` contains all definitions, so that the definitions in earlier entries are no longer valid.
     pub(crate) is_fresh: bool,
     /// Definitions and sums of the window, in the format that recordings use.
     pub(crate) bytes: Vec<u8>,
@@ -56,7 +56,7 @@ pub(crate) struct WindowOutputQueue {
     queue: Mutex<VecDeque<WindowOutput>>,
     wakeup: Condvar,
     renderer: Mutex<WindowRenderer>,
-    /// Whether the process is ending. If so, no more windows will be queued.
+    /// Whether the process is ending, so that no more windows will be queued.
     is_ending: AtomicBool,
     /// Whether the drawing thread is running. If it is not running, the thread that ends the process draws the
     /// remaining windows.
@@ -132,8 +132,8 @@ impl WindowOutputQueue {
     }
 
     /// Draws the remaining windows while the process ends. Returns `None` if the drawing thread makes no progress for
-    /// the time `limit`. In that case, a file system may be blocking the drawing thread, so the caller must not open
-    /// any file either.
+    /// the time `limit`. If there is no progress, a file system may be blocking the drawing thread, so the caller must
+    /// not open any file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;

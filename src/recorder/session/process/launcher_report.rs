@@ -36,8 +36,8 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. That signal would end the program, because this code runs
-    // on one of the program's threads. Therefore the file is left empty. An empty file also reports the call of CUDA.
+    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. SIGXFSZ would end the program, because this code runs on
+    // one of the program's threads. Therefore the file is left empty. An empty file also reports the call of CUDA.
     let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
         if !is_writable {
@@ -64,8 +64,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // Removing this file may fail if the folder belongs to another user. Even then, the program that reads the
-        // folder finds the complete report.
+        // Removing this file may fail if the folder belongs to another user. Even if this file stays, the program that
+        // reads the folder finds the complete report.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(

@@ -44,8 +44,8 @@ pub(crate) fn print_from_own(message: &str) {
 
 /// Returns the message as a line that begins with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // The message may contain text that gpuflame has not written, such as names and values of settings. Such text must
-    // not end the line or send control codes to a terminal.
+    // The message may contain text that gpuflame has not written, such as names and values of settings. Text that
+    // gpuflame has not written must not end the line or send control codes to a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 

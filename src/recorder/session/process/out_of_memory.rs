@@ -44,8 +44,8 @@ pub(crate) fn end_session() {
 }
 
 /// Ends the session, and permanently stops the calling thread, which must be one of gpuflame's threads. The thread may
-/// hold locks when it stops. This is safe, because the application never waits for a lock of gpuflame without a time
-/// limit.
+/// hold locks when it stops. Stopping with a lock is safe, because the application never waits for a lock of gpuflame
+/// without a time limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

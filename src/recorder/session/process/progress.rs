@@ -18,7 +18,7 @@ pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which in turn calls CUPTI or the loader. It is possible that `ask` never returns. Therefore the limit
+/// Calls `ask`, which in turn calls CUPTI or the loader. The call of `ask` may never return. Therefore the limit
 /// [`StallLimit::foreign`] applies until `ask` returns.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
@@ -71,7 +71,7 @@ impl ProgressWatch {
         Self { limit, steps: STEPS.load(Ordering::Relaxed), waited: WaitingTime::start() }
     }
 
-    /// Whether the collector has made no progress for longer than the limit. If so, a thread should stop waiting for
+    /// Whether the collector has made no progress for longer than the limit, so that a thread should stop waiting for
     /// it.
     pub(crate) fn is_exceeded(&mut self) -> bool {
         let steps = STEPS.load(Ordering::Relaxed);

@@ -43,7 +43,7 @@ use super::progress::{StallLimit, WaitingTime};
 /// the same bits mean that the shutdown thread has done this.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
-/// Bit that is used only in `done`. It means that the shutdown thread needs nothing more from the loader.
+/// Bit that is used only in `done`, and means that the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
 /// Signals within this time count as one signal. For example, a terminal, `torchrun` and a job runner may each send a
@@ -53,8 +53,8 @@ const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which a waiting thread checks the progress of the shutdown thread.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum time for which the setup waits for the shutdown thread to start. Usually, the start takes 0.2 ms. However,
-/// the shutdown thread cannot start while the thread that creates it holds the loader's lock.
+/// Maximum time for which the setup waits for the shutdown thread to start. The start of the shutdown thread usually
+/// takes 0.2 ms. The shutdown thread cannot start while the thread that creates it holds the loader's lock.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time for which the message about missing outputs waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
@@ -132,8 +132,8 @@ pub(crate) fn start(steps: &'static impl ShutdownSteps, limit: Duration, on_sign
             wait: |_| SHUTDOWN.wait_to_die(),
         });
     }
-    // If Python has no room for another exit handler, no outputs are written after an uncaught KeyboardInterrupt. In
-    // that case, only the checkpoint remains.
+    // If Python has no room for another exit handler, no outputs are written after an uncaught KeyboardInterrupt. After
+    // such an interrupt, only the checkpoint remains.
     python_exit::call_at_program_exit(
         || !SHUTDOWN.is_done_or_abandoned(WRITE),
         || SHUTDOWN.on_python_program_end(),
@@ -150,8 +150,8 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process. Called after `main` has ended by `pthread_exit` if only gpuflame's threads are left. Otherwise
-/// these threads would keep the process alive.
+/// Ends the process. Called after `main` has ended by `pthread_exit` if only gpuflame's threads are left. gpuflame's
+/// threads would keep the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
@@ -183,9 +183,9 @@ impl Shutdown {
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first time that the next two calls are made, they resolve symbols, which takes the loader's lock. They
-        // are made here, because later a stopped thread may hold the loader's lock forever. (A hash table needs random
-        // numbers, and resolves symbols to get them.)
+        // The first time that the next two calls are made, they resolve symbols, which takes the loader's lock. The
+        // first calls are made here, because later a stopped thread may hold the loader's lock forever. (A hash table
+        // needs random numbers, and resolves symbols to get them.)
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
@@ -223,8 +223,8 @@ impl Shutdown {
         }
     }
 
-    /// Whether the process ends because of a signal or because a worker calls `_exit`. In these cases, other threads
-    /// may hold any lock of the program.
+    /// Whether the process ends because of a signal or because a worker calls `_exit`. When a signal or `_exit` ends
+    /// the process, other threads may hold any lock of the program.
     fn must_hurry(&self) -> bool {
         self.signal.load(Ordering::SeqCst) != 0 || self.is_hurried.load(Ordering::SeqCst)
     }
@@ -248,8 +248,8 @@ impl Shutdown {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more. This is true if the thread belongs to the parent process, has
-    /// ended, or made no progress until a waiting thread gave up.
+    /// Whether the shutdown thread will do nothing more. The thread does nothing more if it belongs to the parent
+    /// process, has ended, or made no progress until a waiting thread gave up.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If no thread has requested the outputs, gpuflame can only have been switched off by a panic of its own. If a
@@ -277,8 +277,8 @@ impl Shutdown {
     }
 
     /// Called on the thread that ends the Python program, when only the exit of the process remains to be done. At this
-    /// point, CPython has already restored the signal handlers. Therefore gpuflame installs its handlers again.
-    /// Otherwise, a second Ctrl+C would interrupt the writing that the first Ctrl+C has started.
+    /// point, CPython has already restored the signal handlers. Therefore gpuflame installs its handlers again. Without
+    /// these handlers, a second Ctrl+C would interrupt the writing that the first Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);

@@ -1,6 +1,7 @@
 //! Formats the ledger as text. The ledger contains the number of launches and activities that gpuflame saw, the losses,
-//! and gpuflame's own cost. If the user requests it, the ledger is printed to stderr on exit. Otherwise, only the
-//! recording contains it. Scripts parse the text, so its lines must keep their wording and order.
+//! and gpuflame's own cost. If the user requests it, the ledger is printed to stderr on exit. If the user does not
+//! request it, only the recording contains the ledger. Scripts parse the text, so its lines must keep their wording and
+//! order.
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -71,9 +72,9 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the user has not requested the ledger. These lines state
-/// causes of missing or wrong results that are not in the summary. They also list files that did not get the requested
-/// names.
+/// Returns the lines of the ledger that are printed even if the user has not requested the ledger. The returned lines
+/// state causes of missing or wrong results that are not in the summary. The returned lines also list files that did
+/// not get the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -131,7 +132,8 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. Such an activity is counted only once.
+/// Returns a line with the number of activities that CUPTI delivered twice. An activity that was delivered twice is
+/// counted only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
     (repeated > 0).then(|| {
@@ -141,8 +143,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. Such activities do not appear in
-/// any picture.
+/// Returns a line with the number of activities that have impossible correlation ids. Activities with impossible ids do
+/// not appear in any picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {

@@ -173,8 +173,8 @@ impl Session {
         SESSION.get().copied()
     }
 
-    /// Whether a window must open as soon as the session has started. This is false if the settings contain a schedule
-    /// of windows.
+    /// Whether a window must open as soon as the session has started. If the settings contain a schedule of windows, no
+    /// window opens at the start.
     pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
@@ -330,7 +330,7 @@ impl Session {
         self.collector.wake();
     }
 
-    /// Returns the results so far. They include all GPU work that has completed by now.
+    /// Returns the results so far, including all GPU work that has completed by now.
     ///
     /// # Errors
     /// Returns the same errors as [`Session::flush`].
@@ -531,8 +531,8 @@ fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bo
     }
 }
 
-/// Prints the ledger and the summary. If stderr may end in an unfinished line, first prints a heading. Otherwise, the
-/// first line of `text` would be appended to the unfinished line.
+/// Prints the ledger and the summary. If stderr may end in an unfinished line, first prints a heading. Without a
+/// heading, the first line of `text` would be appended to the unfinished line.
 fn print_results(text: &str) -> bool {
     let heading = (!text.is_empty() && stderr::hides_last_line())
         .then(|| messages::format_line(&format!("results of process {}", std::process::id())));
@@ -613,7 +613,7 @@ impl CollectorSteps for Session {
     }
 
     /// If checkpoints are being written, wakes the checkpoint's thread, which saves the rows and then ends the session.
-    /// Otherwise, ends the session itself.
+    /// If no checkpoints are being written, ends the session itself.
     fn end_out_of_memory(&self) {
         self.close_window();
         match self.checkpoint.as_ref().filter(|checkpoint| checkpoint.is_active()) {

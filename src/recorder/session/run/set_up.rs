@@ -23,7 +23,8 @@ pub(crate) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
-/// Sets up the session when the program calls gpuflame. At that time, the CUDA driver may not be loaded yet.
+/// Sets up the session when the program calls gpuflame. When the program calls gpuflame, the CUDA driver may not be
+/// loaded yet.
 pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }

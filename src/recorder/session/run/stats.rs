@@ -26,8 +26,8 @@ pub struct Stats {
     pub steps: u64,
 }
 
-/// Passes results from the collector to the thread of the program that has requested them. That thread must not wait
-/// forever for the collector, because the collector itself may wait forever for memory.
+/// Passes results from the collector to the thread of the program that has requested them. The program's thread must
+/// not wait forever for the collector, because the collector itself may wait forever for memory.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
