@@ -113,8 +113,8 @@ fn is_same_file(one: &std::fs::Metadata, other: &std::fs::Metadata) -> bool {
 /// Mappings of files in one process.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressSpace {
-    /// Mappings, keyed by their first address. Each value consists of the address after the last byte of the mapping,
-    /// the offset of the mapping in the file, and the index of the file.
+    /// Mappings, keyed by their first address. Each value contains the address after the mapping's last byte, the
+    /// mapping's offset in the file, and the index of the file.
     mappings: BTreeMap<u64, (u64, u64, FileNumber)>,
     /// Number of times that these mappings have changed.
     pub(crate) version: u32,

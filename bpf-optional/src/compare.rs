@@ -16,13 +16,13 @@ pub(crate) enum StackComparison {
     /// The outside stack ends too early, because a frame pointer led to no further frame. All frames of the outside
     /// stack are the same as in the inside stack.
     EndsEarly,
-    /// The outside stack lacks frames of functions that do not set up a frame pointer. Its other frames have the same
-    /// order as in the inside stack.
+    /// The outside stack lacks frames of functions that do not set up a frame pointer. The outside stack's other frames
+    /// have the same order as in the inside stack.
     SkipsFrames,
     /// The library could not capture the complete inside stack, and has marked it as truncated.
     TruncatedInside,
-    /// The outside stack contains addresses that do not point to code, because a frame pointer led to other data. Its
-    /// other frames have the same order as in the inside stack.
+    /// The outside stack contains addresses that do not point to code, because a frame pointer led to other data. The
+    /// outside stack's other frames have the same order as in the inside stack.
     NonCodeAddress,
     /// The two stacks belong to different calls.
     Differ,
@@ -195,7 +195,8 @@ pub(crate) fn compare_stacks(
 }
 
 /// Whether these frames at the root of an outside stack may be frames below `main`. The frames below `main` begin with
-/// frames of the C library. Any frames may follow them, because wrong frame pointers may have led there.
+/// frames of the C library. Any frames may follow the C library's frames, because wrong frame pointers may have led
+/// there.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }

@@ -35,14 +35,14 @@ pub(crate) struct ProbeTargets {
     pub(crate) api: CudaExtent,
 }
 
-/// The part of a file that belongs to CUDA. A call that comes from this part is nested: CUDA makes the call while it
-/// carries out another call.
+/// The part of a file that belongs to CUDA. A call that comes from CUDA's part of a file is nested, because CUDA makes
+/// the call while it carries out another call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
     #[default]
     None,
-    /// The whole file belongs to CUDA: `libcudart.so`, `libcuda.so`, `libcupti.so`.
+    /// The whole file belongs to CUDA. The file is `libcudart.so`, `libcuda.so` or `libcupti.so`.
     WholeFile,
     /// `libcudart_static.a` was linked into the file. The value contains the ranges of file offsets at which this
     /// library's functions are, in ascending order.

@@ -12,8 +12,8 @@ pub(crate) enum MatchMethod {
     /// The nth stack is matched to the nth launch of the process. eunomia's tutorial does this if there are as many
     /// stacks as launches.
     Order,
-    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. eunomia's tutorial does this if
-    /// there are more stacks than launches, or fewer.
+    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial by eunomia does this
+    /// if the number of stacks differs from the number of launches.
     Nearest,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct Grade {
 const TOLERANCE_NS: u64 = 10_000_000;
 
 /// Grades a method by comparing its matches with the right matches. `ahead` is `CLOCK_REALTIME` minus
-/// `CLOCK_MONOTONIC`, in ns. With this exact value, the method converts times from one clock to the other.
+/// `CLOCK_MONOTONIC`, in ns. With this exact difference, the method converts times from one clock to the other.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,

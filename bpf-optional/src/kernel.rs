@@ -91,7 +91,7 @@ impl KernelPrograms {
         followed.insert(pid, 1, 0).map_err(|error| kernel_error("follow a process", &error))
     }
 
-    /// Marks this file as inspected. After this, the eBPF programs do not stop processes that map this file.
+    /// Marks this file as inspected. The eBPF programs do not stop processes that map an inspected file.
     pub(crate) fn add_known_file(&mut self, file: FileId) -> Result<()> {
         let map = self.ebpf.map_mut("KNOWN").ok_or_else(|| missing_in_object("KNOWN"))?;
         let mut known: HashMap<_, [u8; 16], u8> =

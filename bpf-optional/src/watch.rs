@@ -139,8 +139,8 @@ impl Watcher {
     /// program.
     fn handle_new_mapping(&mut self, head: &RecordHeader, mapping: &Mapping) {
         let Mapping { start, end, offset, file, stopped } = *mapping;
-        // Also inspects the files that the process had mapped before it was watched. Without this, a program into which
-        // the CUDA runtime is linked would not be found.
+        // Also inspects the files that the process had mapped before it was watched. Without this inspection, a program
+        // into which the CUDA runtime is linked would not be found.
         if !self.spaces.contains_key(&head.space) || end == 0 {
             let space = self.inspect_mappings(head.pid);
             self.spaces.insert(head.space, space);
@@ -250,8 +250,8 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Assigns a correlation id to the thread's last launch. This launch is the right one: CUPTI's callback runs at the
-    /// beginning of the outermost call, before any nested call begins.
+    /// Assigns a correlation id to the thread's last launch. The last launch is the right one, because CUPTI's callback
+    /// runs at the beginning of the outermost call, before any nested call begins.
     fn on_marker(&mut self, head: &RecordHeader, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.probed.copies.insert((head.pid, correlation));

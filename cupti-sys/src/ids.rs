@@ -1,7 +1,7 @@
 //! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds and attributes.
 //!
 //! Each set of numbers is a newtype of `u32`. Therefore a number that only a newer CUPTI defines is a valid value of
-//! the newtype, too. If the set were a Rust enum, such a number would cause undefined behaviour.
+//! the newtype, too. In a Rust enum, a number that the enum does not define would cause undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -118,7 +118,7 @@ impl CallbackId {
     pub const STREAM_CREATED: Self = Self(3);
     /// Resource: a stream is about to be destroyed.
     pub const STREAM_DESTROY_STARTING: Self = Self(4);
-    /// Resource: `cuInit` has finished.
+    /// Resource: the call of `cuInit` has finished.
     pub const CU_INIT_FINISHED: Self = Self(5);
     /// Resource: a cubin was loaded.
     pub const MODULE_LOADED: Self = Self(6);
@@ -142,11 +142,11 @@ impl CallbackId {
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
     /// Resource: a graph node was copied, for example by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
-    /// State: CUPTI has encountered a fatal error, and has already finalised itself.
+    /// State: the library CUPTI has encountered a fatal error, and has already finalised itself.
     pub const FATAL_ERROR: Self = Self(1);
-    /// State: CUPTI has encountered an error.
+    /// State: the library CUPTI has encountered an error.
     pub const ERROR: Self = Self(2);
-    /// State: CUPTI reports a warning.
+    /// State: the library CUPTI reports a warning.
     pub const WARNING: Self = Self(3);
 }
 

@@ -7,10 +7,10 @@
 //! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define. As a discriminant of an enum,
-//!   such a number would be undefined behaviour. Therefore every enumeration is a newtype of `u32`.
+//!   an undefined number would be undefined behaviour. Therefore every enumeration is a newtype of `u32`.
 //! - **Records are prefixes.** New versions of CUPTI add fields only at the end of a record. The structs in [`record`]
-//!   contain the fields that are the same in all versions. Any later field is read by its offset, and only if the
-//!   record is long enough to contain it. See [`record::Record`] for the details.
+//!   contain the fields that are the same in all versions. A field that only later versions have is read by its offset,
+//!   and only if the record is long enough to contain it. See [`record::Record`] for the details.
 //!
 //! The functions of CUPTI are looked up with `dlsym`. The struct [`Library`] contains each function as an `Option`.
 //! There are two reasons why a function is optional: older CUPTI versions lack some functions, and tests may provide

@@ -12,17 +12,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// Function that CUPTI calls before and after API calls. CUPTI also calls it to report changes of resources and its own
-/// errors. Its arguments are a pointer that the subscriber has chosen, the domain, the callback id, and a pointer to
-/// data. For each domain, [`crate::callback`] documents the data.
+/// errors. The arguments of the function are a pointer that the subscriber has chosen, the domain, the callback id, and
+/// a pointer to data. For each domain, [`crate::callback`] documents the data.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
-/// Function that CUPTI calls when it needs a buffer for activity records. The function returns three values through its
-/// arguments: the buffer (aligned to 8 bytes), its size in bytes, and the maximum number of activity records in it (0 =
-/// as many as fit).
+/// Function that CUPTI calls when it needs a buffer for activity records. Through its arguments, the function returns
+/// the buffer (aligned to 8 bytes), its size in bytes, and the maximum number of activity records in it (0 = as many as
+/// fit).
 pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 
-/// Function that CUPTI calls to return a buffer with activity records. Its arguments are the context and the stream
-/// (both unused since CUDA 6), the buffer, its size in bytes, and the number of bytes that contain activity records.
+/// Function that CUPTI calls to return a buffer with activity records. The arguments of the function are the context
+/// and the stream (both unused since CUDA 6), the buffer, its size in bytes, and the number of bytes that contain
+/// activity records.
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// Like [`BufferRequestedFn`], but with an additional argument: a struct that describes the request. The first field of

@@ -71,7 +71,7 @@ records! {
     /// Record of the kinds KERNEL and CONCURRENT_KERNEL. The record has the fields of `CUpti_ActivityKernel8` to `13`
     /// up to the graph id.
     struct Kernel {
-        /// Kind of the record: KERNEL or CONCURRENT_KERNEL.
+        /// Kind of the record, which is KERNEL or CONCURRENT_KERNEL.
         pub kind: ActivityKind,
         _cache: [u8; 2],
         /// Number of registers per thread.
@@ -124,7 +124,7 @@ records! {
 
     /// Record of the kind MEMCPY. The record has the fields of `CUpti_ActivityMemcpy5` to `7` up to the graph id.
     struct Memcpy {
-        /// Kind of the record: MEMCPY.
+        /// Kind of the record, which is MEMCPY.
         pub kind: ActivityKind,
         /// Direction of the copy.
         pub copy_kind: u8,
@@ -159,7 +159,7 @@ records! {
 
     /// Record of the kind MEMCPY2. The record has the fields of `CUpti_ActivityMemcpyPtoP4` up to the graph id.
     struct MemcpyPeer {
-        /// Kind of the record: MEMCPY2.
+        /// Kind of the record, which is MEMCPY2.
         pub kind: ActivityKind,
         /// Direction of the copy.
         pub copy_kind: u8,
@@ -200,7 +200,7 @@ records! {
 
     /// Record of the kind MEMSET. The record has the fields of `CUpti_ActivityMemset4` and `5` up to the graph id.
     struct Memset {
-        /// Kind of the record: MEMSET.
+        /// Kind of the record, which is MEMSET.
         pub kind: ActivityKind,
         /// Value with which the memory was filled.
         pub value: u32,
@@ -232,7 +232,7 @@ records! {
 
     /// Record of the kind SYNCHRONIZATION. The record has the fields of `CUpti_ActivitySynchronization`.
     struct Synchronization {
-        /// Kind of the record: SYNCHRONIZATION.
+        /// Kind of the record, which is SYNCHRONIZATION.
         pub kind: ActivityKind,
         /// Type of the wait. The type states whether the host or a stream waits, and whether it waits for a CUDA event,
         /// a stream or a CUDA context.
@@ -253,7 +253,7 @@ records! {
 
     /// Record of the kind CUDA_EVENT. The record has the fields of `CUpti_ActivityCudaEvent`.
     struct CudaEvent {
-        /// Kind of the record: CUDA_EVENT.
+        /// Kind of the record, which is CUDA_EVENT.
         pub kind: ActivityKind,
         /// Correlation id of the API call that has recorded the CUDA event.
         pub correlation_id: u32,
@@ -269,7 +269,7 @@ records! {
     /// Record of the kind UNIFIED_MEMORY_COUNTER. The record has the fields of `CUpti_ActivityUnifiedMemoryCounter2`
     /// and `3` up to the flags.
     struct UnifiedMemoryCounter {
-        /// Kind of the record: UNIFIED_MEMORY_COUNTER.
+        /// Kind of the record, which is UNIFIED_MEMORY_COUNTER.
         pub kind: ActivityKind,
         /// Kind of the unified-memory counter.
         pub counter_kind: UnifiedMemoryKind,
@@ -296,7 +296,7 @@ records! {
 
     /// Record of the kind GRAPH_TRACE. The record has the fields of `CUpti_ActivityGraphTrace`.
     struct GraphTrace {
-        /// Kind of the record: GRAPH_TRACE.
+        /// Kind of the record, which is GRAPH_TRACE.
         pub kind: ActivityKind,
         /// Correlation id of the API call that launched the graph.
         pub correlation_id: u32,
@@ -317,7 +317,7 @@ records! {
 
     /// Record of the kinds DRIVER, RUNTIME and INTERNAL_LAUNCH_API. The record has the fields of `CUpti_ActivityAPI`.
     struct ApiCall {
-        /// Kind of the record: DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
+        /// Kind of the record, which is DRIVER, RUNTIME or INTERNAL_LAUNCH_API.
         pub kind: ActivityKind,
         /// Callback id of the API call.
         pub cbid: u32,
@@ -337,7 +337,7 @@ records! {
 
     /// Record of the kind EXTERNAL_CORRELATION. The record has the fields of `CUpti_ActivityExternalCorrelation`.
     struct ExternalCorrelation {
-        /// Kind of the record: EXTERNAL_CORRELATION.
+        /// Kind of the record, which is EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
         /// Kind of the external id, which identifies the tool that has pushed the id.
         pub external_kind: u32,
@@ -349,7 +349,7 @@ records! {
     }
 }
 
-/// Offsets of fields that only some activity records have. [`Record::field`] reads such a field.
+/// Offsets of fields that only some activity records have. [`Record::field`] reads a field at an offset.
 pub mod offset {
     /// Offset of the hardware channel's id, which is a `u32`. The field after it is the [`crate::ChannelType`] of the
     /// channel, which is also a `u32`.
@@ -430,7 +430,7 @@ layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_i
 
 // None of our structs may be longer than the record of any CUPTI version. If a struct were longer, the shorter records
 // of that version could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy record has
-// 88 bytes. Both records begin with all fields of our structs.
+// 88 bytes. A kernel record and a copy record begin with all fields of our structs.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

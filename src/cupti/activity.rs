@@ -87,7 +87,7 @@ pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
     RecordIterator::new(bytes, step).count() as u64
 }
 
-/// The function `cuptiActivityGetNextRecord` of the loaded library, in either API version. Its arguments are a buffer,
+/// The function `cuptiActivityGetNextRecord` of the loaded library, in either API version. The arguments are a buffer,
 /// the number of valid bytes in the buffer, and a pointer to the last record, which is null at first. The function
 /// replaces this pointer with a pointer to the next record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
@@ -122,7 +122,7 @@ impl<'a> RecordIterator<'a> {
     }
 
     /// Returns the activity record after `last`. Checks the result of the library: the next record must be after `last`
-    /// and inside the buffer. If this is not true, the iteration ends as `Broken`.
+    /// and inside the buffer. If the next record is elsewhere, the iteration ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {

@@ -54,14 +54,16 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// If this many consecutive ids have no name, a domain is assumed to have no further ids. (In all CUPTI versions so
-/// far, the ids have no gaps.)
+/// If this number of consecutive ids have no name, a domain is assumed to have no further ids. In all CUPTI versions so
+/// far, the ids have no gaps.
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
-    /// Subscribes to CUPTI. Then sets up attributes, buffers, activity kinds and callbacks, in this order.
+    /// Subscribes to CUPTI. After subscribing, sets up attributes, buffers, activity kinds and callbacks, in this
+    /// order.
     ///
-    /// If CUPTI refuses the subscription, makes no further call to the library, because no call is allowed after that.
+    /// If CUPTI refuses the subscription, makes no further call to the library, because no call is allowed after a
+    /// refusal.
     pub(super) fn attach<T: Tracer>(
         functions: CuptiFunctions,
         (version, driver): (Version, Option<u32>),
@@ -275,9 +277,9 @@ impl Api {
     }
 
     /// Enables or disables the callbacks for the API calls that create GPU work. At first, these callbacks are enabled.
-    /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All other
-    /// callbacks stay enabled, including those that report graph nodes and modules. If an API call is in flight at that
-    /// time, CUPTI may report only its entry or only its exit.
+    /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All callbacks that
+    /// are not about GPU work stay enabled, including those that report graph nodes and modules. If an API call is in
+    /// flight at that time, CUPTI may report only its entry or only its exit.
     ///
     /// Call this function on one of our own threads, but not in a callback.
     ///
@@ -298,8 +300,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks of this CUPTI subscription. After this call, CUPTI still delivers activity records unless the
-    /// subscription is shared, so a last flush is possible.
+    /// Ends the callbacks of this CUPTI subscription. After unsubscribing, CUPTI still delivers activity records unless
+    /// the subscription is shared, so a last flush is possible.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {

@@ -22,7 +22,8 @@ use std::ptr;
 /// The function that CUPTI calls for each callback of a subscription, in all domains.
 ///
 /// # Safety
-/// `shared` must point to a `CallbackState` that is never freed. All other arguments must be as CUPTI documents them.
+/// `shared` must point to a `CallbackState` that is never freed. The arguments other than `shared` must be as CUPTI
+/// documents them.
 pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     shared: *mut c_void,
     domain: Domain,

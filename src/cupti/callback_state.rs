@@ -123,7 +123,7 @@ impl CallbackState {
         let _in_flight = CountGuard::new(&self.in_flight);
         // This thread first counts its own CUPTI call, and then checks whether another client is in cuptiFinalize. The
         // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore at
-        // least one of the two threads notices the other.
+        // least one of our thread and the client's thread notices the other thread.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }

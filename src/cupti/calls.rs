@@ -1,10 +1,10 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies these calls.
 //!
 //! CUPTI has ids for about 1,400 API calls, and every CUPTI release adds more. Therefore this module contains no list
-//! of ids. Instead, it queries the name of each call once at startup. The module enables calls that begin GPU work
-//! (launches, copies, fills) and calls that end it (resets). The module never enables a whole domain, because domains
-//! contain frequent calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery` calls in
-//! addition to 1.7 million launches.
+//! of ids. The module queries the name of each API call once at startup instead. The module enables calls that begin
+//! GPU work (launches, copies, fills) and calls that end it (resets). The module never enables a whole domain, because
+//! domains contain frequent calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery`
+//! calls in addition to 1.7 million launches.
 
 use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
@@ -191,7 +191,7 @@ impl CallTable {
         label.is_some_and(|label| all.iter().any(|name| label.ends_with(name)))
     }
 
-    /// Removes all API calls from the table. After this, CUPTI's callbacks still arrive, but do nothing.
+    /// Removes all API calls from the table. After the removal, CUPTI's callbacks still arrive, but do nothing.
     pub(super) fn clear(&self) {
         for entry in self.driver.iter().chain(&self.runtime) {
             entry.store(0, Ordering::Relaxed);

@@ -179,7 +179,7 @@ impl ClientFunction {
     }
 
     /// Returns the address of the client's function. Returns `None` if the module that contains this function is no
-    /// longer loaded. To find out, queries the dynamic linker.
+    /// longer loaded. Queries the dynamic linker to find out whether the module is loaded.
     fn address_if_loaded(&self) -> Option<*mut c_void> {
         let address = self.address.load(SeqCst);
         let module = ModuleId::containing(address.addr()).map_or(0, ModuleId::number);
@@ -394,7 +394,7 @@ impl ClientCall {
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag, and then read the flag of the other thread.
-        // Therefore at least one of the two threads notices the other.
+        // Therefore at least one of the two threads notices the flag of the other.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }

@@ -48,8 +48,7 @@ pub struct DeviceReport {
     pub driver_file: Option<PathBuf>,
     /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4).
     pub cuda: Option<u32>,
-    /// The GPUs that this process may use. If there is an error, the status code from the driver, which is 100 if there
-    /// is no GPU.
+    /// The GPUs that this process may use. If the driver fails, its status code, which is 100 if there is no GPU.
     pub devices: Result<Vec<Device>, u32>,
     /// CUPTI libraries on this machine, in the order in which gpuflame tries them.
     pub cupti: Vec<FoundCupti>,

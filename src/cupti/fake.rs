@@ -36,8 +36,8 @@ fn with_state<R>(use_it: impl FnOnce(&mut FakeState) -> R) -> R {
     use_it(STATE.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
 }
 
-/// Adds `what` to the call log, and returns the status that the test has configured for `what`. Without such a status,
-/// returns success.
+/// Adds `what` to the call log, and returns the status that the test has configured for `what`. If the test has
+/// configured no status for `what`, returns success.
 fn log_call(what: String) -> Status {
     with_state(|state| {
         let refusal = state.refusals.iter().find(|(refused, _)| *refused == what);

@@ -2,9 +2,9 @@
 //!
 //! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than just
 //! `libcupti.so`. The search prefers the copy of CUPTI that belongs to the libraries that the process uses. The first
-//! candidate is the copy that is already mapped. (PyTorch maps CUPTI at import, and two copies must never be active.)
-//! The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of the
-//! Python that is running. Other copies on the machine come last.
+//! candidate is the copy that is already mapped. PyTorch maps CUPTI at import, and two copies must never be active. The
+//! next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of the Python
+//! that is running. Other copies on the machine come last.
 //!
 //! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
 
@@ -115,8 +115,8 @@ impl SearchEnvironment {
         search
     }
 
-    /// Returns the major releases that the driver can run, in order of preference: the release of the mapped CUDA
-    /// runtime, then the release of the driver, then all older releases.
+    /// Returns the major releases that the driver can run, in order of preference. The release of the mapped CUDA
+    /// runtime comes first, then the release of the driver, then all older releases.
     pub(super) fn majors(&self) -> Vec<MajorVersion> {
         let newest = self.driver.map_or(MajorVersion::NEWEST, |version| MajorVersion(version / 1000));
         let mut majors: Vec<_> = (MajorVersion::OLDEST.0..=newest.0).rev().map(MajorVersion).collect();

@@ -98,9 +98,8 @@ fn attach_any<T: Tracer>(
     Err(tried)
 }
 
-/// Loads, checks and starts one candidate. `seen` contains the files that were already loaded. `seen` is needed for two
-/// reasons: the dynamic linker may resolve a bare name to a library that was already tried, and a library that has
-/// refused us must not be called again.
+/// Loads, checks and starts one candidate. `seen` contains the files that were already loaded. For a bare name, the
+/// dynamic linker may find a library that was already tried. A library that has refused us must not be called again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,

@@ -1,5 +1,5 @@
-//! Collects the inputs of the search for CUPTI: the files that this process has mapped, the folders in which its
-//! Python may be installed, and the machine's library folders.
+//! Collects the inputs of the search for CUPTI. The inputs are the files that this process has mapped, the folders in
+//! which its Python may be installed, and the machine's library folders.
 //!
 //! All inputs come from files and from the dynamic linker. Collecting the inputs needs no CUDA call.
 
@@ -38,8 +38,8 @@ pub(super) fn has_gpu_file() -> bool {
 /// itself is not included.
 pub(super) fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
-    // SAFETY: `add_mapped_file` runs only before `dl_iterate_phdr` returns. Its argument is the pointer to `files` that
-    // is passed here.
+    // SAFETY: `add_mapped_file` runs only before `dl_iterate_phdr` returns. The argument of `add_mapped_file` is the
+    // pointer to `files` that is passed here.
     unsafe { libc::dl_iterate_phdr(Some(add_mapped_file), (&raw mut files).cast()) };
     files
 }
@@ -68,8 +68,8 @@ unsafe extern "C" fn add_mapped_file(
 }
 
 /// Returns the root folders in which the Python of this process may be installed. The roots of virtual environments are
-/// among these folders. If this program is a Python, they also include the root of its executable, and the root of the
-/// path with which it was started.
+/// among these folders. If this program is a Python, the folders also include the root of its executable, and the root
+/// of the path with which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

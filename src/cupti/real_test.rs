@@ -22,8 +22,8 @@ fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) 
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// Returns the size of the library's activity records of kind `kind`. To find it, steps through a buffer in which every
-/// word is the number of this kind, and measures the distance between two steps.
+/// Returns the size of the library's activity records of kind `kind`. Steps through a buffer in which every word is the
+/// number of this kind, and measures the distance between two steps.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());
@@ -88,8 +88,8 @@ fn launches_copies_and_fills_are_recognized_among_all_real_callback_names() {
 
 extern "C" fn ours() {}
 
-/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. After that,
-/// look-ups of these functions return our functions.
+/// Interposes on functions of the library by changing its symbol table, which is in read-only memory. After the
+/// interposition, look-ups of these functions return our functions.
 #[test]
 #[ignore = "needs a libcupti: run tests/cupti-wheels.sh"]
 fn our_functions_are_interposed_before_a_real_cuptis() {

@@ -82,8 +82,8 @@ pub(super) fn register<T: Tracer>(
         kinds.iter().filter_map(refusal).collect()
     };
     // The kind for whole graphs is enabled first, because CUPTI may refuse it. With a shared subscription, CUPTI does
-    // not record graph nodes while another client records whole graphs. Likewise, CUPTI does not record whole graphs
-    // while another client records graph nodes.
+    // not record graph nodes while another client records whole graphs. CUPTI also does not record whole graphs while
+    // another client with a shared subscription records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {

@@ -36,8 +36,8 @@ impl Version {
     }
 
     /// Whether this version belongs to a later major CUDA release than the driver supports. A CUPTI from a later major
-    /// release does not start. (A CUPTI from a later minor release does start.) `driver` is a CUDA version in the
-    /// driver's encoding (12040 = 12.4).
+    /// release does not start, but a CUPTI from a later minor release does. The argument `driver` is a CUDA version in
+    /// the driver's encoding (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }

@@ -49,9 +49,9 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// A buffer is allocated with `calloc`, because another client may call `free` on it. The reason is that the vendor's
 /// library passes completed buffers to the client that registered last for records. For a block of this size, the
 /// allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its pages can be
-/// returned to the kernel. Buffers are freed as rarely as possible, because the first free of a large block changes the
-/// allocator: it raises the size up to which it keeps freed memory. After such a free, the allocator also keeps more of
-/// the memory that the application frees.
+/// returned to the kernel. Buffers are freed as rarely as possible. When a large block is freed for the first time, the
+/// allocator raises the size up to which it keeps freed memory. After such a free, the allocator also keeps more of the
+/// memory that the application frees.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -88,7 +88,8 @@ impl Buffer {
         self.written
     }
 
-    /// Whether this idle buffer may keep all of its pages resident. If it may, adds its bytes to [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all of its pages resident. If the buffer may keep its pages, adds its bytes to
+    /// [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();

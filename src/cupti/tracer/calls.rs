@@ -5,15 +5,15 @@
 pub enum CallKind {
     /// Launches a kernel.
     Launch,
-    /// Launches a kernel with attributes, which gpuflame records (`cudaLaunchKernelExC`). All other kernel launches are
-    /// [`Self::Launch`].
+    /// Launches a kernel with attributes, which gpuflame records (`cudaLaunchKernelExC`). Kernel launches without such
+    /// attributes are [`Self::Launch`].
     LaunchWithAttributes,
     /// Launches a CUDA graph. This causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether the call is synchronous according to its name. (A copy to or from pageable memory may wait even if
-        /// it is asynchronous according to its name.)
+        /// Whether the call is synchronous according to its name. A copy to or from pageable memory may wait even if it
+        /// is asynchronous according to its name.
         sync: bool,
     },
     /// Fills memory.
@@ -23,7 +23,8 @@ pub enum CallKind {
     },
     /// Resets a GPU device. Activity records that were not flushed before the reset are lost.
     DeviceReset,
-    /// Destroys, resets or releases a CUDA context. Activity records that were not flushed before that are lost.
+    /// Destroys, resets or releases a CUDA context. Activity records that were not flushed before the end of the CUDA
+    /// context are lost.
     ContextDestroy,
     /// Requests tools to start recording (`cudaProfilerStart`).
     ProfilerStart,
@@ -93,8 +94,8 @@ impl CallKind {
         self.ends_context() || matches!(self, Self::ProfilerStart | Self::ProfilerStop)
     }
 
-    /// Whether the API call destroys a CUDA context. When such a call begins, it is the last chance to flush the
-    /// records of the context.
+    /// Whether the API call destroys a CUDA context. The beginning of a call that destroys a CUDA context is the last
+    /// chance to flush the records of the context.
     pub fn ends_context(self) -> bool {
         matches!(self, Self::DeviceReset | Self::ContextDestroy)
     }

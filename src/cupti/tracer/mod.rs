@@ -1,8 +1,8 @@
 //! The interface between a vendor's tracing library and gpuflame's recorder. The interface consists of the [`Tracer`],
 //! which is notified of the library's callbacks, and the types that a tracer receives.
 //!
-//! The module `cupti` calls a tracer, and the module `capture` implements one. Neither module knows the other. This
-//! interface contains no vendor-specific type.
+//! The module `cupti` calls a tracer, and the module `capture` implements one. The modules `cupti` and `capture` do not
+//! know each other. This interface contains no vendor-specific type.
 
 mod buffer;
 mod calls;
@@ -75,7 +75,7 @@ pub trait Tracer: 'static {
         let _ = (correlation, is_programmatic);
     }
 
-    /// A host call begins or ends. (A host call creates no GPU work: it waits, or handles CUDA events or memory.) Calls
+    /// A host call begins or ends. A host call creates no GPU work: it waits, or handles CUDA events or memory. Calls
     /// that handle CUDA events are reported only if the user asks for CUDA events.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
@@ -88,8 +88,8 @@ pub trait Tracer: 'static {
         let _ = takeover;
     }
 
-    /// The library has had a fatal error, and has shut itself down. After this, the library is not called any more.
-    /// Records that the library has not delivered are lost.
+    /// The library has had a fatal error, and has shut itself down. After a fatal error, the library is not called any
+    /// more. Records that the library has not delivered are lost.
     fn fatal(reason: &str) {
         let _ = reason;
     }
@@ -125,7 +125,7 @@ pub struct Call<'a> {
     /// Correlation id, which the activity records that result from the call will contain.
     pub correlation: CorrelationId,
     /// A word of memory that belongs to this API call. At `enter`, the word is 0, which the library has set. A value
-    /// that the tracer stores in it is kept until `exit`.
+    /// that the tracer stores in the word is kept until `exit`.
     pub slot: &'a Cell<u64>,
     /// Result of the API call (`CUresult`, `cudaError_t`) at `exit`; 0 means success. At `enter`, this field is always
     /// 0.

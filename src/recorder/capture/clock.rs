@@ -36,7 +36,7 @@ const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
 /// more from the line, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
 /// Maximum number of TSC ticks between the two TSC reads that are made just before and after a read of the clock.
-/// Usually, 80 ticks pass between the two TSC reads. If more ticks than this maximum pass, the thread was preempted
+/// Usually, 80 ticks pass between the two TSC reads. If more ticks than the maximum pass, the thread was preempted
 /// between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
 /// Number of attempts to read the TSC and the clock at the same moment. The attempt with the fewest ticks between its

@@ -3,8 +3,8 @@
 //!
 //! The collector must keep the stack of an id while a launch may still refer to the id. When the collector is short of
 //! memory, it begins a round. After a round begins, every thread must forget its stack ids the next time that it enters
-//! gpuflame. When such a thread then captures a stack again, it records the stack under a new id. A round does not wait
-//! for idle threads. An idle thread writes no ids, and it forgets its old ids as soon as it enters gpuflame again.
+//! gpuflame. After forgetting, a thread records the stacks that it captures under new ids. A round does not wait for
+//! idle threads. An idle thread writes no ids, and it forgets its old ids as soon as it enters gpuflame again.
 //!
 //! ```text
 //! collector                      thread
@@ -19,11 +19,11 @@
 //!
 //! Two kinds of launches can still write an old stack id after the request. The first kind is a launch in flight, which
 //! already has its stack id. The second kind is a launch whose thread is preempted between its check of `inside` and
-//! its own store to `inside`, and then does not run for a whole visit of the collector. When this thread continues, its
-//! store overwrites the request, and the collector wrongly concludes that the thread has noticed the request. Therefore
-//! the collector frees the data of an id one round later than the round in which threads should forget the id. If a
-//! thread misses the requests of two successive rounds, its launches are attributed to other stacks until the next
-//! round.
+//! its own store to `inside`. This thread then does not run for a whole visit of the collector. When this thread
+//! continues, its store overwrites the request, and the collector wrongly concludes that the thread has noticed the
+//! request. Therefore the collector frees the data of an id one round later than the round in which threads should
+//! forget the id. If a thread misses the requests of two successive rounds, its launches are attributed to other stacks
+//! until the next round.
 
 use super::clock;
 use super::stack::next_context;
@@ -37,7 +37,7 @@ pub struct ForgetRound {
     round: u32,
     /// First stack id that is assigned after the round began. Ids that were assigned earlier are lower.
     first_new_id: ContextId,
-    /// Time at which all threads had noticed the round; `None` before that.
+    /// Time at which all threads had noticed the round; `None` if some threads have not noticed it yet.
     noticed: Option<Nanos>,
     /// Whether the collector has read all launches that began before `noticed`.
     is_read: bool,

@@ -30,8 +30,7 @@ pub fn note_early(number: u64, time: Nanos, thread: ThreadId) {
     EARLY_TIME.store(time.0, Ordering::Release);
 }
 
-/// Removes and returns the step that began before the session existed. Returns `None` if another step has begun after
-/// that step.
+/// Removes and returns the step that began before the session existed. Returns `None` if another step has begun since.
 pub fn take_early() -> Option<(u64, Nanos, ThreadId)> {
     let time = EARLY_TIME.swap(0, Ordering::AcqRel);
     let number = EARLY_NUMBER.load(Ordering::Relaxed);

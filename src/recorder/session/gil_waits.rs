@@ -41,7 +41,7 @@ impl GilWaits {
         }
     }
 
-    /// Ends the wait of a thread for the GIL. If it is unknown when the wait ended, `time` is 0, and the wait does not
+    /// Ends the wait of a thread for the GIL. If the end of the wait is unknown, `time` is 0, and the wait does not
     /// count.
     pub(super) fn end(&mut self, thread: ThreadId, time: u64) {
         let open = self.recent.iter_mut().rev().find(|(waiting, _, _)| *waiting == thread);

@@ -243,7 +243,7 @@ pub fn window() -> Result<Window> {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // If there is an error, there is no window to close.
+        // An error means that there is no window to close.
         let _ = stop();
     }
 }
@@ -260,8 +260,8 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register exit handlers when it creates its first CUDA context. gpuflame's exit handler must
-        // run before them, so it is moved to the front again.
+        // The driver may register exit handlers when it creates its first CUDA context. The exit handler of gpuflame
+        // must run before them, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // gpuflame must not hold one of its own locks while it calls CUPTI. `running_session` has already released

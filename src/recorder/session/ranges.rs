@@ -70,7 +70,7 @@ pub fn range(name: &str) -> Range {
     let is_open = !forked_child::is_over();
     if is_open {
         forked_child::install_handler();
-        // A range for which there is no room is counted as dropped. The guard closes such a range in the same way as
+        // A range for which there is no room is counted as dropped. The guard closes a dropped range in the same way as
         // any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }

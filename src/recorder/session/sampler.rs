@@ -34,17 +34,17 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between two rounds of the sampler. (A round reads the rings of all threads.) The maximum applies while
+/// Maximum pause between two rounds of the sampler. A round reads the rings of all threads. The maximum applies while
 /// no thread is sampled, and the sampler's thread only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
 /// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. The pause is short because a thread's
 /// ring holds only 63 waits, and a thread may wait thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
-/// Time budget for the rounds of the sampler. The three constants are the minimum average time between rounds, the
-/// maximum unused time that can be saved up for rounds in quick succession, and the pause while the budget is exceeded.
-/// A budget is needed because a thread may wait thousands of times per second. In programs with Python, each wait wakes
-/// the sampler.
+/// Time budget for the rounds of the sampler. `ROUND_NS` is the minimum average time between rounds. `MAX_BURST_NS` is
+/// the maximum unused time that can be saved up for rounds in quick succession. `PAUSE_OVER_BUDGET_MS` is the pause
+/// while the budget is exceeded. A budget is needed because a thread may wait thousands of times per second. In
+/// programs with Python, each wait wakes the sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;

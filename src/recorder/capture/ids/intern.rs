@@ -68,8 +68,8 @@ struct CachedContext {
     /// calls, open ranges or foreign (Python) frames.
     stack: ContextKey,
     id: ContextId,
-    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids after that, the
-    /// entry is stale.
+    /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since the entry was
+    /// written, the entry is stale.
     round: u32,
 }
 

@@ -134,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain could not get an id of its own, so its ranges are ignored. If its ranges were recorded under
-            // another domain, a pop in one domain could close a range of the other.
+            // The domain could not get an id of its own, so its ranges are ignored. If the ranges were recorded under
+            // another domain, a pop in one of the two domains could close a range of the other domain.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }

@@ -2,10 +2,10 @@
 //! its id.
 //!
 //! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
-//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. (In
-//! a forked child, a thread that held a lock may not exist.) Other threads see a text only after it is completely
-//! written. If a thread is stopped before its text is visible, the next thread that needs the same text writes it
-//! again, under another number.
+//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. In a
+//! forked child, a thread that held a lock may not exist. Other threads see a text only after it is completely written.
+//! If a thread is stopped before its text is visible, the next thread that needs the same text writes it again, under
+//! another number.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};

@@ -34,19 +34,19 @@ const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// with a memory limit of 64 MiB.
 const BUFFER_DIVISOR: usize = 64;
 /// Full-size buffers may always use the memory limit divided by this number, even if other data have used up the limit.
-/// With the usual memory limit, this reserve is enough for full-size buffers for 32 threads. Any further threads get
-/// small buffers.
+/// With the usual memory limit, this reserve is enough for full-size buffers for 32 threads. If there are more than 32
+/// threads, some of them get small buffers.
 const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are kept ready for the next requests. Two of these buffers keep all of their
 /// memory, and the other six keep 64 KiB each.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of unused buffers in addition to the ready buffers. The kernel gets back the memory of these buffers,
-/// but the buffers are not freed, because freeing them does not reliably return their memory to the kernel.
+/// Maximum number of unused buffers in addition to the ready buffers. The kernel gets back the memory of these buffers.
+/// The buffers are not freed, because freeing them does not reliably return their memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// If the records in a filled buffer take at most this many bytes, they are copied out of the buffer, so that the
-/// buffer is ready again immediately.
+/// If the records in a filled buffer take at most this many bytes, they are copied, so that the buffer is ready again
+/// immediately.
 const MAX_COPIED_BYTES: usize = 4 << 10;
 /// Number of filled buffers at which the collector is woken up. With a small memory limit, fewer filled buffers wake
 /// the collector. The number is small because other threads may delay the collector by 20 ms. In 20 ms, two processors

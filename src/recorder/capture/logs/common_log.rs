@@ -35,8 +35,8 @@ impl CommonLog {
 
     /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
     pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // Signals are blocked during the push. Without this, a signal handler that jumps out of this call would leave
-        // the lock held forever.
+        // Signals are blocked during the push. If signals were not blocked, a signal handler that jumps out of this
+        // call would leave the lock held forever.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 

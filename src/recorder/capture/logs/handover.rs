@@ -1,7 +1,7 @@
 //! Containers that pass items from one thread to another. No thread waits for another thread to finish a step.
 //!
-//! A bounded queue with a sequence number per slot would not have this property: a thread that finds a slot claimed but
-//! not yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. Such a
+//! A bounded queue with a sequence number per slot would make threads wait. A thread that finds a slot claimed but not
+//! yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. Such a
 //! preemption happens under `SCHED_FIFO` on one core. After such a preemption, neither the spinning thread nor the
 //! claiming thread ever makes progress.
 
@@ -20,7 +20,7 @@ struct PoolSlot<T> {
 }
 
 /// Possible states of a pool slot. The thread that changes a slot's state to `HELD` owns the slot until it stores
-/// another state. All other threads skip the slot.
+/// another state. Threads other than the owner skip the slot.
 const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;

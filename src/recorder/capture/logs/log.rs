@@ -63,7 +63,7 @@ pub(crate) fn limit_memory(bytes: usize) {
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
-    /// Number of logs with at least one record. Each of these logs permanently holds at least one chunk.
+    /// Number of logs with at least one record. Each log with a record permanently holds at least one chunk.
     logs: AtomicUsize,
     /// Whether [`refill_chunks`] was called at least once. Before the first call, every push is refused.
     is_open: AtomicBool,

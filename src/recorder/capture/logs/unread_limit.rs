@@ -1,5 +1,5 @@
-//! Applies the user's memory limit to the records that the collector has not read yet. All other data have fixed shares
-//! of the memory limit. Unread records may use the rest of the memory limit.
+//! Applies the user's memory limit to the records that the collector has not read yet. Data other than unread records
+//! have fixed shares of the memory limit. Unread records may use the rest of the memory limit.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 

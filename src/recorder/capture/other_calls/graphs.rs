@@ -24,22 +24,23 @@ use crate::capture::threads::calls::{GRAPH_CALL, PendingGraphCall, stack_depth};
 use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState};
 
-/// Kinds of records in the log of graph events. Each record has three words: `kind | graph << 32` and two words whose
-/// meaning depends on the kind. The comments below name these two words; `-` means that a word is unused.
+/// Kinds of records in the log of graph events. Each record in the log of graph events has three words: `kind | graph
+/// << 32` and two words whose meaning depends on the kind. The comments below name these two words; `-` means that a
+/// word is unused.
 mod kind {
-    /// node, context
+    /// The words are the node and the context
     pub(super) const NODE: u64 = 1;
-    /// node, original
+    /// The words are the node and its original
     pub(super) const CLONE: u64 = 2;
     /// -, -
     pub(super) const END: u64 = 3;
-    /// address of the executable graph, -
+    /// The words are the address of the executable graph, and -
     pub(super) const EXEC: u64 = 4;
-    /// address of the executable graph, -; the graph is 0
+    /// The words are the address of the executable graph, and -; the graph is 0
     pub(super) const EXEC_END: u64 = 5;
-    /// address of the executable graph, correlation
+    /// The words are the address of the executable graph, and the correlation id
     pub(super) const UPDATE: u64 = 6;
-    /// node that must finish first (0 if unknown), node that waits for it
+    /// The words are the node that must finish first (0 if unknown), and the node that waits for it
     pub(super) const EDGE: u64 = 7;
 }
 
@@ -148,7 +149,7 @@ fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (G
 }
 
 /// Records that a node was created as a copy of another node. If the API call names the graph to which it adds nodes,
-/// the copy belongs to that graph, because child graphs are destroyed together with their parent.
+/// the copy belongs to that graph. The reason is that child graphs are destroyed together with their parent.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);

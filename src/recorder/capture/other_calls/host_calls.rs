@@ -1,7 +1,7 @@
 //! Records host calls, which are CUDA calls that create no GPU work. Host calls wait for GPU work, or allocate or free
-//! memory. If the user requests dependencies, two more kinds of host calls are recorded: calls that record CUDA events
-//! on streams, and calls that make a stream wait for a CUDA event. Host calls take microseconds or more, so this code
-//! need not be fast.
+//! memory. If the user requests dependencies, two more kinds of host calls are recorded. They record CUDA events on
+//! streams, or make a stream wait for a CUDA event. Host calls take microseconds or more, so this code need not be
+//! fast.
 //!
 //! Each host call is written to the thread's own log, in order with the thread's launches, to show which calls preceded
 //! a delayed launch. The details of host calls are recorded only on request, in one log that all threads share under a
@@ -27,9 +27,9 @@ use crate::capture::threads::drain::drain_contexts;
 use crate::capture::threads::records::called_words;
 use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, ThreadState, end_refused_call};
 
-/// Kinds of records in the common log of host calls. Each record has five words: `kind | memory or duration << 32`,
-/// `correlation | context << 32`, the time, and two words whose meaning depends on the kind. The comments below name
-/// these two words; `-` means that a word is unused.
+/// Kinds of records in the common log of host calls. Each record in the log of host calls has five words: `kind |
+/// memory or duration << 32`, `correlation | context << 32`, the time, and two words whose meaning depends on the kind.
+/// The comments below name these two words; `-` means that a word is unused.
 mod kind {
     /// duration, -
     pub(super) const WAIT: u64 = 1;
@@ -86,7 +86,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
                     // The entry of this call is missing. A signal handler that runs on a stack at a higher address has
-                    // made another call, and the entry of that call has replaced the entry of this call.
+                    // made another call. The entry of that call has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>

@@ -2,9 +2,9 @@
 //! library.
 //!
 //! NVTX is a header-only library, so each library that uses NVTX has its own copy of NVTX, with its own table of
-//! function pointers. On the first call to a copy of NVTX, the copy loads the library that `NVTX_INJECTION64_PATH`
-//! names, and gives the library access to the copy's table. gpuflame replaces the pointers to functions that open,
-//! close and name ranges. NVTX marks, categories, payloads and colours are ignored.
+//! function pointers. On the first call to a copy of NVTX, this copy loads the library that `NVTX_INJECTION64_PATH`
+//! names. NVTX then gives the library access to the copy's table. In the table, gpuflame replaces the pointers to
+//! functions that open, close and name ranges. NVTX marks, categories, payloads and colours are ignored.
 //!
 //! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. The layouts of these NVTX structs are the
 //! same in all versions since 3.0.

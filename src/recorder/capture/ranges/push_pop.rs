@@ -65,8 +65,8 @@ pub enum PopResult {
     /// The domain has no open range.
     NoneOpen,
     /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself has opened the
-    /// range, the range is closed, although no launch has a frame for it. Any other range stays open, and the loss is
-    /// counted.
+    /// range, the range is closed, although no launch has a frame for it. A range that the handler has not opened stays
+    /// open, and the loss is counted.
     InHandler,
 }
 

@@ -2,8 +2,8 @@
 //! recorded calls. If calls of one kind are nested, only the outermost call is recorded, and the inner calls count as
 //! part of it.
 //!
-//! If a thread jumps out of a call (for example, with longjmp), the call never returns. To detect such a jump, the
-//! stack depth is stored at the entry of each call. A later call at the same or a smaller stack depth is not nested in
+//! If a thread jumps out of a call (for example, with longjmp), the call never returns. To detect such a jump, gpuflame
+//! stores the stack depth at the entry of each call. A later call at the same or a smaller stack depth is not nested in
 //! the earlier call, so the earlier call must have ended. A call from a signal handler on an alternate stack is an
 //! exception, because an alternate stack may be at any address.
 
@@ -151,8 +151,8 @@ pub(crate) struct PendingGraphCall {
 }
 
 /// Graphs that the thread's current call has created as copies, sorted by graph id. The first graph in the list is the
-/// copy that the program requested. The next executable graph that CUPTI reports is made from it. All other graphs in
-/// the list are copies of child graphs.
+/// copy that the program requested. The next executable graph that CUPTI reports is made from it. All graphs in the
+/// list after the first are copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 

@@ -12,7 +12,7 @@ use gpuflame_unwind::memory;
 use crate::capture::ids::intern::Hash;
 use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Maximum number of open ranges per thread that become frames. Further ranges are only counted.
+/// Maximum number of open ranges per thread that become frames. Open ranges beyond this maximum are only counted.
 const MAX_OPEN_RANGES: usize = 128;
 /// Number of range names that each thread caches, so that it rarely has to search the process-wide table.
 const CACHED_NAMES: usize = 128;

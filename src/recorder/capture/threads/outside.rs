@@ -2,11 +2,11 @@
 //! the interval of their correlation ids (a "range") are recorded. The launches are not recorded one by one, because a
 //! program that records one step in a thousand makes nearly all of its launches outside windows.
 //!
-//! The correlation ids of a thread's launches increase. If a thread makes two launches outside windows and no window
-//! opens between them, all launches of this thread with an id between their ids were made outside windows too.
-//! Therefore each thread has one range that grows with each launch, and that the collector can read
-//! ([`SharedOutsideRange`]). When another window has been open, the next launch outside windows begins a new range, and
-//! writes the previous range to the thread's log.
+//! The correlation ids of a thread's launches increase. If no window opens between two launches of a thread outside
+//! windows, all launches of this thread with an id between their ids were made outside windows too. Therefore each
+//! thread has one range that grows with each launch, and that the collector can read ([`SharedOutsideRange`]). When
+//! another window has been open, the next launch outside windows begins a new range, and writes the previous range to
+//! the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 

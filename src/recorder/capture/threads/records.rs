@@ -8,7 +8,7 @@ use gpuflame_model::record::{
 
 use super::outside::OutsideReader;
 
-/// Encodes a launch as three words: `time`, `duration | correlation << 32`, `within | context << 32`.
+/// Encodes a launch as three words, which are `time`, `duration | correlation << 32`, `within | context << 32`.
 #[inline]
 pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     [
@@ -18,8 +18,8 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows as three words, as for a launch: `over`, `count | last << 32`, `first |
-/// OUTSIDE << 32`.
+/// Encodes a range of launches outside windows as three words, as for a launch. The words are `over`, `count | last <<
+/// 32`, `first | OUTSIDE << 32`.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
         range.over.0,
@@ -28,8 +28,8 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a host call, which launches nothing, as three words, as for a launch: `ended`, `duration`, `NO_LAUNCH |
-/// context << 32`.
+/// Encodes a host call, which launches nothing, as three words, as for a launch. The words are `ended`, `duration`,
+/// `NO_LAUNCH | context << 32`.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }

@@ -1,5 +1,5 @@
-//! Tracks refused calls and refused ranges, which cannot be recorded. gpuflame refuses a call or range if a signal
-//! handler makes it while the thread is inside gpuflame, or if there is no memory for the thread's state.
+//! Tracks refused calls and refused ranges, which cannot be recorded. A call or range is refused if a signal handler
+//! makes it while the thread is inside gpuflame, or if there is no memory for the thread's state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

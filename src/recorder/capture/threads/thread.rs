@@ -51,7 +51,7 @@ pub(crate) struct ThreadState {
 }
 
 // SAFETY: `own` is accessed only through `EntryGuard`. Only the thread that owns the state creates guards, one at a
-// time. Only the collector accesses `readers`, and there is only one collector. All other fields are atomic, or are
+// time. Only the collector accesses `readers`, and there is only one collector. The other fields are atomic, or are
 // logs that support one writer and one reader.
 unsafe impl Sync for ThreadState {}
 
@@ -65,8 +65,9 @@ const ENDED: u32 = 1;
 /// incomplete.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned thread states. Each of them takes about 250 KiB. After this number is reached, a thread
-/// that jumps out of gpuflame counts as inside gpuflame permanently, and its launches are only counted.
+/// Maximum number of abandoned thread states. An abandoned thread state takes about 250 KiB. After this number is
+/// reached, a thread that jumps out of gpuflame counts as inside gpuflame permanently, and its launches are only
+/// counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
 /// Memory in bytes that a thread state and the first chunks of its logs take. The maximum number of threads with a
@@ -110,7 +111,7 @@ pub(super) struct LogReaders {
     /// Whether `note_unread` was called after the thread's logs were last drained.
     pub(super) is_noted: bool,
     /// Number of words in the launch log that were unread at the last call to `mark_unread`, and still are. Windows
-    /// that closed before that call are passed on only after these words are read.
+    /// that closed before the last call to `mark_unread` are passed on only after these words are read.
     pub(super) marked: usize,
     /// Time of the launch that was read last.
     pub(super) last_launch: Nanos,
@@ -335,9 +336,9 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     });
     if let Some(thread) = free {
         // SAFETY: because of the exchange, this thread is the only owner of the state. The old value of `own` is valid
-        // and is replaced in place, except for the log writers and the range of launches outside windows, which the new
-        // thread continues. The new thread may continue the range, because the range may contain the ids between the
-        // launches of the old thread and those of the new thread.
+        // and is replaced in place. The new thread continues the old log writers and the old range of launches outside
+        // windows. The new thread may continue the range, because the range may contain the ids between the launches of
+        // the old thread and those of the new thread.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };
@@ -523,8 +524,9 @@ pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Sets up all thread states again in a forked child. At most one of these threads exists in the child, and it has
-/// another thread id there. The counters are reset, because they count the launches and losses of the parent process.
+/// Sets up all thread states again in a forked child. At most one of the parent's threads exists in the child, and it
+/// has another thread id there. The counters are reset, because they count the launches and losses of the parent
+/// process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

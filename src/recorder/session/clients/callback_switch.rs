@@ -7,9 +7,10 @@
 //!
 //! Only the collector turns launch callbacks off, and only while no launch is in flight. Therefore, if gpuflame has
 //! seen the beginning of an API call, it also sees the call's end. The thread that opens a window turns the launch
-//! callbacks on. If that thread is inside a CUPTI callback, it waits for up to 100 ms until the collector has turned
-//! the launch callbacks on. CUPTI's activity kinds stay enabled, because enabling or disabling them may deadlock or
-//! lose the ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API also stay on.
+//! callbacks on. If the thread that opens a window is inside a CUPTI callback, it waits for up to 100 ms until the
+//! collector has turned the launch callbacks on. CUPTI's activity kinds stay enabled, because enabling or disabling
+//! them may deadlock or lose the ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API also stay
+//! on.
 
 use std::time::{Duration, Instant};
 
@@ -124,9 +125,9 @@ impl CallbackSwitch {
     }
 
     /// Turns the launch callbacks on for a window that is about to open. A caller inside a CUPTI callback must pass
-    /// `nudge`. If there is a `nudge`, this function calls it to wake the collector, and then waits until the collector
-    /// has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity records
-    /// back from another client.
+    /// `nudge`. If there is a `nudge`, this function calls `nudge` to wake the collector, and then waits until the
+    /// collector has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity
+    /// records back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

@@ -3,10 +3,10 @@
 //!
 //! For example, Kineto (torch.profiler) requests activity records without a subscription. CUPTI refuses a second
 //! subscriber, but it does not refuse Kineto, which does not subscribe. After such a takeover, gpuflame sees launches
-//! but no activity records. CUPTI even delivers the buffers that gpuflame has provided to the other client.
+//! but gets no activity records. CUPTI even delivers the buffers that gpuflame has provided to the other client.
 //!
 //! For most clients, gpuflame sees the call that requests the records. Any other client is detected because traffic is
-//! missing. (Traffic means that CUPTI requests or delivers buffers.) Two signs show that traffic is missing. First, if
+//! missing. Traffic means that CUPTI requests or delivers buffers. Two signs show that traffic is missing. First, if
 //! the program has waited for its GPU work, this work is complete, so a flush should deliver its records. Second, the
 //! record of each kernel or copy takes space in a buffer, so after many kernels or copies, CUPTI should request another
 //! buffer.
@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
 /// Minimum time without traffic after which gpuflame assumes a takeover, provided that the program has waited for all
-/// of its GPU work. A shorter time would not prove a takeover: a program with several GPUs may wait for one GPU while
+/// of its GPU work. A shorter time would not prove a takeover. A program with several GPUs may wait for one GPU while
 /// another GPU runs a single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
 /// Minimum number of flush intervals in which the program must have waited for all of its GPU work before gpuflame
-/// assumes a takeover. (A flush interval is the time between two flushes.)
+/// assumes a takeover. A flush interval is the time between two flushes.
 const MIN_WAITED_INTERVALS: u32 = 2;
 /// Minimum size in bytes of an activity record.
 const MIN_RECORD_BYTES: u64 = 64;
@@ -189,7 +189,7 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // If there is only one wait per flush interval, that wait may have begun before the launch, so it proves
+        // If there is only one wait per flush interval, that wait may have begun before the launch, so the wait proves
         // nothing.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);

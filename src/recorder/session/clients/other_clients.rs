@@ -31,12 +31,12 @@ use crate::session::process::progress;
 /// another client. The limit is half of the time for which the other client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Maximum number of takeovers of the activity records about which a message is printed. Any further takeovers are only
-/// counted.
+/// Maximum number of takeovers of the activity records about which a message is printed. Takeovers beyond this maximum
+/// are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between two attempts of gpuflame to subscribe again. gpuflame must try repeatedly, because
-/// it may not see that another client has ended its subscription.
+/// Minimum and maximum pause between two attempts to subscribe again. The attempts are repeated, because gpuflame may
+/// not see that another client has ended its subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 

@@ -217,7 +217,7 @@ impl Checkpoint {
         self.requested.set(TOO_LATE);
     }
 
-    /// Notes the time of the first launch. The first checkpoint is due soon after that time.
+    /// Notes the time of the first launch. The first checkpoint is due soon after the first launch.
     pub(crate) fn note_first_work(&self, time: Nanos) {
         if !self.woken.has(WORK) {
             self.first_work.store(time.0, Ordering::Release);
@@ -394,7 +394,7 @@ impl Checkpoint {
         }
     }
 
-    /// Writes into the head of the file whether a mark that was due is missing. If that fails, the head stays
+    /// Writes into the head of the file whether a mark that was due is missing. If the head cannot be written, it stays
     /// unchanged.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();

@@ -21,8 +21,8 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. (A visit is one iteration of the collector's loop.) The pause is so
-/// short that the rows that arrive during it fit into the empty log chunks.
+/// Pause between two visits while rows arrive. A visit is one iteration of the collector's loop. The pause is so short
+/// that the rows that arrive during it fit into the empty log chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause between two visits while no rows arrive. This pause is long, so that an idle process is seldom woken
 /// up.

@@ -1,5 +1,5 @@
-//! Queue of window edges. (An edge is the opening or closing of a window.) Threads that open or close a window add
-//! edges, and the pipeline removes them. Because of the queue, these threads do not have to wait for the pipeline.
+//! Queue of window edges. An edge is the opening or closing of a window. Threads that open or close a window add edges,
+//! and the pipeline removes them. Because of the queue, these threads do not have to wait for the pipeline.
 
 use std::time::Duration;
 

@@ -39,14 +39,14 @@ use crate::session::process::environment::facts;
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
-/// CUPTI is flushed when more launches than this have no activity.
+/// CUPTI is flushed when more launches than this number have no activity.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
-/// Maximum number of reading steps per visit of the collector. (A reading step reads one buffer, or one chunk of
-/// launches per thread.) These steps take about 20 ms.
+/// Maximum number of reading steps per visit of the collector. A reading step reads one buffer, or one chunk of
+/// launches per thread. The maximum number of steps takes about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
 /// Maximum time in ns for which gpuflame waits for the remaining GPU work of a window that has closed. Launches that
-/// have no activity after that time are reported as pending.
+/// have no activity at the end of this time are reported as pending.
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
 /// State of the run: the sums so far, the growing outputs, and the progress of reading the logs.
@@ -110,8 +110,8 @@ impl Pipeline {
         }
     }
 
-    /// Records the provenance (facts about where the recording was made). Then records the definitions to which any
-    /// later row may refer: names of API calls, and modules.
+    /// Records the provenance (facts about where the recording was made). After the provenance, records the definitions
+    /// to which any later row may refer: names of API calls, and modules.
     pub(crate) fn begin(&mut self, api: &Api, settings: &Settings, modules: &[Module]) {
         let program = facts().program;
         self.rows.push(&Row::Process { id: std::process::id(), name: &program.to_string_lossy() });
@@ -245,7 +245,7 @@ impl Pipeline {
     }
 
     /// Reads the logs of graphs and host calls. The logs are read even if there are no launches and no activity
-    /// records: a program that copies a large graph fills the log of graphs without producing either.
+    /// records. For example, a program that copies a large graph fills the log of graphs without making launches.
     fn read_host_calls(&mut self) {
         capture::drain_graphs(|row| self.rows.push(row));
         capture::drain_host_calls(|row| self.rows.push(row));
@@ -271,7 +271,7 @@ impl Pipeline {
 
     /// Provides empty log chunks, calibrates the clock, and notes progress. This function is called before every
     /// reading step, because under load the collector spends most of its time in reading steps. The function also
-    /// records the steps (such as training steps) that the program has marked, so that each of these steps is recorded
+    /// records the steps (such as training steps) that the program has marked. Each of these steps must be recorded
     /// before the GPU work that begins in it.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
@@ -451,9 +451,9 @@ impl Pipeline {
         (launches + activities > 0).then(|| late_line(apart))
     }
 
-    /// Stops accepting rows, computes the final sums, and passes on the remaining windows. Then writes the last rows to
-    /// the growing outputs: losses, launches without an activity, and activities without a launch. `held` must return
-    /// the number of bytes that gpuflame holds.
+    /// Stops accepting rows, computes the final sums, and passes on the remaining windows. Finally, writes the last
+    /// rows to the growing outputs: losses, launches without an activity, and activities without a launch. `held` must
+    /// return the number of bytes that gpuflame holds.
     pub(crate) fn finish(&mut self, held: impl Fn() -> usize) {
         let held_before = held();
         self.hand_over_all_windows();

@@ -79,7 +79,7 @@ impl RowSink {
         }
     }
 
-    /// Writes a row to the growing outputs, and explains it. Some rows are corrected before that.
+    /// Writes a row to the growing outputs, and explains it. Some rows are corrected before they are written.
     pub(super) fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Launch(_) if self.by_window && self.window != window::state() => {
@@ -105,8 +105,8 @@ impl RowSink {
         }
     }
 
-    /// Checks whether the system clock was set. If it was set, closes the open window at the time of the change, or
-    /// opens the window again after the gap.
+    /// Checks whether the system clock was set. If the clock was set, closes the open window at the time of the change,
+    /// or opens the window again after the gap.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {

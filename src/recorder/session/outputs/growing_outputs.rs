@@ -34,8 +34,8 @@ pub(crate) use super::output_files::is_name_taken;
 use super::output_files::{WrittenFile, make_folders};
 use crate::session::process::launcher_report;
 
-/// Maximum time in ms between two marks in the recording. (A mark is a row that states up to which time the recording
-/// is complete.) A mark follows the rows of each flush of CUPTI.
+/// Maximum time in ms between two marks in the recording. A mark is a row that states up to which time the recording is
+/// complete. A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
 /// Maximum time by which a file's modification time can precede the actual write. The kernel takes the modification
 /// time from a clock that advances in ticks.
@@ -55,8 +55,8 @@ const MIN_STALL: Duration = Duration::from_millis(100);
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Up to two texts in the format of the tutorial's tracer. One is named like the other outputs, and one has the
-    /// path from the tutorial's own environment variable.
+    /// Up to two texts in the format of the tutorial's tracer. One text is named like the other outputs, and one text
+    /// has the path from the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
@@ -160,8 +160,8 @@ impl GrowingOutputs {
     }
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
-    /// of the recording exists. Without this wait, in a short run, the recording might be created only after this call,
-    /// and the thread would mistake it for a file of another process.
+    /// of the recording exists. Without this wait, the recording of a short run might be created only after this call.
+    /// The thread would then mistake it for a file of another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()

@@ -58,8 +58,8 @@ pub(crate) struct WindowOutputQueue {
     renderer: Mutex<WindowRenderer>,
     /// Whether the process is ending, so that no more windows will be queued.
     is_ending: AtomicBool,
-    /// Whether the drawing thread is running. If it is not running, the thread that ends the process draws the
-    /// remaining windows.
+    /// Whether the drawing thread is running. If the drawing thread is not running, the thread that ends the process
+    /// draws the remaining windows.
     has_thread: AtomicBool,
     /// Notified when the drawing thread has finished.
     done: Condvar,

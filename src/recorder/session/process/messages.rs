@@ -14,7 +14,7 @@ const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
 /// Maximum time to wait for the lock that protects the unprinted lines. The wait is limited because the lock may
 /// already be locked when a forked child inherits it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum total size of the unprinted lines in bytes. Any further lines are lost.
+/// Maximum total size of the unprinted lines in bytes. Unprinted lines beyond this size are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
 /// Lines that could not be printed, in the order in which gpuflame tried to print them.

@@ -1,5 +1,5 @@
-//! Parts of a session that deal with the process: the environment, messages, reports to the launcher (the program that
-//! started the process), the collector's progress, and the ways in which a session ends.
+//! Parts of a session that deal with the process: the environment, messages, reports to the program that started the
+//! process, the collector's progress, and the end of a session.
 
 pub(super) mod environment;
 pub(super) mod launcher_report;

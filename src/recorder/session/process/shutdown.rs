@@ -165,7 +165,7 @@ pub(crate) fn was_exiting_at(time: Nanos) -> bool {
 
 impl Shutdown {
     /// Waits until the shutdown thread has started and needs nothing more from the loader. A signal may later stop a
-    /// thread inside the loader, and the loader is unusable after that.
+    /// thread inside the loader, and the loader would then be unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -184,8 +184,8 @@ impl Shutdown {
         threads::note_ours();
         self.thread.follow_this_thread();
         // The first time that the next two calls are made, they resolve symbols, which takes the loader's lock. The
-        // first calls are made here, because later a stopped thread may hold the loader's lock forever. (A hash table
-        // needs random numbers, and resolves symbols to get them.)
+        // first calls are made here, because later a stopped thread may hold the loader's lock forever. A hash table
+        // needs random numbers, and resolves symbols to get them.
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);

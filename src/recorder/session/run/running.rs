@@ -56,8 +56,8 @@ const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. After this time, the
-/// checkpoint's thread reads the rows itself.
+/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. When this time is over,
+/// the checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
@@ -477,7 +477,7 @@ impl Session {
     }
 
     /// Writes text that could not be printed to stderr to a file next to the outputs. Returns the path of the file. If
-    /// this fails, nothing is reported, because printing to stderr fails as well.
+    /// the file cannot be written, nothing is reported, because printing to stderr fails as well.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -625,8 +625,8 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // If there is an error, the session is over, or another CUPTI client owns the subscription. If another client
-        // owns the subscription, a window opens as soon as that client is done.
+        // If opening the window fails, the session is over, or another CUPTI client owns the subscription. If another
+        // client owns the subscription, a window opens as soon as that client is done.
         let _ = self.open_window();
     }
 

@@ -37,7 +37,7 @@ pub(crate) fn write_unprinted() {
         let (settings, _) = environment::settings();
         file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
-        // If this fails, nothing can be reported, because printing to stderr fails as well.
+        // If the file cannot be written, nothing can be reported, because printing to stderr fails as well.
         let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }

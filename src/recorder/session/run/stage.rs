@@ -1,4 +1,5 @@
-//! The stages through which the session of a process passes. Each process has one session:
+//! The stages through which the session of a process passes. Each process has one session, which passes through these
+//! stages:
 //!
 //! ```text
 //! Idle --inject()/start()--> Starting --> Running
