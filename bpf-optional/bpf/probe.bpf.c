@@ -86,7 +86,7 @@ static __always_inline void drop(__u32 what)
         __sync_fetch_and_add(count, 1);
 }
 
-/* Returns the id of `task` in our PID namespace; 0 if it has none. A process in a namespace below ours has one too. */
+/* Returns the id of `task` in our PID namespace, or 0. A process in a namespace below ours also has an id in ours. */
 static __always_inline __u32 number(struct task_struct *task)
 {
     struct pid *pid = BPF_CORE_READ(task, thread_pid);

@@ -1,5 +1,5 @@
-//! Measures how often other tools match a stack to the wrong launch, because these tools match by order or by time. The
-//! launches that are used for this have correlation ids, so the right match is known.
+//! Measures how often other tools match a stack to the wrong launch, because these tools match by order or by time. All
+//! launches in this measurement have correlation ids, so the right match is known.
 
 use std::collections::HashMap;
 

@@ -14,7 +14,7 @@ use support::{
 };
 
 /// Returns the frames in a line from the frame of `main` or of the thread's function up to the leaf. The C library's
-/// frames below it are omitted.
+/// frames below this frame are omitted.
 fn own(frames: &str) -> &str {
     let at = [";main;", ";worker;"].iter().filter_map(|root| frames.find(root)).min();
     at.map_or(frames, |at| &frames[at + 1..])

@@ -89,9 +89,9 @@ impl fmt::Display for Status {
 pub struct Domain(pub u32);
 
 impl Domain {
-    /// Callbacks about calls of the driver API (`cu…`).
+    /// Callbacks about calls to the driver API (`cu…`).
     pub const DRIVER_API: Self = Self(1);
-    /// Callbacks about calls of the runtime API (`cuda…`).
+    /// Callbacks about calls to the runtime API (`cuda…`).
     pub const RUNTIME_API: Self = Self(2);
     /// Callbacks about contexts, streams, modules and graphs that are created or destroyed.
     pub const RESOURCE: Self = Self(3);
@@ -118,7 +118,7 @@ impl CallbackId {
     pub const STREAM_CREATED: Self = Self(3);
     /// Resource: a stream is about to be destroyed.
     pub const STREAM_DESTROY_STARTING: Self = Self(4);
-    /// Resource: the call of `cuInit` has finished.
+    /// Resource: a call to `cuInit` has finished.
     pub const CU_INIT_FINISHED: Self = Self(5);
     /// Resource: a cubin was loaded.
     pub const MODULE_LOADED: Self = Self(6);

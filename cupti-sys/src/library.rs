@@ -79,8 +79,8 @@ macro_rules! function {
 }
 
 functions! {
-    /// Returns the version of CUPTI's API: 18 for CUDA 11.8, and 28 for 12.9. Since 13.0, it is a number of the form
-    /// MMmmpp (130000 or more).
+    /// Returns the version of CUPTI's API: 18 for CUDA 11.8, and 28 for 12.9. Since 13.0, the version is a number of
+    /// the form MMmmpp (130000 or more).
     get_version = cuptiGetVersion(*mut u32);
     /// Returns the text that describes a status code.
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);

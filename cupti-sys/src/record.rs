@@ -327,7 +327,7 @@ records! {
         pub end: u64,
         /// Id of the process that made the API call.
         pub process_id: u32,
-        /// Id of the thread that made the API call. By default, it is the low half of the thread's pthread handle.
+        /// Id of the thread that made the API call. By default, the id is the low half of the thread's pthread handle.
         pub thread_id: u32,
         /// Correlation id of the API call.
         pub correlation_id: u32,

@@ -207,9 +207,9 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
     }
 }
 
-/// Returns the rows of the records in `a_buffer_of_each_kind`. Later CUPTI releases have more fields. Since 12.8, there
-/// is the number of copies in a batch. Since 13.0, there is whether a device launched the kernel. Since 13.4, there is
-/// the source node of a graph node.
+/// Returns the rows of the records in `a_buffer_of_each_kind`. Later CUPTI releases have more fields. Since 12.8, a
+/// record contains the number of copies in a batch. Since 13.0, a record contains whether a device launched the kernel.
+/// Since 13.4, a record contains the source node of a graph node.
 pub(in super::super) fn expected_rows_of(sizes: RecordSizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);

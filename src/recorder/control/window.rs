@@ -20,13 +20,13 @@ impl WindowState {
     /// State before the first window.
     pub const NONE: Self = Self(0);
 
-    /// Returns the state as a number.
+    /// Returns the state as an integer.
     #[inline]
     pub fn word(self) -> u32 {
         self.0
     }
 
-    /// Converts a number from [`WindowState::word`] back to the state.
+    /// Converts an integer from [`WindowState::word`] back to the state.
     pub fn from_word(word: u32) -> Self {
         Self(word)
     }

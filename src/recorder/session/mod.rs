@@ -178,7 +178,8 @@ pub fn mark(text: &str) -> Result<()> {
 }
 
 /// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. The files that are written on exit are
-/// among them. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current directory.
+/// among the affected files. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current
+/// directory.
 ///
 /// You may call this function before the first [`start`], and between windows. If a recording has already begun, its
 /// file gets the new name when the process ends.

@@ -426,7 +426,7 @@ impl Sampler {
 
     /// Starts to observe a thread that launches GPU work. If a launching thread with the same id is already observed,
     /// that thread must have ended, so it is dropped. Threads that launch no GPU work are also dropped, to make room.
-    /// The next listing of Python threads finds them again.
+    /// The next listing of Python threads finds the dropped threads again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
         // In a program without Python, time is saved because samples need not wake the sampler's thread.
@@ -460,9 +460,9 @@ impl Sampler {
         }
     }
 
-    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops this when no
-    /// launching thread has waited for the GIL for two seconds. A thread is not sampled if the kernel refuses, or if
-    /// there are too many threads.
+    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops sampling
+    /// them when no launching thread has waited for the GIL for two seconds. A thread is not sampled if the kernel
+    /// refuses, or if there are too many threads.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
@@ -476,7 +476,7 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // Python may still list a thread that has ended, and one of gpuflame's threads may have got its id.
+            // Python may still list a thread that has ended, and one of gpuflame's threads may now have the same id.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }

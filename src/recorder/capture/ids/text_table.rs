@@ -1,11 +1,11 @@
-//! Tables of texts, such as range names and descriptions of functions. Each text gets a process-wide unique number as
-//! its id.
+//! Tables of texts, such as range names and descriptions of functions. Each text gets an id that is unique in the
+//! process (its "number").
 //!
 //! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
 //! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. In a
 //! forked child, a thread that held a lock may not exist. Other threads see a text only after it is completely written.
 //! If a thread is stopped before its text is visible, the next thread that needs the same text writes it again, under
-//! another number.
+//! another id.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -25,18 +25,18 @@ pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
-    /// Hash table of the texts' numbers, in which 0 marks an empty slot. The search for a text begins at the slot that
+    /// Hash table of the ids of texts, in which 0 marks an empty slot. The search for a text begins at the slot that
     /// the text's hash selects.
     slots: [AtomicU32; SLOTS],
-    /// Entries of the texts, indexed by the text's number. An entry that is not written yet is null.
+    /// Entries of the texts, indexed by the id of the text. An entry that is not written yet is null.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Count of numbers that were assigned to texts. `written` counts the texts that are completely written.
+    /// Count of ids that were assigned to texts. `written` counts the texts that are completely written.
     assigned: AtomicU32,
     written: AtomicU32,
     /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// Count of texts that were passed to the collector. `received_up_to` is the highest number for which the collector
-    /// has received all texts up to that number.
+    /// Count of texts that were passed to the collector. `received_up_to` is the highest id for which the collector has
+    /// received all texts up to that id.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
@@ -69,8 +69,8 @@ impl TextTable {
         Self(AtomicPtr::new(null_mut()))
     }
 
-    /// Returns the number of the text that has this hash. If the text is new and fewer than `max` numbers are assigned,
-    /// assigns a number to it. Returns `None` if there are too many texts or no memory.
+    /// Returns the id of the text that has this hash. If the text is new and fewer than `max` ids are assigned, assigns
+    /// an id to the text. Returns `None` if there are too many texts or no memory.
     pub(crate) fn number_of(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         let table = self.table()?;
         table
@@ -82,13 +82,13 @@ impl TextTable {
             .ok()
     }
 
-    /// Returns the text that has the number `number`.
+    /// Returns the text whose id is `number`.
     pub(super) fn text(&self, number: u32) -> Option<&'static [u8]> {
         Some(self.table_if_any()?.entry(number)?.text())
     }
 
-    /// Passes the number, the word and the text of each new text to `each`. Before the first text of the table, passes
-    /// the number 0, which belongs to no text. Only one thread may call this function at a time.
+    /// Passes the id, the word and the text of each new text to `each`. Before the first text of the table, passes the
+    /// id 0, which belongs to no text. Only one thread may call this function at a time.
     pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
@@ -112,7 +112,7 @@ impl TextTable {
         })
     }
 
-    /// Assigns a number without writing its text. A number stays without its text if a thread is stopped, or the
+    /// Assigns an id to a text without writing the text. An id stays without its text if a thread is stopped, or the
     /// process is forked, before the thread has written the text.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
@@ -146,8 +146,8 @@ impl TextSlots {
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new number. Other threads cannot find the number yet. Returns `None` if there are too many
-    /// texts or no memory.
+    /// Writes a text under a new id. Other threads cannot find the id yet. Returns `None` if there are too many texts
+    /// or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         if self.assigned.load(Ordering::Relaxed) >= max as u32 {
             return None;
@@ -173,8 +173,8 @@ impl TextSlots {
         Some(number)
     }
 
-    /// Makes a text visible to all threads. Returns the text's number. If another thread has published the same text
-    /// earlier, returns the number that the other thread has assigned.
+    /// Makes a text visible to all threads. Returns the id of the text. If another thread has published the same text
+    /// earlier, returns the id that the other thread has assigned.
     fn publish(&self, mut slot: usize, hash: Hash, number: u32) -> u32 {
         while self.slots[slot].compare_exchange(0, number, Ordering::AcqRel, Ordering::Acquire).is_err() {
             match self.find_from(slot, hash) {

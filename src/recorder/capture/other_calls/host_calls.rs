@@ -110,8 +110,8 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
     }
 }
 
-/// Whether failing to record a call of this kind counts as a loss, because the user has asked for the details of such
-/// calls.
+/// Whether a call of this kind counts as a loss if it cannot be recorded. Only calls whose details the user has
+/// requested count.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),

@@ -31,8 +31,8 @@ pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
 /// signal handler that has interrupted the thread inside gpuflame, or of a thread without a state.
 pub(crate) const REFUSED: u64 = 6;
 
-/// Maximum number of correlation ids of nested calls that are stored per launch. GPU work with any further id appears
-/// as an activity without a launch.
+/// Maximum number of correlation ids of nested calls that are stored per launch. GPU work with an id that is not stored
+/// appears as an activity without a launch.
 pub(crate) const MAX_ALIASES: usize = 16;
 
 /// The launch (outermost call) that is in flight on a thread. The struct is filled in place, because moving it would
@@ -151,8 +151,8 @@ pub(crate) struct PendingGraphCall {
 }
 
 /// Graphs that the thread's current call has created as copies, sorted by graph id. The first graph in the list is the
-/// copy that the program requested. The next executable graph that CUPTI reports is made from it. All graphs in the
-/// list after the first are copies of child graphs.
+/// copy that the program requested. The next executable graph that CUPTI reports is made from this copy. All graphs in
+/// the list after the first are copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 

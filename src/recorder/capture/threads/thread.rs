@@ -71,7 +71,7 @@ const ABANDONED: u32 = 2;
 const MAX_ABANDONED_STATES: usize = 64;
 
 /// Memory in bytes that a thread state and the first chunks of its logs take. The maximum number of threads with a
-/// state is the memory limit divided by this number. Launches on further threads are only counted.
+/// state is the memory limit divided by this number. Launches on threads without a state are only counted.
 const BYTES_PER_THREAD: usize = 384 << 10;
 
 /// Value of `inside` in a forked child, which means that the thread state is a copy of the parent's state.

@@ -111,8 +111,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the CUPTI subscription. If another client owns it, stores `is_wanted`, which states
-    /// whether a window must open as soon as gpuflame has the subscription again.
+    /// Whether another client owns the CUPTI subscription. If another client owns the subscription, stores `is_wanted`,
+    /// which states whether a window must open as soon as gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {

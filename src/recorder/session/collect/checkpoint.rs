@@ -617,7 +617,7 @@ impl CurrentFile {
 }
 
 /// Appends the current names of generated code, because they cannot be looked up any more after the process has ended.
-/// Returns how long this took.
+/// Returns how long the append took.
 fn append_generated_names(
     source: &impl CheckpointSource,
     content: &mut CheckpointContent,

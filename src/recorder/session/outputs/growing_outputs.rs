@@ -161,7 +161,7 @@ impl GrowingOutputs {
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
     /// of the recording exists. Without this wait, the recording of a short run might be created only after this call.
-    /// The thread would then mistake it for a file of another process.
+    /// The thread would then mistake the recording for a file of another process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
@@ -391,8 +391,8 @@ fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (Grow
     GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
-/// Starts a recording. The number in its name is free for all outputs. If another process takes this name first, the
-/// next number is tried.
+/// Starts a recording. The number in its name is free for all outputs. If another process takes the chosen name first,
+/// the next number is tried.
 fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {

@@ -37,7 +37,7 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
     // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. SIGXFSZ would end the program, because this code runs on
-    // one of the program's threads. Therefore the file is left empty. An empty file also reports the call of CUDA.
+    // one of the program's threads. Therefore the file is left empty. Even an empty file reports that CUDA was called.
     let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
         if !is_writable {

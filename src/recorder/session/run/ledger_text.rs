@@ -1,6 +1,6 @@
 //! Formats the ledger as text. The ledger contains the number of launches and activities that gpuflame saw, the losses,
-//! and gpuflame's own cost. If the user requests it, the ledger is printed to stderr on exit. If the user does not
-//! request it, only the recording contains the ledger. Scripts parse the text, so its lines must keep their wording and
+//! and gpuflame's own cost. If the user requests the ledger, it is printed to stderr on exit. If the user does not
+//! request the ledger, only the recording contains it. Scripts parse the text, so its lines must keep their wording and
 //! order.
 
 use std::cmp::Reverse;
@@ -197,7 +197,7 @@ fn subscription_loans(subscription: SubscriptionLoans) -> Option<String> {
     Some(format!("for {duration:.3} s{times} another CUPTI client prevented recording"))
 }
 
-/// Returns a line about deliveries from CUPTI that must be errors: buffers that do not belong to gpuflame, and
+/// Returns a line about deliveries from CUPTI that can only be errors: buffers that do not belong to gpuflame, and
 /// callbacks without data.
 fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
     let DeliveryCounts { foreign_buffers: strangers, callbacks_without_data: without_data, .. } = traffic;
