@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0-only OR MIT
-/* The half of gpuflame-bpf that runs in the kernel. It only reports events. The only decision that it makes is which
- * processes are watched. bpf-optional/rebuild compiles it to probe.bpf.o, which is checked in. */
+/* The half of gpuflame-bpf that runs in the kernel. This half only reports events. The only decision that it makes is
+ * which processes are watched. bpf-optional/rebuild compiles it to probe.bpf.o, which is checked in. */
 #include <linux/bpf.h>
 #include <linux/ptrace.h>
 #include <linux/types.h>
@@ -42,7 +42,7 @@ struct file { struct inode *f_inode; struct path f_path; } KERNEL_TYPE;
 struct fdtable { struct file **fd; } KERNEL_TYPE;
 struct files_struct { struct fdtable *fdt; } KERNEL_TYPE;
 
-/* Options that select which processes and stacks are watched. They are set before the programs are loaded. */
+/* Options that select which processes and stacks are watched. The options are set before the programs are loaded. */
 volatile const __u32 ALL_PROCESSES = 0;
 volatile const __u32 KERNEL_STACKS = 0;
 volatile const __u32 OWN_PID = 0;

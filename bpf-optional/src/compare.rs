@@ -79,7 +79,7 @@ pub(crate) struct LaunchComparison {
     /// Number of launches for which the two sides have different positions among the launches of their thread.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// For each launch that is on both sides, the library's time minus the probe's time in ns. The list is sorted.
+    /// For each launch that is on both sides, the library's time minus the probe's time in ns. These delays are sorted.
     pub(crate) delays_ns: Vec<i64>,
     /// Id of one launch whose two stacks differ, to show it as an example.
     pub(crate) example: Option<LaunchId>,

@@ -11,9 +11,9 @@ use std::ffi::{CStr, OsStr, c_char, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Function that CUPTI calls before and after API calls. CUPTI also calls it to report changes of resources and its own
-/// errors. The arguments of the function are a pointer that the subscriber has chosen, the domain, the callback id, and
-/// a pointer to data. For each domain, [`crate::callback`] documents the data.
+/// Function that CUPTI calls before and after API calls. CUPTI also calls this function to report changes of resources
+/// and its own errors. The arguments of the function are a pointer that the subscriber has chosen, the domain, the
+/// callback id, and a pointer to data. For each domain, [`crate::callback`] documents the data.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
 /// Function that CUPTI calls when it needs a buffer for activity records. Through its arguments, the function returns

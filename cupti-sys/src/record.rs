@@ -1,5 +1,5 @@
-//! Defines CUPTI's activity records. The first fields of each record, which are the same in CUPTI 11.8 to 13.5, are a
-//! struct; later fields are given by their offsets.
+//! Defines CUPTI's activity records. A struct contains the first fields of each record, which are the same in CUPTI
+//! 11.8 to 13.5. Constants contain the offsets of later fields.
 //!
 //! CUPTI adds fields to its activity records only at the end, so the first fields stay valid in all later versions. The
 //! distance to the next record (the *stride*) shows which of the later fields a record has. Only the library's own
@@ -77,13 +77,14 @@ records! {
         /// Number of registers per thread.
         pub registers_per_thread: u16,
         _partitioned_cache: [u32; 2],
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds; 0 if it was not collected, or if the kernel was still running at a forced flush.
+        /// End time of the kernel in nanoseconds; 0 if it was not collected, or if the kernel was still running at a
+        /// forced flush.
         pub end: u64,
         /// Time in nanoseconds at which the kernel and all its child kernels had ended.
         pub completed: u64,
-        /// Index of the GPU.
+        /// Index of the GPU on which the activity ran.
         pub device_id: u32,
         /// Id of the CUDA context in which the kernel ran.
         pub context_id: u32,
@@ -136,11 +137,11 @@ records! {
         pub flags: u8,
         /// Number of bytes that were copied.
         pub bytes: u64,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
-        /// Index of the GPU.
+        /// Index of the GPU on which the activity ran.
         pub device_id: u32,
         /// Id of the CUDA context in which the copy ran.
         pub context_id: u32,
@@ -171,9 +172,9 @@ records! {
         pub flags: u8,
         /// Number of bytes that were copied.
         pub bytes: u64,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
         /// Index of the GPU that executed the copy.
         pub device_id: u32,
@@ -206,11 +207,11 @@ records! {
         pub value: u32,
         /// Number of bytes that were filled.
         pub bytes: u64,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
-        /// Index of the GPU.
+        /// Index of the GPU on which the activity ran.
         pub device_id: u32,
         /// Id of the CUDA context in which the fill ran.
         pub context_id: u32,
@@ -237,9 +238,9 @@ records! {
         /// Type of the wait. The type states whether the host or a stream waits, and whether it waits for a CUDA event,
         /// a stream or a CUDA context.
         pub sync_type: u32,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
         /// Correlation id of the API call that waited.
         pub correlation_id: u32,
@@ -275,9 +276,9 @@ records! {
         pub counter_kind: UnifiedMemoryKind,
         /// Value of the counter, which is either a number of bytes or a number of page faults.
         pub value: u64,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds; 0 if the record describes an instant.
+        /// End time of the activity in nanoseconds; 0 if the record describes an instant.
         pub end: u64,
         /// Address at which the memory begins.
         pub address: u64,
@@ -300,9 +301,9 @@ records! {
         pub kind: ActivityKind,
         /// Correlation id of the API call that launched the graph.
         pub correlation_id: u32,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
         /// Index of the GPU on which the graph began to run.
         pub device_id: u32,
@@ -321,9 +322,9 @@ records! {
         pub kind: ActivityKind,
         /// Callback id of the API call.
         pub cbid: u32,
-        /// Start time in nanoseconds.
+        /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time in nanoseconds.
+        /// End time of the activity in nanoseconds.
         pub end: u64,
         /// Id of the process that made the API call.
         pub process_id: u32,

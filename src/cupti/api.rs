@@ -417,7 +417,8 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Returns the API calls in both API domains that matter to gpuflame. To find them, queries the names of all API calls.
+/// Returns the API calls in both API domains that matter to gpuflame. Finds these calls by querying the names of all
+/// API calls.
 fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {
         CallKind::EventRecord | CallKind::EventWait => options.events,

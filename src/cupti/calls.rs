@@ -117,8 +117,9 @@ pub(super) struct CallTable {
     labels: OnceLock<Vec<String>>,
 }
 
-/// Kinds of API calls, in the order of their codes. The codes start at 1. The low 16 bits of a table entry contain the
-/// index of the label, and the bits above contain the code of the kind. The code 0 means that the call is not enabled.
+/// Kinds of API calls, in the order of their codes. The codes of the kinds start at 1. The low 16 bits of a table entry
+/// contain the index of the label, and the bits above contain the code of the kind. The code 0 means that the call is
+/// not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
     CallKind::LaunchWithAttributes,

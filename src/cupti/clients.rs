@@ -350,8 +350,8 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
 }
 
 // Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, parameters that are
-// functions have pointer types here, because clients may pass null. Second, the functions may unwind. If CUPTI calls a
-// function of the client that throws an exception, the exception must pass through our stack frames.
+// functions have pointer types here, because clients may pass null. Second, the interposed functions may unwind. If
+// CUPTI calls a function of the client that throws an exception, the exception must pass through our stack frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;

@@ -143,8 +143,8 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
 }
 
 /// Whether graph nodes of this type (`CUgraphNodeType`) take time for which there is no activity record. The node types
-/// that do are host functions, child graphs, waits for events and semaphores, batched memory operations, and
-/// conditions.
+/// that take such time are host functions, child graphs, waits for events and semaphores, batched memory operations,
+/// and conditions.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }

@@ -26,7 +26,7 @@ impl Version {
     /// Returns the CUDA release that contains this CUPTI version, as a pair (major, minor). Returns `None` for versions
     /// before 11.8.
     ///
-    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished. For all of them, returns (11, 8).
+    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished. For all three releases, returns (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
         if self.0 >= FIRST_RELEASE_NUMBER {
             return Some((self.0 / 10_000, self.0 / 100 % 100));

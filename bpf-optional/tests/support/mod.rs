@@ -120,7 +120,7 @@ pub(crate) fn finish(mut command: Command, folder: PathBuf) -> Ran {
     }
 }
 
-/// Waits until `gpuflame-bpf` has begun to watch. At that time, the command prints nothing. However, once it waits in
+/// Waits until `gpuflame-bpf` has begun to watch. At that time, the command prints nothing. Once the command waits in
 /// `poll`, its eBPF programs are in the kernel.
 pub(crate) fn until_ready(watching: &Child) {
     let syscall = format!("/proc/{}/syscall", watching.id());

@@ -113,7 +113,7 @@ pub enum ClientTakeover {
 /// An API call, at its beginning or at its end.
 ///
 /// The library (CUPTI) calls a function of ours. The `Call` that a [`Tracer`] receives is in that function's stack
-/// frame. All stack frames that are called from that frame belong to gpuflame.
+/// frame. The stack frames of all functions that our function calls belong to gpuflame.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// Kind of the API call, which depends on the call's effect.
@@ -144,11 +144,11 @@ pub enum HostCallEvent<'a> {
         /// The address that the API call frees; 0 if the call does not free memory.
         address: u64,
     },
-    /// The call has returned.
+    /// The API call has returned.
     Ends {
         /// The API call that has returned.
         call: &'a Call<'a>,
-        /// Effect of the call.
+        /// Effect of the API call.
         done: HostCallEffect,
     },
 }
@@ -193,8 +193,8 @@ pub enum GraphEvent<'a> {
         /// Whether dependencies are recorded and the node takes time for which there is no activity record. For
         /// example, the node may be a host function.
         waits_unseen: bool,
-        /// A value in the stack frame of the gpuflame function that the library has called. All stack frames that are
-        /// called from that frame belong to gpuflame.
+        /// A value in the stack frame of the gpuflame function that the library has called. The stack frames of all
+        /// functions that our function calls belong to gpuflame.
         frame: &'a u32,
     },
     /// A graph node was copied. `None` if the library does not provide the ids of the nodes.

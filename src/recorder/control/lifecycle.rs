@@ -84,8 +84,8 @@ pub fn set_alive() {
 mod tests {
     use super::*;
 
-    /// This module has only one test, because the state word belongs to the process. The test leaves gpuflame switched
-    /// on.
+    /// This module has only one test, because all tests in a process share the state word. The test leaves gpuflame
+    /// switched on.
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());

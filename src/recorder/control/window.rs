@@ -97,7 +97,7 @@ pub fn enable_launch_marker() {
 mod tests {
     use super::*;
 
-    /// This module has only one test, because the word belongs to the process.
+    /// This module has only one test, because all tests in a process share the state word.
     #[test]
     fn a_window_opens_and_closes_and_openings_count() {
         assert!(!state().is_open());

@@ -1,5 +1,5 @@
-//! Tables of texts, such as range names and descriptions of functions. Each text gets an id that is unique in the
-//! process (its "number").
+//! Tables of texts, such as range names and descriptions of functions. Each text gets a number as its id, which is
+//! unique in the process.
 //!
 //! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
 //! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. In a

@@ -173,13 +173,14 @@ pub(crate) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 
-/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffers are waiting. Called by the
-/// collector.
+/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffers are waiting. The collector
+/// calls this function.
 pub fn oldest_completed() -> Option<Nanos> {
     with_taken(|taken| taken.front().map(|oldest| oldest.completed))
 }
 
-/// Removes and returns the oldest filled buffer; `None` if no filled buffers are waiting. Called by the collector.
+/// Removes and returns the oldest filled buffer; `None` if no filled buffers are waiting. The collector calls this
+/// function.
 pub fn next_filled() -> Option<FilledBuffer> {
     let oldest = with_taken(VecDeque::pop_front)?;
     CYCLE.count.fetch_sub(1, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Records host calls, which are CUDA calls that create no GPU work. Host calls wait for GPU work, or allocate or free
-//! memory. If the user requests dependencies, two more kinds of host calls are recorded. They record CUDA events on
-//! streams, or make a stream wait for a CUDA event. Host calls take microseconds or more, so this code need not be
-//! fast.
+//! memory. If the user requests dependencies, two more kinds of host calls are recorded. These further calls record
+//! CUDA events on streams, or make a stream wait for a CUDA event. Host calls take microseconds or more, so this code
+//! need not be fast.
 //!
 //! Each host call is written to the thread's own log, in order with the thread's launches, to show which calls preceded
 //! a delayed launch. The details of host calls are recorded only on request, in one log that all threads share under a
@@ -219,7 +219,7 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
 }
 
 /// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the host
-/// calls refer. Called by the collector.
+/// calls refer. The collector calls this function.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

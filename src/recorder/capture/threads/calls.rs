@@ -93,8 +93,8 @@ impl PendingLaunch {
     }
 
     /// Handles the creation of a graph node inside this launch. The launch is captured into the graph node. Therefore
-    /// it has no activity and gets no record. Returns the API call of the launch, which is recorded with the node.
-    /// Returns `None` if the node was not created inside this launch.
+    /// the launch has no activity and gets no record. Returns the API call of the launch, which is recorded with the
+    /// node. Returns `None` if the node was not created inside this launch.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;

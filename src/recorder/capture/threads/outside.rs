@@ -96,13 +96,14 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of the range's launches that the collector has not read yet. Called when the range ends.
+    /// Returns the number of the range's launches that the collector has not read yet. This function is called when the
+    /// range ends.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. Called by the collector. Returns `None` if there is no range, or if every attempt found the
-    /// thread in the middle of a write, because the thread was preempted.
+    /// Reads the range. The collector calls this function. Returns `None` if there is no range, or if every attempt
+    /// found the thread in the middle of a write, because the thread was preempted.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);

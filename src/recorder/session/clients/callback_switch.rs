@@ -66,7 +66,7 @@ impl Default for CallbackSwitch {
 
 impl CallbackSwitch {
     /// Turns the launch callbacks on or off when the time for this has come. Calls `reclaim` if a waiting thread wants
-    /// the activity records back. Called by the collector.
+    /// the activity records back. The collector calls this function.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
@@ -108,8 +108,8 @@ impl CallbackSwitch {
         }
     }
 
-    /// Notes that the launch callbacks are off because gpuflame's CUPTI subscription has ended. Called while no window
-    /// is open.
+    /// Notes that the launch callbacks are off because gpuflame's CUPTI subscription has ended. This function is called
+    /// while no window is open.
     pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
         if state.muted_since.is_none() && window::mute() {

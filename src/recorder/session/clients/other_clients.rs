@@ -122,7 +122,7 @@ impl OtherClients {
     }
 
     /// Whether another client currently gets the activity records. This function never waits. If another thread holds
-    /// the lock, it returns false.
+    /// the lock, this function returns false.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -200,9 +200,9 @@ impl OtherClients {
         loans.since = Some(Instant::now());
     }
 
-    /// Releases the CUPTI subscription to the client that has requested it. Refuses to release it if a launch of the
-    /// program stays in flight, because gpuflame would not see the end of that launch. Returns true if a window must
-    /// open.
+    /// Releases the CUPTI subscription to the client that has requested it. Refuses to release the subscription if a
+    /// launch of the program stays in flight, because gpuflame would not see the end of that launch. Returns true if a
+    /// window must open.
     fn hand_over_subscription(&self, api: &Api, callbacks: &CallbackSwitch) -> bool {
         if wait_for_calls_in_flight() {
             progress::call_foreign(|| api.release_subscription());

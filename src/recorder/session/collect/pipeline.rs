@@ -233,7 +233,7 @@ impl Pipeline {
     }
 
     /// Like [`Pipeline::collect`], but reads only the buffers and launches that the last [`Pipeline::note_unread`] has
-    /// counted. Therefore the reading ends even if threads keep launching. Returns false once these buffers and
+    /// counted. Therefore the reading ends even if threads keep launching. Returns false once the counted buffers and
     /// launches are read.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {

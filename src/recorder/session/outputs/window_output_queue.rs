@@ -1,5 +1,5 @@
-//! Draws the files of windows that have closed. A separate thread does this while the process runs. Windows have their
-//! own files if the output path prefix contains `%w`.
+//! Draws the files of windows that have closed. A separate thread draws these files while the process runs. Windows
+//! have their own files if the output path prefix contains `%w`.
 //!
 //! The drawing thread has a profile of its own. Only new definitions are added to this profile, so each frame is
 //! symbolized only once. Only the drawing thread ever waits for a file system. The thread that ends the process only

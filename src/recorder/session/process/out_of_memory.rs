@@ -25,8 +25,8 @@ pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session because memory has run out. Reports this once: first on stderr, which needs no memory, and then in
-/// the checkpoint or recording, which needs little memory.
+/// Ends the session because memory has run out. Reports the end once: first on stderr, which needs no memory, and then
+/// in the checkpoint or recording, which needs little memory.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();

@@ -40,7 +40,7 @@ use super::messages::print_from_app;
 use super::progress::{StallLimit, WaitingTime};
 
 /// Bits in `requested`, with which the shutdown thread is asked to gather all rows and to write the outputs. In `done`,
-/// the same bits mean that the shutdown thread has done this.
+/// the same bits mean that the shutdown thread has done these tasks.
 const GATHER: u32 = 1;
 const WRITE: u32 = 2;
 /// Bit that is used only in `done`, and means that the shutdown thread needs nothing more from the loader.
@@ -164,8 +164,8 @@ pub(crate) fn was_exiting_at(time: Nanos) -> bool {
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader. A signal may later stop a
-    /// thread inside the loader, and the loader would then be unusable.
+    /// Waits until the shutdown thread has started and needs nothing more from the loader. If a signal later stops a
+    /// thread inside the loader, the loader is unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)

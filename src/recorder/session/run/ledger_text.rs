@@ -210,7 +210,7 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
 }
 
 /// Returns lines about details that were dropped because memory was short: merged stacks, merged kernels and missing
-/// thread names. The sums are complete in spite of this.
+/// thread names. The sums are complete even if such details were dropped.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);

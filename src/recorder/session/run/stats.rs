@@ -35,7 +35,8 @@ pub(super) struct StatsExchange {
 }
 
 impl StatsExchange {
-    /// Requests the results so far. The collector computes them when it carries out the next request from any thread.
+    /// Requests the results so far. The collector computes the results when it carries out the next request from any
+    /// thread.
     pub(super) fn request(&self) {
         self.is_requested.store(true, Ordering::Release);
     }
