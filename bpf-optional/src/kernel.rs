@@ -139,7 +139,7 @@ impl KernelPrograms {
 }
 
 /// Whether a record from the kernel could be parsed. In debug builds, a record that cannot be parsed is an error. In
-/// release builds, it is skipped silently.
+/// release builds, such a record is skipped silently.
 pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()

@@ -2,7 +2,7 @@
 //!
 //! A value of type [`Driver`] proves that `libcuda.so.1` is mapped. Every CUPTI call requires this proof, because the
 //! first call of some CUPTI releases (13.2) crashes if the driver is not mapped. No function in this module initialises
-//! CUDA. The module `devices` does that.
+//! CUDA. The module `devices` initialises CUDA.
 
 use std::ffi::{CStr, c_int, c_void};
 

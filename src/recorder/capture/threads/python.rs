@@ -127,7 +127,7 @@ impl PythonFrames {
     }
 
     /// Checks that a new walk finds the same frames if the last call to `hash` has only recognised a cached walk.
-    /// Counts it if the frames differ.
+    /// Counts a difference of the frames.
     #[cold]
     pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {

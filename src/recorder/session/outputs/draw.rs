@@ -58,7 +58,7 @@ pub(crate) fn write_files(
     let has_failed = Cell::new(sums.has_failed);
     let Settings { unit, graph, ref root, .. } = *settings;
     // If the settings request a frame per thread, each thread gets its own frame. Threads with similar names are not
-    // merged here. Only the `gpuflame` command merges them, when it compares runs.
+    // merged here. Only the `gpuflame` command merges such threads, when it compares runs.
     let names = export::NameFolding::Kept;
     let whole_kernels = settings.internal_frames;
     let root = root.clone();

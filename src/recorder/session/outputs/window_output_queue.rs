@@ -165,8 +165,8 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first hash table on a thread needs random numbers. To get them, the loader resolves symbols. The first
-        // hash table is created here, because resolving symbols may be impossible when the process ends (see
+        // The first hash table on a thread needs random numbers. To get random numbers, the loader resolves symbols.
+        // The first hash table is created here, because resolving symbols may be impossible when the process ends (see
         // `shutdown`).
         drop(RandomState::new());
         loop {

@@ -722,7 +722,7 @@ impl ShutdownSteps for Session {
         true
     }
 
-    /// Writes the last checkpoint. After a signal, it is written even if no checkpoint file exists yet, because a
+    /// Writes the last checkpoint. After a signal, the checkpoint is written even if no file exists yet, because a
     /// SIGKILL often follows a few seconds later.
     fn write_last_checkpoint(&self, limit: Duration, is_signalled: bool) {
         self.checkpoint.iter().for_each(|checkpoint| checkpoint.write_last(is_signalled, limit));
