@@ -1,5 +1,5 @@
-//! Encodes and decodes the sums in a recording file that contains sums instead of rows. The sums are written from one
-//! [`Explain`], and read into another [`Explain`]. `record::encode` documents the layout of keys and values.
+//! Encodes and decodes sums, for recording files that contain sums instead of rows. One [`Explain`] writes the sums,
+//! and another [`Explain`] reads them. `record::encode` documents the layout of keys and values.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use gpuflame_model::record::{
 };
 use gpuflame_model::sorting;
 
-/// Kinds of sums. The first byte of a key is one of these kinds.
+/// Kinds of sums that a file can contain. The first byte of a sum's key is one of these kinds.
 mod kind {
     pub(super) const SAMPLE: u8 = 1;
     pub(super) const WORK: u8 = 2;
@@ -45,14 +45,14 @@ mod kind {
     pub(super) const STEP_SERIES: u8 = 21;
 }
 
-/// Upper limit for the total of all sums in a file. No real run exceeds this limit, and sums below it can be added
-/// without overflow.
+/// Upper limit for the total of all values of all sums in a file. No real run exceeds this limit, and totals below it
+/// can be computed without overflow.
 const MAX_TOTAL: u64 = 1 << 62;
-/// Maximum number of values in a sum that stores a part of a histogram. Each bucket takes two values. A histogram takes
-/// at most 36 such sums.
+/// Maximum number of values in one sum that stores a part of a histogram. Each histogram bucket takes two values. A
+/// complete histogram takes at most 36 such sums.
 const MAX_BUCKET_VALUES: usize = 250;
-/// Number of bits in each of the three parts into which a sum of squares is split. The three parts have 126 bits, which
-/// is enough for any process.
+/// Number of bits in each of the three parts into which a sum of squared durations is split. The three parts together
+/// have 126 bits, which is enough for any process.
 const SQUARES_PART_BITS: u32 = 42;
 const SQUARES_PART_MASK: u64 = (1 << SQUARES_PART_BITS) - 1;
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -75,23 +75,24 @@ const ROOT_MARKS: [Option<RootMark>; 5] = [
 ];
 
 impl Explain {
-    /// Appends the sums over the rows so far to `chunk`. Sums that did not change since they were last written are
-    /// skipped. `counted` contains losses that are not in the rows.
+    /// Appends the sums over all rows so far to `chunk`. Sums that did not change since the last call are skipped.
+    /// `counted` contains counts of losses that no row reports.
     pub fn write_sums(&mut self, counted: &[(Loss, u64)], written: &mut SumsWriter, chunk: &mut Chunk) {
         let snapshot = self.snapshot(counted, &mut ());
         let Snapshot { profile, ledger } = &snapshot;
         written.write(chunk, |each| sums(profile, ledger, profile.windows(), each));
-        // Drop the profile's samples, because they take as much memory as the sums from which they were made.
+        // Drop the profile's samples, because they take as much memory as the sums from which the samples were made.
         self.profile.forget_sums();
     }
 
-    /// Appends the sums that [`Explain::finish`] has stored in the profile. The sums stay in the profile.
+    /// Appends the sums that [`Explain::finish`] has stored in the profile. The profile still contains the sums after
+    /// this call.
     pub fn write_finished(&self, ledger: &Ledger, written: &mut SumsWriter, chunk: &mut Chunk) {
         written.write(chunk, |each| sums(&self.profile, ledger, self.profile.windows(), each));
     }
 
     /// Appends the sums of a window that was removed from [`PerWindowSums`](super::PerWindowSums). Launches that have
-    /// no activity so far are written as pending. Returns the number of these launches.
+    /// no activity so far are written as launches without an activity. The result is the number of these launches.
     pub fn write_window_sums(
         &mut self,
         mut part: WindowSums,
@@ -123,36 +124,36 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows that were read from a file. Call before reading another file that has the same
-    /// stacks.
+    /// Forgets the sums and windows that were read from a file of sums. Call this before reading another file that has
+    /// the same stacks.
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
         self.profile.forget_windows();
         self.profile.forget_sums();
     }
 
-    /// Whether [`Explain::write_sums`] can run without exceeding the memory ceiling. `held` is the number of bytes in
-    /// use now.
+    /// Whether enough memory is left to run [`Explain::write_sums`] without exceeding the memory ceiling. `held` is the
+    /// number of bytes that gpuflame uses now.
     pub fn has_room(&self, held: usize) -> bool {
         self.ceiling.saturating_sub(held) >= self.checkpoint_bytes()
     }
 
-    /// Upper bound for the heap bytes that [`Explain::write_sums`] uses. [`Explain::write_sums`] copies the sums,
-    /// converts them to samples, and remembers each value that it writes.
+    /// Returns an upper bound for the heap bytes that [`Explain::write_sums`] uses. [`Explain::write_sums`] copies the
+    /// sums, converts them to samples, and stores a hash of each sum that it writes.
     pub fn checkpoint_bytes(&self) -> usize {
         let copies =
             self.aggregate.heap_bytes() + self.timeline.heap_bytes() + 3 * self.step_series.heap_bytes();
         copies + self.aggregate.cells() * (4 * size_of::<Sample>() + 150)
     }
 
-    /// Number of stacks, kernels and thread names dropped so far. If this number has grown since a file was started, do
-    /// not append to that file.
+    /// Returns the number of stacks, kernels and thread names that were dropped so far. If this number has grown since
+    /// a file was started, do not append to that file.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }
 }
 
-/// A sink that assigns each pending launch (one without an activity so far) to its window.
+/// A sink that adds each launch without an activity so far to its window.
 struct PendingToWindow<'a>(&'a mut WindowSums);
 
 impl Sink for PendingToWindow<'_> {
@@ -274,8 +275,9 @@ pub(super) fn sums(
     step_sums(profile.step_series(), ledger.steps.first, kind::STEP_SERIES, each);
 }
 
-/// Encodes the totals of the steps as values. Times are split into seconds and nanoseconds, because older versions add
-/// up all values, even those of unknown kinds of sums, and limit the total to `MAX_TOTAL`.
+/// Encodes the totals over the program's steps as values of a sum. Each time is split into seconds and nanoseconds.
+/// Older versions add up all values of a file, even values of unknown kinds of sums, and limit the total to
+/// `MAX_TOTAL`.
 fn step_values(steps: StepTotals) -> [u64; 8] {
     let StepTotals { count, first_number, first, last, thread, has_several_threads } = steps;
     let ([first_s, first_ns], [last_s, last_ns]) = (split_time(first), split_time(last));
@@ -313,7 +315,7 @@ fn row_fact_values(facts: RowFacts) -> [u64; 11] {
     ]
 }
 
-/// Splits a sum of squares into parts that are small enough for [`MAX_TOTAL`], as in [`step_values`].
+/// Splits a sum of squared durations into parts that are small enough for [`MAX_TOTAL`], as in [`step_values`].
 fn split_squares(squares: u128) -> [u64; 3] {
     [0, 1, 2].map(|part| (squares >> (part * SQUARES_PART_BITS)) as u64 & SQUARES_PART_MASK)
 }
@@ -333,7 +335,8 @@ fn join_time(seconds: u64, nanos: u64) -> Option<Nanos> {
     (nanos < NANOS_PER_SECOND).then(|| seconds.checked_add(nanos).map(Nanos))?
 }
 
-/// Encodes the steady part of the run as values. Times are split as in [`step_values`].
+/// Encodes the steady part of the run as values of a sum. Each time is split into seconds and nanoseconds, as in
+/// [`step_values`].
 fn steady_values(SteadyPart { rule, begin, end }: SteadyPart) -> [u64; 5] {
     let ([begin_s, begin_ns], [end_s, end_ns]) = (split_time(begin), split_time(end));
     [position(&STEADY_RULES, rule).into(), begin_s, begin_ns, end_s, end_ns]
@@ -418,7 +421,7 @@ fn put_leaf_frame(out: &mut Payload<'_>, leaf_frame: LeafFrame) {
         LeafFrame::Free(None) => (9, 0),
         LeafFrame::Unified(kind) => (10, kind.0),
         LeafFrame::Lost(loss) => (11, loss as u32),
-        // A process that stores sums never has samples with these leaf frames.
+        // Samples with these leaf frames do not occur in a process that stores sums.
         LeafFrame::OnCpu | LeafFrame::OffCpu | LeafFrame::Named(..) => (u8::MAX, 0),
     };
     out.u8(kind).u32(value);
@@ -438,7 +441,7 @@ fn put_stream(out: &mut Payload<'_>, stream: Option<(GpuContextId, StreamId)>) {
 /// Sums that were read from a file.
 #[derive(Debug, Default)]
 pub(super) struct CheckpointSums {
-    /// Samples of each view, by the view's index in [`VIEWS`].
+    /// Samples of each view, keyed by the view's index in [`VIEWS`].
     samples: BTreeMap<usize, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
@@ -457,16 +460,17 @@ pub(super) struct CheckpointSums {
     stored_steps: StoredSteps,
     steady: Option<SteadyPart>,
     row_facts: Option<RowFacts>,
-    /// Busy and idle time of each device before the steady part and after it.
+    /// Busy and idle time of each device before the steady part of the run, and after it.
     time_parts: BTreeMap<DeviceId, [BusyIdle; 2]>,
     pub(super) losses: BTreeMap<Loss, u64>,
-    /// Running total of all values, which must stay below `MAX_TOTAL`.
+    /// Total of all values read so far, which must stay below `MAX_TOTAL`.
     total: u64,
 }
 
 impl CheckpointSums {
     /// Adds a sum that was read from a file. Skips the sum if this version does not know its kind, or if its values are
-    /// impossible. `first` maps a context to the context that represents it (the first one with the same stack).
+    /// impossible. `first` maps a context to the context that represents it, which is the first context with the same
+    /// stack.
     pub(super) fn push(&mut self, key: &[u8], values: &[u64], first: impl Fn(ContextId) -> ContextId) {
         let _ = self.add_sum(&mut Fields(key), values, first);
     }
@@ -478,7 +482,8 @@ impl CheckpointSums {
         first: impl Fn(ContextId) -> ContextId,
     ) -> Option<()> {
         let of = key.u8()?;
-        // The first seven values are sums. The other values are timestamps, which do not count toward the limit.
+        // The first seven values are amounts. The other values are timestamps, which do not count toward the limit
+        // `MAX_TOTAL`.
         let counted = if of == kind::TIME { values.get(..7)? } else { values };
         let total = counted.iter().try_fold(self.total, |sum, value| sum.checked_add(*value));
         self.total = total.filter(|total| *total < MAX_TOTAL)?;
@@ -626,7 +631,7 @@ impl CheckpointSums {
         Some(())
     }
 
-    /// Decodes a window edge. Window edges are stored in the profile and not in this struct.
+    /// Decodes the opening or closing of a window. Window edges are stored in the profile, and not in this struct.
     pub(super) fn window(key: &[u8], values: &[u64]) -> Option<Row<'static>> {
         match (key, values) {
             (&[kind::WINDOW, edge @ 0..=1], &[time]) => {
@@ -662,7 +667,7 @@ impl CheckpointSums {
         profile.set_step_series(self.stored_steps.series(self.steps.first));
     }
 
-    /// Replaces each context and kernel by the result of `context` or `kernel` for it.
+    /// Replaces each context by the result of `context`, and each kernel by the result of `kernel`.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -700,8 +705,8 @@ impl CheckpointSums {
         self.works = works.into_values().collect();
     }
 
-    /// Returns the context, count and amount of each sample. A sample of a graph node is returned twice: for the
-    /// context that launched the graph, and for the context that created the node.
+    /// Returns the context, count and amount of each sample. A sample of a graph node is returned twice: once for the
+    /// context that launched the graph, and once for the context that created the node.
     pub(super) fn weights(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         self.samples.values().flatten().flat_map(|sample| {
             let of = |id: Option<ContextId>| id.map(|id| (id, sample.count(), sample.amount()));
@@ -713,7 +718,7 @@ impl CheckpointSums {
         })
     }
 
-    /// Count, total nanoseconds and bytes of each kernel.
+    /// Returns the number, total nanoseconds and bytes of the activities of each kernel.
     pub(super) fn kernel_weights(&self) -> IdMap<NameId, Weight> {
         let kernels = self.works.iter().filter_map(|stats| match stats.work {
             Work::Kernel(name) => Some((name, stats.weight)),
@@ -722,13 +727,13 @@ impl CheckpointSums {
         kernels.collect()
     }
 
-    /// Number of samples.
+    /// Returns the number of samples.
     pub(super) fn len(&self) -> usize {
         self.samples.values().map(Vec::len).sum()
     }
 }
 
-/// Merges samples that differ only in their values.
+/// Merges samples that are equal except for their values.
 fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
     samples.sort_unstable();
     samples.dedup_by(|next, kept| {
@@ -742,7 +747,7 @@ fn merge_samples(mut samples: Vec<Sample>) -> Vec<Sample> {
 }
 
 /// Adds the duration statistics `more` to `sum`. The percentiles of the combined durations are unknown, so the larger
-/// of the two values is used as an estimate.
+/// of the two percentiles is used as an estimate.
 fn add_stats(sum: &mut WorkStats, more: WorkStats) {
     sum.weight.count += more.weight.count;
     sum.weight.nanos += more.weight.nanos;
@@ -753,7 +758,7 @@ fn add_stats(sum: &mut WorkStats, more: WorkStats) {
 }
 
 fn decode_tally(values: &[u64]) -> Option<Tally> {
-    // Files written by older versions have up to four fewer values.
+    // In files written by older versions, up to four of these values are missing.
     let (values, more) = values.split_at_checked(14)?;
     let (not_told_nanos, not_told, repeated, of_no_call) = match *more {
         [] => (0, 0, 0, 0),
@@ -853,7 +858,7 @@ mod tests {
     use gpuflame_model::record::testing::{each_row_of_cycle, kernel, launch};
     use gpuflame_model::record::{CheckpointMark, Launch, Reader};
 
-    /// Returns all data that the outputs are made from, as text.
+    /// Returns all data from which outputs are made, as text.
     fn shown(explain: &mut Explain) -> String {
         let snapshot = explain.snapshot(&[(Loss::LaunchesFailed, 5)], &mut ());
         let profile = &*snapshot.profile;
@@ -874,7 +879,7 @@ mod tests {
         explain
     }
 
-    /// Pushes the rows of three launches, with a gap of one millisecond before the third launch. The first and the
+    /// Pushes the rows of three launches, with a pause of one millisecond before the third launch. The first and the
     /// third launch have the same context.
     fn two_calls(explain: &mut Explain) {
         let window = |edge, time| Row::Window { edge, time: Nanos(time) };
@@ -882,7 +887,7 @@ mod tests {
         for (id, of, time) in [(9001, 5, 1_001_000), (9002, 6, 1_002_000), (9003, 5, 2_000_000)] {
             let launch = Launch { time: Nanos(time), duration: 500, ..launch(id, of) };
             explain.push(&Row::Launch(launch), &mut ());
-            // Deliver the activity twice.
+            // The activity is delivered twice.
             for _ in 0..2 {
                 explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
             }

@@ -1,8 +1,8 @@
 //! Recognizes kernels that move data between GPUs, by their names.
 
-/// Lower-case words, at least one of which is in the name of every known communication kernel. The kernels are from
-/// NCCL, RCCL, NVSHMEM, DeepEP and MSCCL++, and from frameworks: vLLM, sglang, TensorRT-LLM, PyTorch's symmetric
-/// memory, and AMD's quick reduce.
+/// Lower-case words. The name of every known communication kernel contains at least one of them. The kernels belong to
+/// NCCL, RCCL, NVSHMEM, DeepEP and MSCCL++, and to frameworks: vLLM, sglang, TensorRT-LLM, PyTorch's symmetric memory,
+/// and AMD's quick reduce.
 const COMMUNICATION_WORDS: [&str; 22] = [
     "nccl",
     "rccl",
@@ -27,11 +27,11 @@ const COMMUNICATION_WORDS: [&str; 22] = [
     "alltoall",
     "userbuffers",
 ];
-/// Words in the names of kernels that only reduce within a block or a warp. These names also contain a word of
-/// [`COMMUNICATION_WORDS`].
+/// Words in the names of kernels that only reduce within a block or a warp, and therefore do not communicate. These
+/// names also contain a word of [`COMMUNICATION_WORDS`].
 const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
-/// Whether a kernel moves data between GPUs. `name` is the kernel's name as gpuflame displays it.
+/// Whether the kernel with this name moves data between GPUs. `name` is the kernel's name as gpuflame displays it.
 pub fn is_communication_kernel(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let joined: String = lower.chars().filter(|c| *c != '_').collect();

@@ -1,5 +1,5 @@
-//! Merges contexts that have the same stack, and counts stacks with defects. A context is a stack and the API call that
-//! was made on it.
+//! Merges contexts that have the same stack, and counts stacks with defects. A context consists of a stack and the API
+//! call that was made on this stack.
 
 use gpuflame_model::profile::Profile;
 use gpuflame_model::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadId, map_bytes};
@@ -7,28 +7,28 @@ use gpuflame_model::record::{ContextFlags, ContextId, Frame, IdMap, Row, ThreadI
 /// Number of distinct stacks, and number of stacks with each kind of defect.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stacks {
-    /// Number of distinct stacks. If threads are kept separate, the same stack on two threads counts twice.
+    /// Number of distinct stacks. If threads are kept separate, a stack that occurs on two threads counts twice.
     pub distinct: u64,
     /// Number of stacks that have more frames than the capture buffer.
     pub truncated: u64,
     /// Number of stacks with a frame that was found only through a frame pointer.
     pub guessed: u64,
-    /// Number of stacks for which unwinding ended before the outermost frame.
+    /// Number of stacks that are incomplete because unwinding ended before the outermost frame.
     pub cut: u64,
-    /// Number of stacks with a frame whose module is unknown.
+    /// Number of stacks with a code frame whose module is unknown.
     pub module_unknown: u64,
 }
 
-/// Contexts that occurred so far. See the module's documentation.
+/// Contexts in the rows so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     merge_threads: bool,
     /// Maps the id of each merged context to the context that represents it, and to the thread of the merged context.
-    /// Contexts that represent themselves are not in this map. A stack may have several context ids, because a thread
-    /// may give a stack a new id at any time.
+    /// Contexts that represent themselves are not in this map. Several contexts may have the same stack, because a
+    /// thread may give a stack a new context id at any time.
     firsts: IdMap<ContextId, (ContextId, ThreadId)>,
-    /// Lowest context id that new launches may have. Lower ids were forgotten, except for contexts that represent
-    /// themselves.
+    /// Lowest context id that later launches may have. Lower ids were forgotten, except the ids of contexts that
+    /// represent themselves.
     begin: ContextId,
     stacks: Stacks,
 }
@@ -38,12 +38,12 @@ impl Contexts {
         Self { merge_threads, ..Self::default() }
     }
 
-    /// Whether the same stack on two threads counts as one context.
+    /// Whether contexts with the same stack on two threads are merged.
     pub(super) fn merges_threads(&self) -> bool {
         self.merge_threads
     }
 
-    /// Adds a context row; ignores all other rows. Returns true if the context's stack is new.
+    /// Adds the context in a context row, and ignores all other rows. Returns true if the context's stack is new.
     pub(super) fn add(&mut self, row: &Row<'_>, profile: &mut Profile) -> bool {
         let &Row::Context { id, thread, flags, frames } = &row else { return false };
         let first = profile.merge_context(*id, *thread, *flags, frames, self.merge_threads);
@@ -64,7 +64,7 @@ impl Contexts {
         }
     }
 
-    /// Returns the thread of a context, if the thread is still known.
+    /// Returns the thread of a context, if it was not forgotten.
     pub(super) fn thread(&self, id: ContextId, profile: &Profile) -> Option<ThreadId> {
         let known = self.firsts.get(&id).map(|(_, thread)| *thread);
         known
@@ -72,8 +72,7 @@ impl Contexts {
             .filter(|id| *id != ThreadId::OTHERS)
     }
 
-    /// Notes that contexts were merged. `replacements` maps each merged context to the context into which it was
-    /// merged.
+    /// Processes a merge of contexts. `replacements` maps each merged context to the context into which it was merged.
     pub(super) fn rename(&mut self, replacements: IdMap<ContextId, ContextId>) {
         for (first, _) in self.firsts.values_mut() {
             *first = replacements.get(first).copied().unwrap_or(*first);
@@ -81,7 +80,8 @@ impl Contexts {
         self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets which contexts represent the ids below `lowest`. Call when no later row will have such an id.
+    /// Forgets by which contexts the ids below `lowest` are represented. Call this when no later row will have such an
+    /// id.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());

@@ -1,6 +1,6 @@
-//! Writes the definitions of the ids that sums contain, as rows for a file that grows. The ids are those of stacks,
-//! modules and threads, and of the names of kernels, API calls, NVTX ranges and functions. Each definition is written
-//! once.
+//! Writes the definitions of the ids that sums contain, as rows for a file to which the process keeps appending. The
+//! ids identify stacks, modules and threads, and the names of kernels, API calls, NVTX ranges and functions. Each
+//! definition is written once.
 
 use super::Explain;
 use gpuflame_model::profile::Profile;
@@ -8,7 +8,7 @@ use gpuflame_model::record::{
     Chunk, CodeId, ContextId, Frame, IdMap, LabelId, NameId, RangeId, Row, ThreadId,
 };
 
-/// Definitions that were already written to a file.
+/// Definitions that were already written to the file.
 #[derive(Debug, Default)]
 pub struct Definitions {
     process: bool,
@@ -24,8 +24,8 @@ pub struct Definitions {
 }
 
 impl Explain {
-    /// Appends definitions that are not in `written` yet, until `chunk` has `max_bytes` bytes. Returns false if more
-    /// definitions remain to be written.
+    /// Appends definitions that are not in `written` yet to `chunk`, until `chunk` has `max_bytes` bytes. Returns false
+    /// if more definitions remain to be written.
     pub fn write_definitions(&self, written: &mut Definitions, chunk: &mut Chunk, max_bytes: usize) -> bool {
         let Self { profile, contexts, .. } = self;
         written.write_without_contexts(profile, chunk, max_bytes)
@@ -34,7 +34,7 @@ impl Explain {
 }
 
 impl Definitions {
-    /// Writes the same definitions as [`Explain::write_definitions`], except contexts.
+    /// Writes the same definitions as [`Explain::write_definitions`], except the contexts.
     pub(super) fn write_without_contexts(
         &mut self,
         profile: &Profile,
@@ -45,7 +45,7 @@ impl Definitions {
         self.kernels(profile, chunk, max_bytes)
     }
 
-    /// Writes the kinds of definitions that are few or small, without a limit on their size.
+    /// Writes definitions of the kinds that are few or small. Their size is not limited.
     fn write_small(&mut self, profile: &Profile, chunk: &mut Chunk) {
         if let Some((id, name)) = profile.process().filter(|_| !self.process) {
             self.process = true;
@@ -86,8 +86,8 @@ impl Definitions {
         true
     }
 
-    /// Writes the contexts. If threads are merged, contexts are written without a thread, because the profile knows
-    /// only the first thread that had the stack.
+    /// Writes the definitions of contexts. If threads are merged, contexts are written without a thread, because the
+    /// profile knows only the thread on which a stack occurred first.
     fn contexts(&mut self, profile: &Profile, are_merged: bool, chunk: &mut Chunk, max_bytes: usize) -> bool {
         if self.contexts.len() == profile.all_contexts().len() {
             return true;

@@ -1,10 +1,11 @@
-//! Stores all joined rows, sorted by time, for outputs that show single activities instead of sums.
+//! Stores all joined rows, for outputs that show single activities instead of sums. The rows are sorted by time.
 //!
-//! The table grows by 40 bytes per activity. Data that gpuflame stores inside an application never grow in this way.
-//! The sorted order does not depend on the order in which CUPTI delivered its buffers.
+//! The table of activities grows by 40 bytes per activity. Tables that grow in this way are never used inside an
+//! application that gpuflame profiles. The sorted order does not depend on the order in which CUPTI delivered its
+//! buffers.
 //!
 //! Most activities are repetitions: the same kernel runs with the same grid on the same stream in each step. All fields
-//! except times, ids and contexts form the *shape* of an activity. Each distinct shape is stored once.
+//! of an activity except its times, ids and contexts form its *shape*. Each distinct shape is stored only once.
 
 use std::cmp::Ordering;
 use std::collections::HashSet;
@@ -18,18 +19,18 @@ use gpuflame_model::record::{
 /// An activity and the launch that caused it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JoinedActivity {
-    /// The activity itself.
+    /// The activity as the tracer reported it.
     pub activity: Activity,
-    /// Launch that caused the activity, or the reason why the launch is unknown.
+    /// Launch that caused the activity, or the reason why this launch is unknown.
     pub origin: Origin,
 }
 
-/// An activity in compact form: the fields that differ between repetitions, and the index of its shape.
+/// An activity in compact form: the index of its shape, and the fields that differ between repetitions.
 #[derive(Clone, Copy, Debug)]
 struct StoredActivity {
     start: Nanos,
     end: Nanos,
-    /// Start time of the call that launched the activity, if the call is known.
+    /// Start time of the API call that launched the activity, if the call is known.
     call: Nanos,
     call_duration: u32,
     context: ContextId,
@@ -41,8 +42,8 @@ struct StoredActivity {
 const _: () =
     assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
 
-/// Fields that many activities share: an activity without times and ids, and the reason why its launch is missing (if
-/// it is).
+/// Fields that many activities share: an activity without its times and ids, and the reason why its launch is unknown
+/// (if it is).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ActivityShape {
     activity: Activity,
@@ -59,15 +60,16 @@ impl ActivityShape {
     }
 }
 
-/// Stored activities, in the order in which they were added or, after `sort`, in order of time.
+/// Stored activities. Before `sort`, they are in the order in which they were added; after `sort`, they are in order of
+/// time.
 #[derive(Clone, Debug, Default)]
 struct StoredActivities {
     all: Vec<StoredActivity>,
     shapes: Vec<ActivityShape>,
-    /// Index of the shape for each hash of a shape. If several shapes have the same hash, only the first of them is in
-    /// the map.
+    /// For each hash of a shape, the index of the shape with this hash. If several shapes have the same hash, the map
+    /// contains only the first of them.
     known: IdMap<u64, u32>,
-    /// Index of the shape of the activity that was added last.
+    /// Index of the shape that was used last, which is the shape of the newest activity.
     last: u32,
 }
 
@@ -108,7 +110,7 @@ impl StoredActivities {
 
     fn sort(&mut self) {
         let mut all = std::mem::take(&mut self.all);
-        // Nearly all activities have different start times, so the full key is rarely needed.
+        // Nearly all activities have different start times, so the complete key is rarely compared.
         all.sort_unstable_by(|a, b| match a.start.cmp(&b.start) {
             Ordering::Equal => sort_key(&self.get(a).activity).cmp(&sort_key(&self.get(b).activity)),
             order => order,
@@ -123,14 +125,14 @@ impl StoredActivities {
 pub struct LaunchCall {
     /// Correlation id of the call and of its activities.
     pub id: CorrelationId,
-    /// Time, duration and context of the launch.
+    /// Time, duration and context of the call.
     pub launched: Launched,
-    /// Whether the launch has no activity.
+    /// Whether the call has no activity.
     pub pending: bool,
 }
 
-/// An API call that launched no GPU work. It waited, recorded a CUDA event on a stream, or made a stream wait for a
-/// CUDA event.
+/// An API call that launched no GPU work. The call waited, recorded a CUDA event on a stream, or made a stream wait for
+/// a CUDA event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
     /// Correlation id of the call and of its event and synchronization records.
@@ -139,7 +141,7 @@ pub struct HostCall {
     pub time: Nanos,
     /// Duration of the call, in ns.
     pub duration: u64,
-    /// Context of the call: its stack and API function.
+    /// Launch context of the call: its stack and API function.
     pub context: ContextId,
     /// How the call used a CUDA event. `None` if the call waited.
     pub event_use: Option<EventUse>,
@@ -156,7 +158,7 @@ pub struct MarkedInstant {
     pub text: String,
 }
 
-/// Unique correlation ids, for an output that shows all rows as the rows of one process.
+/// Unique correlation ids, for an output that shows all rows as if they were from a single process.
 #[derive(Clone, Debug)]
 pub struct DistinctIds(Option<Vec<u64>>);
 
@@ -168,7 +170,7 @@ impl DistinctIds {
     }
 }
 
-/// A [`Sink`] that stores all joined rows. Work launched outside all windows is not stored.
+/// A [`Sink`] that stores all joined rows. GPU work that was launched outside all windows is not stored.
 #[derive(Clone, Debug, Default)]
 pub struct JoinedRows {
     activities: StoredActivities,
@@ -179,22 +181,22 @@ pub struct JoinedRows {
     syncs: Vec<SyncRecord>,
     devices: IdMap<GpuContextId, DeviceId>,
     marks: Vec<MarkedInstant>,
-    /// Launches with recorded attributes. The value is true for a programmatic dependent launch.
+    /// Launches whose attributes were recorded. The value is true for a programmatic dependent launch.
     attributes: IdMap<CorrelationId, bool>,
-    /// Correlation ids in the source file, if the file is another tool's trace. Indexed by the correlation id in the
-    /// rows.
+    /// Correlation ids in the source file, if this file is another tool's trace. The index of an entry is the
+    /// correlation id in the rows.
     source_ids: Option<Vec<u64>>,
 }
 
 impl JoinedRows {
-    /// Sets the correlation ids that another tool's trace had. `ids` is indexed by the correlation id in the rows. 0
-    /// means that the trace has no id for the row.
+    /// Sets the correlation ids that another tool's trace contains. `ids` is indexed by the correlation id in the rows.
+    /// The value 0 means that the trace has no id for the row.
     pub fn set_source_ids(&mut self, ids: Vec<u64>) {
         self.source_ids = Some(ids);
     }
 
     /// Returns the correlation id that the source file had for `id`, which is the id in the rows. `None` if the source
-    /// had no id.
+    /// file has no such id.
     pub fn source_id(&self, id: CorrelationId) -> Option<u64> {
         match &self.source_ids {
             None => Some(id.0.into()),
@@ -202,9 +204,9 @@ impl JoinedRows {
         }
     }
 
-    /// Returns a unique correlation id for each id in the rows, for an output with a single process. The unique id is
-    /// the id in the source file. If the source has no id, or uses the id for another launch too, the unique id is a
-    /// new one.
+    /// Returns a unique correlation id for each id in the rows, for an output that shows all rows as if they were from
+    /// a single process. Usually, the unique id is the id in the source file. If the source file has no id, or uses the
+    /// same id for another launch, the unique id is a new one.
     pub fn distinct_ids(&self) -> DistinctIds {
         let Some(ids) = &self.source_ids else { return DistinctIds(None) };
         let mut next = ids.iter().copied().max().unwrap_or(0);
@@ -219,8 +221,8 @@ impl JoinedRows {
         DistinctIds(Some(ids.iter().map(&mut distinct).collect()))
     }
 
-    /// Sorts activities by start time (activities without times come first), and calls by time. Call once, after the
-    /// last row.
+    /// Sorts the activities by start time (activities without times come first), and the calls by time. Call this once,
+    /// after the last row.
     pub fn sort(&mut self) {
         self.sort_with_calls(|_| true);
     }
@@ -236,7 +238,7 @@ impl JoinedRows {
     }
 
     /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the calls without GPU work, and leaves
-    /// [`host_calls`](Self::host_calls) incomplete. For tables of activities.
+    /// [`host_calls`](Self::host_calls) incomplete. This is enough for outputs that only list activities.
     pub fn sort_without_calls(&mut self) {
         self.sort_with_calls(|_| false);
     }
@@ -254,9 +256,9 @@ impl JoinedRows {
         }));
         let key = |call: &LaunchCall| (call.launched.time, call.launched.context, call.id.0, call.pending);
         self.calls.sort_unstable_by_key(key);
-        // Each activity adds the call that launched it, so a call that launched a graph occurs many times.
+        // Each activity adds the call that launched it, so a call that launched a graph was added many times.
         self.calls.dedup_by_key(|call| (call.launched.time, call.launched.context, call.id));
-        // `collect` would reserve space for one CUDA context per activity.
+        // `collect` would reserve space for one CUDA context per activity, although there are few contexts.
         let mut last = None;
         for stored in &self.activities.all {
             let Activity { context, device, .. } = self.activities.shapes[stored.shape as usize].activity;
@@ -275,8 +277,8 @@ impl JoinedRows {
         }
     }
 
-    /// Drops the calls that have an activity, so that [`calls`](Self::calls) contains only pending launches. Call after
-    /// sorting.
+    /// Drops the calls that have an activity. After that, [`calls`](Self::calls) contains only the launches without an
+    /// activity. Call this after sorting.
     pub fn keep_pending_calls(&mut self) {
         self.calls.retain(|call| call.pending);
         self.calls.shrink_to_fit();
@@ -317,7 +319,7 @@ impl JoinedRows {
         self.activities.get(&self.activities.all[at as usize])
     }
 
-    /// Returns the calls that launched GPU work, including calls that have no activity.
+    /// Returns the API calls that launched GPU work, including calls that have no activity.
     pub fn calls(&self) -> &[LaunchCall] {
         &self.calls
     }
@@ -327,13 +329,13 @@ impl JoinedRows {
         &self.unified
     }
 
-    /// Returns the launches with recorded attributes. The value is true for a programmatic dependent launch.
+    /// Returns the launches whose attributes were recorded. The value is true for a programmatic dependent launch.
     pub fn launch_attributes(&self) -> &IdMap<CorrelationId, bool> {
         &self.attributes
     }
 
-    /// Whether a launch is a programmatic dependent launch: its kernel may begin before the previous kernel on its
-    /// stream ends. `None` if the attributes of the launch are not recorded.
+    /// Whether a launch is a programmatic dependent launch, which means that its kernel may begin before the previous
+    /// kernel on its stream ends. `None` if the attributes of the launch were not recorded.
     pub fn is_programmatic(&self, id: CorrelationId) -> Option<bool> {
         self.attributes.get(&id).copied()
     }
@@ -343,7 +345,8 @@ impl JoinedRows {
         &self.marks
     }
 
-    /// Returns the earliest time of all calls, activities and marks. Returns 0 if there are none.
+    /// Returns the earliest time of all calls, activities and marks. Returns 0 if there are no calls, activities and
+    /// marks.
     pub fn first_time(&self) -> Nanos {
         let calls = self.calls.iter().map(|call| call.launched.time);
         let starts = self.activities.all.iter().map(|stored| stored.start);
@@ -401,7 +404,7 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Returns the sort key of an activity: its time, then its device, CUDA context and stream, then the fields that
+/// Returns the sort key of an activity: its time, device, CUDA context and stream, followed by the fields that
 /// distinguish activities for which all of these are equal.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
@@ -416,7 +419,7 @@ fn sort_key(activity: &Activity) -> impl Ord + use<> {
 }
 
 impl LaunchCall {
-    /// Whether the stack of the call is known.
+    /// Whether the stack that made the call is known.
     pub fn has_stack(&self) -> bool {
         self.launched.context != ContextId::NONE
     }
@@ -463,7 +466,7 @@ mod tests {
         all.iter().for_each(|event| rows.activity(&event.activity, event.origin));
         assert_eq!(rows.activities().collect::<Vec<_>>(), all);
         assert_eq!((rows.activities().len(), rows.activity_at(1999)), (2000, all[1999]));
-        // In this test, only copies differ in size.
+        // In this test, activities differ in size only if they are copies.
         let copies = rows.activities.shapes.iter().filter(|shape| shape.activity.bytes() > 64).count();
         let shared = rows.activities.shapes.len() - copies;
         assert!(copies == 249 && shared < 60, "{copies} shapes of copies, {shared} of other work");

@@ -1,5 +1,5 @@
-//! Writes the recording of a process that has exited and stored no rows. The recording contains all definitions and
-//! sums of the run. It has the layout of a checkpoint, but is written only once and ends with an end row.
+//! Writes the recording of a process that stored only sums and has exited. The recording contains all definitions and
+//! all sums of the run. It has the layout of a checkpoint file, but is written only once and ends with an end row.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use gpuflame_model::record::{
     write_final_sums,
 };
 
-/// Maximum size in bytes of a chunk of definitions that is assembled in memory before it is written.
+/// Maximum size in bytes of one chunk of definitions. A chunk is assembled in memory before it is written.
 const MAX_PIECE_BYTES: usize = 1 << 20;
 
-/// Content of the recording.
+/// Data that is written to the recording.
 #[derive(Clone, Copy, Debug)]
 pub struct FinishedSums<'a> {
     /// Profile with the final sums.
@@ -25,10 +25,10 @@ pub struct FinishedSums<'a> {
     /// Rows with the functions of native frames, which [`Symbolizer::take_rows`](crate::symbolize::Symbolizer::take_rows)
     /// returned.
     pub functions: &'a [u8],
-    /// Whether equal stacks of different threads were merged. If so, stacks are written without a thread.
+    /// Whether equal stacks of different threads were merged. If so, stacks are written without a thread id.
     pub are_threads_merged: bool,
-    /// Whether the process failed to write its other outputs. If so, the recording gets no end row, so that
-    /// `gpuflame recover` can write these outputs from it.
+    /// Whether the process failed to write its other outputs. If so, no end row is written, so that `gpuflame recover`
+    /// can make these outputs from the recording.
     pub outputs_failed: bool,
     /// Time at which recording ended.
     pub time: Nanos,
@@ -64,7 +64,8 @@ impl FinishedSums<'_> {
     }
 }
 
-/// Writes all contexts of a profile. If threads are merged, contexts are written without a thread, as in [`Definitions`].
+/// Writes all contexts of a profile. If threads are merged, contexts are written without a thread, as [`Definitions`]
+/// does.
 fn write_stacks(profile: &Profile, are_merged: bool, chunk: &mut Chunk, out: &mut dyn Write) -> Result<()> {
     for frames in profile.frames().chunks(MAX_PIECE_BYTES / size_of::<Frame>()) {
         chunk.frames(frames);
@@ -93,7 +94,7 @@ mod tests {
     use gpuflame_model::record::Reader;
     use gpuflame_model::record::testing::each_row_of_cycle;
 
-    /// Returns all data that the outputs are made from, as text.
+    /// Returns all data from which outputs are made, as text.
     fn described(profile: &Profile, ledger: &Ledger) -> String {
         let samples: Vec<_> = VIEWS.iter().map(|view| profile.samples(view)).collect();
         let beside =

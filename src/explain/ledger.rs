@@ -1,5 +1,6 @@
-//! The ledger: counts of launches, activities and other recorded items by outcome, and counts of losses. The ledger
-//! contains only data. Other code prints it and chooses the words. Figures that must add up are available as a [`Sum`].
+//! The ledger: counts of launches, activities and other recorded items by outcome, and counts of lost items. The ledger
+//! contains only data. Other modules print it and choose the words. Counts that must add up to a total are available as
+//! a [`Sum`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,38 +15,39 @@ use gpuflame_model::profile::{
 use gpuflame_model::record::{ContextId, DeviceId, Loss, NameId, Work};
 use gpuflame_model::sorting;
 
-/// Counts of all recorded items by outcome, and of losses. See the module's documentation.
+/// Counts of all recorded items by outcome, and counts of lost items. See the module's documentation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ledger {
-    /// Number of launches and activities by outcome. Every launch and activity has an outcome; none counts as waiting.
+    /// Number of launches and activities by outcome. In a ledger, every launch and activity has a final outcome, so
+    /// none counts as waiting.
     pub tally: Tally,
-    /// Number of activities that are runs of graph nodes, by what is known about the creator of the node.
+    /// Number of activities that ran graph nodes, grouped by what is known about the creator of the node.
     pub nodes: graphs::NodeTally,
-    /// Number of lost items by kind of loss. Kinds that did not occur are absent.
+    /// Number of lost items by kind of loss. Kinds of loss that did not occur are absent.
     pub losses: BTreeMap<Loss, u64>,
     /// Number of stacks, and number of stacks with each kind of defect.
     pub stacks: Stacks,
-    /// All devices that did any GPU work.
+    /// All devices that ran any GPU work.
     pub devices: Vec<Device>,
-    /// Host activity other than launches, if requested.
+    /// Sums of the host's activity other than launches, if they were requested.
     pub host: Host,
-    /// Counts of calls and records about CUDA events and synchronization, if requested.
+    /// Counts of API calls and tracer records that concern CUDA events and synchronization, if they were requested.
     pub dependencies: Dependencies,
-    /// Sums of unified memory events, if requested.
+    /// Sums of unified memory events, if they were requested.
     pub unified: Vec<UnifiedSums>,
-    /// Totals of the program's steps, if the program marks its steps.
+    /// Totals over the program's steps, if the program marks its steps.
     pub steps: StepTotals,
     /// GPU work of stacks and kernels that were merged because memory was short.
     pub others: MergedWork,
 }
 
-/// GPU work of merged stacks and kernels. All other sums include this work as well. The losses contain the number of
-/// merged stacks and kernels.
+/// GPU work of merged stacks and kernels. All other sums of the ledger include this work as well. The number of merged
+/// stacks and kernels is in the ledger's losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MergedWork {
-    /// Number of activities and launches under `[other stacks]`, and their total nanoseconds.
+    /// Number of activities and launches under `[other stacks]`, and their total duration in nanoseconds.
     pub stacks: (u64, u64),
-    /// Number of activities and launches under `[other kernels]`, and their total nanoseconds.
+    /// Number of activities and launches under `[other kernels]`, and their total duration in nanoseconds.
     pub kernels: (u64, u64),
 }
 
@@ -54,21 +56,21 @@ pub struct MergedWork {
 pub struct Device {
     /// Number and total duration of the activities on the device.
     pub work: DeviceUse,
-    /// Busy and idle time; `None` if none of the device's activities has usable times.
+    /// Busy and idle time of the device; `None` if none of the device's activities has usable times.
     pub time: Option<DeviceTime>,
-    /// Idle nanoseconds between two activities, for each cause in the order of [`Cause::ALL`].
+    /// Idle time between two activities in nanoseconds, for each cause in the order of [`Cause::ALL`].
     pub between: [u64; Cause::ALL.len()],
-    /// Idle nanoseconds from the opening of each window to the first GPU work in the window.
+    /// Total idle time in nanoseconds from the opening of a window to the first GPU work in it.
     pub opening: u64,
-    /// Idle nanoseconds from the last GPU work in each window to the closing of the window.
+    /// Total idle time in nanoseconds from the last GPU work in a window to the closing of the window.
     pub closing: u64,
-    /// Idle nanoseconds before the steady part of the run. No other sum contains them.
+    /// Idle time in nanoseconds before the steady part of the run. No other field of the ledger includes this time.
     pub start_up: u64,
-    /// Idle nanoseconds after the steady part of the run. No other sum contains them.
+    /// Idle time in nanoseconds after the steady part of the run. No other field of the ledger includes this time.
     pub shutdown: u64,
 }
 
-/// Host activity other than launches.
+/// Sums of the host's activity other than launches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Host {
     /// Number of calls that waited.
@@ -81,22 +83,22 @@ pub struct Host {
     pub allocated: u64,
     /// Number of calls that freed memory.
     pub frees: u64,
-    /// Number of freed bytes. Only memory whose allocation was recorded is counted.
+    /// Number of bytes that were freed. An allocation counts only if the call that made it was recorded.
     pub freed: u64,
-    /// Number of bytes that were allocated and not freed.
+    /// Number of bytes that were allocated and not freed so far.
     pub held: u64,
     /// Maximum number of bytes that were allocated at the same time.
     pub held_max: u64,
 }
 
-/// A total and its parts.
+/// A total, and the parts that must add up to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// Name of the total, such as `launches`.
+    /// Name of the counted items, such as `launches`.
     pub what: String,
-    /// The total of all parts.
+    /// Value that the parts must add up to.
     pub total: u64,
-    /// Parts as (word, count). The words are lower case and contain no blanks.
+    /// Parts of the total, as (word, count). The words are lower case and contain no blanks.
     pub parts: Vec<(&'static str, u64)>,
 }
 
@@ -105,13 +107,13 @@ impl Sum {
         Self { what: what.into(), total, parts: parts.to_vec() }
     }
 
-    /// Whether the parts add up to the total. If they do not, gpuflame has a bug.
+    /// Whether the parts add up to `total`. If they do not, gpuflame has a bug.
     pub fn holds(&self) -> bool {
         self.parts.iter().map(|(_, part)| u128::from(*part)).sum::<u128>() == u128::from(self.total)
     }
 }
 
-/// Formats a sum as `launches 5 = matched 3 + …`.
+/// Formats a sum in a form such as `launches 5 = matched 3 + …`.
 impl fmt::Display for Sum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} = ", self.what, self.total)?;
@@ -146,12 +148,12 @@ impl Ledger {
         }
     }
 
-    /// Number of lost items of one kind of loss.
+    /// Returns the number of lost items for one kind of loss.
     pub fn lost(&self, loss: Loss) -> u64 {
         self.losses.get(&loss).copied().unwrap_or(0)
     }
 
-    /// All launches, as a [`Sum`] of the launches with each outcome.
+    /// Returns all launches as a [`Sum`], with one part for each outcome.
     pub fn launches(&self) -> Sum {
         let dropped = self.lost(Loss::LaunchesDropped) + self.lost(Loss::StacksNested);
         let mut parts = self.tally.launches.parts().to_vec();
@@ -159,7 +161,8 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// All GPU activities, as a [`Sum`]: activities with a launch, and activities without one by the reason.
+    /// Returns all GPU activities as a [`Sum`]. Its parts are the activities with a launch, and the activities without
+    /// a launch for each reason.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();
@@ -167,13 +170,14 @@ impl Ledger {
         Sum::new("activities", self.tally.activities.seen + dropped, &parts)
     }
 
-    /// All activities that are runs of graph nodes, as a [`Sum`] by what is known about the creator of the node.
+    /// Returns all activities that ran graph nodes as a [`Sum`], with one part for each kind of knowledge about the
+    /// creator of the node.
     pub fn graph_activities(&self) -> Sum {
         Sum::new("graph activities", self.nodes.seen(), &self.nodes.parts())
     }
 
-    /// Two sums: API calls that record a CUDA event or make a stream wait for one, and the tracer's synchronization
-    /// records by kind.
+    /// Returns two sums: API calls that record a CUDA event or make a stream wait for a CUDA event, and the tracer's
+    /// synchronization records by kind.
     pub fn dependency_sums(&self) -> [Sum; 2] {
         let known = &self.dependencies;
         let calls = [("record", known.record_calls), ("stream_wait", known.wait_calls)];
@@ -184,7 +188,7 @@ impl Ledger {
         ]
     }
 
-    /// All sums whose parts must add up to their totals.
+    /// Returns all sums whose parts must add up to their totals.
     pub fn sums(&self) -> Vec<Sum> {
         let mut sums = vec![self.launches(), self.activities(), self.graph_activities()];
         sums.extend(self.devices.iter().flat_map(Device::sums).flatten());
@@ -233,13 +237,13 @@ impl Device {
         }
     }
 
-    /// Id of the device.
+    /// Returns the id of the device.
     pub fn id(&self) -> DeviceId {
         self.work.device
     }
 
-    /// Two sums: the device's time in windows and its idle time, each with its parts. `None` if no activity of the
-    /// device has usable times.
+    /// Returns two sums, each with its parts: the time of the device while windows were open, and its idle time. `None`
+    /// if no activity of the device has usable times.
     pub fn sums(&self) -> Option<[Sum; 2]> {
         let time = self.time?;
         let gpu = format!("GPU {}", self.id().0);
@@ -266,7 +270,8 @@ impl Host {
         host
     }
 
-    /// Allocated bytes as a [`Sum`]: freed, still held, or freed by a call that was not recorded.
+    /// Returns the allocated bytes as a [`Sum`]. Its parts are bytes that were freed, bytes that are still allocated,
+    /// and bytes that were freed by a call that was not recorded.
     pub fn bytes(&self) -> Sum {
         let not_seen = self.allocated.saturating_sub(self.freed).saturating_sub(self.held);
         let parts = [("freed", self.freed), ("held", self.held), ("free_not_seen", not_seen)];
@@ -274,7 +279,7 @@ impl Host {
     }
 }
 
-/// Total count and total amount of `samples`.
+/// Returns the total count and the total amount of `samples`.
 fn sums<'a>(samples: impl Iterator<Item = &'a Sample>) -> (u64, u64) {
     samples.fold((0, 0), |(count, sum), sample| (count + sample.count(), sum.saturating_add(sample.amount())))
 }

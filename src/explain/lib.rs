@@ -1,17 +1,19 @@
-//! `Explain` turns the rows of a recording into a profile. It is the only code that does so, both in a live session and
-//! for a recording read from a file.
+//! `Explain` computes a profile from the rows of a recording. No other code does this, neither in a live session nor
+//! for a recording that is read from a file.
 //!
 //! ```text
 //! rows -> contexts merged -> graph nodes resolved -> join -> aggregate, timeline, the caller's sink
 //!                                              other rows -> host sums, profile
 //! ```
 //!
-//! A [`Snapshot`] is the result for the rows pushed so far. A snapshot may be taken at any time: at exit, when a window
-//! closes, while the program runs, or at the end of a file. Taking a snapshot does not affect later results.
+//! A [`Snapshot`] is the result for the rows that were pushed so far. A snapshot may be taken at any time: at exit,
+//! when a window closes, while the program runs, or at the end of a file. Taking a snapshot does not affect later
+//! results.
 //!
 //! Memory is bounded if [`Options::ceiling`] is set: see `memory_limit`.
 //!
-//! This module reads and writes no files, and does not look up function names. `session` and `cli` do that.
+//! This module reads and writes no files, and does not look up the names of functions. Modules `session` and `cli` do
+//! so.
 
 #![forbid(unsafe_code)]
 
@@ -63,31 +65,32 @@ use row_facts::{AtEnd, LaunchKind, RowFactsCounter};
 pub use set_description::{describe_process, describe_set, json_path};
 use step_series::StepSeriesBuilder;
 
-/// Maximum count of lost items per kind of loss. Plausible files stay below this limit. It prevents an overflow of the
-/// total over all kinds of loss.
+/// Maximum count of lost items that is accepted per kind of loss. The counts in a plausible file are below this limit.
+/// The limit prevents an overflow of the total over all kinds of loss.
 const MAX_LOST_PER_KIND: u64 = 1 << 56;
 
 /// Options of [`Explain`]: which sums are kept separate, and how much memory may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
-    /// Whether to sum each stream of a device separately. Default: no.
+    /// Whether each stream of a device is summed separately. Default: no.
     pub by_stream: bool,
-    /// Whether to treat the same stack on two threads as one context. Required in a live process, because otherwise the
-    /// profile of a program that creates a thread per request would grow with each thread. Default: no.
+    /// Whether contexts with the same stack on two threads count as one context. This is required in a live process,
+    /// because otherwise the profile of a program that creates a thread per request would grow with each thread.
+    /// Default: no.
     pub merge_threads: bool,
-    /// Whether to sum the squared durations of GPU work for each stack and kind of work, for the final result. Default:
-    /// no.
+    /// Whether the final result contains the sums of squared durations of GPU work, for each stack and kind of work.
+    /// Default: no.
     pub has_squares: bool,
-    /// Maximum number of windows that are summed separately. A window's sums are removed when all of the window's GPU
-    /// work has ended. Default: no separate sums.
+    /// Maximum number of windows that are summed separately. When all GPU work of a window has ended, the sums of the
+    /// window are removed. Default: no separate sums.
     pub per_window: Option<u64>,
-    /// Memory ceiling in bytes, for all memory that gpuflame uses. Default: no limit.
+    /// Maximum memory in bytes for everything that gpuflame allocates. Default: no limit.
     pub ceiling: Option<usize>,
-    /// Whether to skip the search for the stacks that caused idle time (the culprits). Default: no.
+    /// Whether the search for the stacks that caused idle time (the culprits) is skipped. Default: no.
     pub without_culprits: bool,
 }
 
-/// State derived from all rows pushed so far. See the module's documentation.
+/// All data that `Explain` has derived from the rows pushed so far. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Explain {
     graphs: Graphs,
@@ -100,21 +103,22 @@ pub struct Explain {
     steps: StepTotals,
     step_series: StepSeriesBuilder,
     row_facts: RowFactsCounter,
-    /// Counts of lost items that rows of the recording reported.
+    /// Counts of lost items, as reported by rows of the recording.
     losses: BTreeMap<Loss, u64>,
     ceiling: usize,
     dropped: DroppedCounts,
     without_culprits: bool,
-    /// Windows that are summed separately, in addition to the whole run.
+    /// Sums of single windows, in addition to the sums of the whole run.
     per_window: Option<PerWindowSums>,
-    /// Sums read from a recording file that contains sums instead of rows.
+    /// Sums that were read from a recording file that contains sums instead of rows.
     checkpoint: Option<CheckpointSums>,
 }
 
-/// The result for the rows pushed so far.
+/// The result for the rows that were pushed so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// The profile. It is mutable so that function names can be added to it. Later snapshots keep the added names.
+    /// Profile with the sums of the run. It is mutable so that the caller can add the names of functions. Later
+    /// snapshots contain the names that were added.
     pub profile: &'a mut Profile,
     /// Counts of all launches, activities and other recorded items, by outcome.
     pub ledger: Ledger,
@@ -142,12 +146,12 @@ impl Explain {
         }
     }
 
-    /// Processes the next row and passes the joined results to `sink`.
+    /// Processes the next row, and passes joined rows to `sink`.
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
-            // Almost all activities are joined without a copy of the activity. A copy would take about 12 ns, because
-            // it has to wait for the stores that wrote the row.
+            // Almost every activity is joined without being copied. A copy would take about 12 ns, because it would
+            // have to wait for the stores that wrote the row.
             Row::Activity(activity) if !graphs::is_node(activity) && activity.created.is_none() => {
                 self.join_activity(activity, sink);
             }
@@ -233,20 +237,20 @@ impl Explain {
         }
     }
 
-    /// Processes the next row of a file: calls [`Explain::push`] and [`Explain::pass_host_activity`]. Not generic, so
-    /// that the command's binary contains the code of the join once and not once per type of sink.
+    /// Processes the next row of a file: calls [`Explain::push`] and [`Explain::pass_host_activity`]. This function is
+    /// not generic. So the binary of the command contains the code of the join once, and not once per type of sink.
     pub fn push_row_of_file(&mut self, row: &Row<'_>, mut sink: &mut dyn Sink) {
         self.push(row, &mut sink);
         self.pass_host_activity(row, &mut sink);
     }
 
-    /// Returns the final result after the last row of a file, in the same way as [`Explain::finish`].
+    /// Call this after the last row of a file. Returns the final result, as [`Explain::finish`] does.
     pub fn finish_file(&mut self, mut sink: &mut dyn Sink) -> Snapshot<'_> {
         self.finish(&[], &mut sink)
     }
 
-    /// Returns the join, and the consumers of the joined rows: the sums, the timeline, the steps, the facts about
-    /// single rows, the per-window sums, and the caller's `sink`.
+    /// Returns the join, and a sink that combines all consumers of joined rows: the sums, the timeline, the steps, the
+    /// counts of launches and activities with certain properties, the per-window sums, and the caller's `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
@@ -266,9 +270,9 @@ impl Explain {
         join.push_launch(launch, &mut consumers);
     }
 
-    /// Passes a host state of a thread, or a completed API call, to `sink`. The context in the row is replaced by the
-    /// context that represents the stack. Analyses of the host need these rows, and [`Explain::push`] does not pass
-    /// them to a sink.
+    /// Passes a host state of a thread, or a completed API call, from a row to `sink`. The context in the row is first
+    /// replaced by the context that represents its stack. Analyses of the host need these rows, and [`Explain::push`]
+    /// does not pass them to the sink.
     pub fn pass_host_activity(&self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::HostState(state) => {
@@ -304,7 +308,7 @@ impl Explain {
         }
     }
 
-    /// Handles an off-CPU wait. Only those parts of the wait are passed on during which a window was open.
+    /// Handles an off-CPU wait. Only the parts of the wait during which a window was open are passed on.
     fn push_off_cpu_wait(&mut self, blocked: &OffCpuWait, sink: &mut impl Sink) {
         let context = self.representative(blocked.context);
         let until = blocked.time.0.saturating_add(blocked.duration);
@@ -315,16 +319,16 @@ impl Explain {
         }
     }
 
-    /// Passes a row that the join does not process to the per-window sums, to `sink` and to the host sums. The row's
-    /// context must already be the representative of its stack.
+    /// Passes a row that the join does not process to the per-window sums, to `sink` and to the host sums. The context
+    /// in the row must already be the context that represents its stack.
     fn push_host_row(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         (&mut self.per_window, sink).host(row);
         self.row_facts.host(row);
         self.host.row(row);
     }
 
-    /// Handles a window edge that only marks a change of the clock. Such an edge interrupts or continues the open
-    /// window, and does not start a new window.
+    /// Handles a window edge that is recorded only because the clock changed. Such an edge interrupts or continues the
+    /// open window, and does not start a new window.
     pub fn push_clock_edge(&mut self, edge: &Row<'_>) {
         self.timeline.row(edge);
         if let Some(per_window) = &mut self.per_window {
@@ -333,7 +337,7 @@ impl Explain {
         self.profile.push(edge);
     }
 
-    /// Tells the timeline which thread made this launch.
+    /// Passes the thread that made a launch to the timeline.
     fn note_launching_thread(&mut self, thread: ThreadId, launch: &Launch) {
         if self.timeline.has_host_states() {
             self.timeline.note_launching_thread(launch.context, thread);
@@ -365,8 +369,8 @@ impl Explain {
         join.push_activity(activity, &mut consumers);
     }
 
-    /// Notes a flush of CUPTI's activity buffers. Call after CUPTI was flushed and all rows that it delivered were
-    /// pushed. Destroyed graphs and finished launches can then be forgotten.
+    /// Processes a flush of CUPTI's activity buffers. Call this after CUPTI was flushed and all rows that it delivered
+    /// were pushed. After this call, destroyed graphs and finished launches can be forgotten.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -375,31 +379,32 @@ impl Explain {
         }
     }
 
-    /// Whether to flush CUPTI soon, because memory for many graphs or launches can be released only after a flush.
+    /// Whether CUPTI should be flushed soon, because memory for many graphs or launches can be released only after a
+    /// flush.
     pub fn wants_flush(&self) -> bool {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result for the rows so far. A launch that still waits for its activity, or an activity that still
-    /// waits for its launch, counts as unmatched and is passed to `sink`. Later rows are processed as if no snapshot
-    /// had been taken.
+    /// Returns the result for the rows that were pushed so far. A launch that still waits for its activity counts as
+    /// unmatched and is passed to `sink`, and so is an activity that still waits for its launch. Later rows are
+    /// processed as if no snapshot had been taken.
     ///
-    /// `counted` contains losses that are not in the rows: the total so far for each kind of loss.
+    /// `counted` contains losses that no row reports, as the total so far for each kind of loss.
     pub fn snapshot(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums = (self.aggregate.clone(), self.timeline.clone(), self.step_series.clone());
         self.totals(sums, false, counted, sink)
     }
 
-    /// Returns the final result. Call when no more rows will arrive. Unlike [`Explain::snapshot`], this function does
-    /// not copy the sums.
+    /// Returns the final result. Call this when no more rows will arrive. Unlike [`Explain::snapshot`], this function
+    /// consumes the sums instead of copying them.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums =
             (mem::take(&mut self.aggregate), mem::take(&mut self.timeline), mem::take(&mut self.step_series));
         self.totals(sums, true, counted, sink)
     }
 
-    /// Computes a snapshot. Not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would otherwise each
-    /// contain 15 KB of this code.
+    /// Computes a snapshot. This function is not inlined, because [`Explain::snapshot`] and [`Explain::finish`] would
+    /// otherwise each contain 15 KB of its code.
     #[inline(never)]
     fn totals(
         &mut self,
@@ -420,8 +425,8 @@ impl Explain {
         let tally = self.join.final_tally(&mut (&mut aggregate, (&mut timeline, (&mut at_end, sink))));
         let facts = Some(at_end.facts());
         if mapping.has_any() {
-            // Two kinds of ids may have been dropped in the meantime: contexts that created graph nodes, and kernels
-            // whose activities waited for a launch.
+            // Two kinds of ids may have been dropped since they were stored: contexts that created graph nodes, and
+            // kernels whose activities waited for a launch.
             aggregate.rename(|id| mapping.context(id), |id| mapping.kernel(id));
         }
         let mut losses = self.losses.clone();
@@ -459,32 +464,33 @@ impl Explain {
         Snapshot { profile, ledger }
     }
 
-    /// The windows that are summed separately; `None` unless [`Options::per_window`] was set.
+    /// Returns the sums of single windows; `None` unless [`Options::per_window`] was set.
     pub fn per_window(&mut self) -> Option<&mut PerWindowSums> {
         self.per_window.as_mut()
     }
 
-    /// Counts of the launches and activities so far, by outcome.
+    /// Returns the counts of the launches and activities so far, by outcome.
     pub fn tally(&self) -> &Tally {
         self.join.tally()
     }
 
-    /// Number of stacks so far, and numbers of stacks with each kind of defect.
+    /// Returns the number of stacks so far, and the number of stacks with each kind of defect.
     pub fn stacks(&self) -> Stacks {
         self.contexts.stacks()
     }
 
-    /// The profile. It contains the definitions from the rows, and the sums as of the last [`Explain::snapshot`].
+    /// Returns the profile. It contains the definitions from all rows, and the sums as of the last
+    /// [`Explain::snapshot`].
     pub fn profile(&self) -> &Profile {
         &self.profile
     }
 
-    /// The profile, mutable so that function names can be added to it.
+    /// Returns the profile as mutable, so that the caller can add the names of functions.
     pub fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.graphs.heap_bytes()
             + self.join.heap_bytes()
@@ -497,7 +503,7 @@ impl Explain {
             + self.per_window.as_ref().map_or(0, PerWindowSums::heap_bytes)
     }
 
-    /// Returns the profile and drops everything else.
+    /// Returns the profile, and drops all other data.
     pub fn into_profile(self) -> Profile {
         self.profile
     }

@@ -1,28 +1,30 @@
-//! Implements the memory ceiling: which data are dropped when memory is short, and in which order. A dropped stack,
-//! kernel or thread is merged with others and can no longer be distinguished. Totals stay the same: the number and
-//! duration of activities on each device, and the outcomes of launches.
+//! Implements the memory ceiling: decides which data are dropped when memory is short, and in which order. A dropped
+//! stack, kernel or thread is merged with others, and can then no longer be distinguished from them. These totals stay
+//! the same: the number and duration of activities on each device, and the outcomes of launches.
 //!
 //! 1. Single activities are never stored. They are passed to the join, to the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. Beyond that, the half of the stacks with
-//!    the least GPU time is merged into `[other stacks]`. There is one such entry per API function that the stacks
-//!    called. A launch whose work has not finished counts as much as the average launch. The youngest eighth of the
-//!    stacks is exempt, because these stacks have had too little time to collect GPU time. So a phase that creates
-//!    millions of stacks hides neither the work before it nor the work after it.
-//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
-//!    the kernels' names and histograms of durations (about 600 bytes per kernel). Beyond that, half the kernels are
-//!    merged into `[other kernels]`. They are chosen in the same way as stacks.
-//! 4. **Thread names** are dropped for threads that have no stack left.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. * If the stacks need more, the half of the
+//!    stacks with the least GPU time is merged into `[other stacks]`. * There is one `[other stacks]` entry for each
+//!    API function that the merged stacks called. * A launch whose work has not finished counts with the GPU time of an
+//!    average launch. * The youngest eighth of the stacks is exempt, because these stacks had too little time to
+//!    collect GPU time. So a phase that creates millions of stacks hides neither the work before it nor the work after
+//!    it.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. * This
+//!    includes the names of the kernels and the histograms of their durations (about 600 bytes per kernel). * If the
+//!    kernels need more, half of them are merged into `[other kernels]`. * These kernels are chosen in the same way as
+//!    stacks.
+//! 4. * If threads have no stack left, their **thread names** are dropped.
 //!
-//! At the end of the run, function names are looked up and files are written. This takes two to three times the memory
-//! of the stacks. So stacks are dropped again until everything fits below the ceiling. The stacks with the most GPU
-//! time are kept.
+//! At the end of the run, function names are looked up and files are written. These two steps take two to three times
+//! the memory of the stacks. So further stacks are dropped before these steps, until everything fits below the ceiling.
+//! The stacks with the most GPU time are kept.
 //!
 //! A dropped stack that occurs again is stored as a new stack, because threads assign new ids to their stacks after
 //! each drop (`capture::Forgetting`). So a rare stack that becomes frequent later is recorded again.
 //!
-//! The id of a dropped stack is forgotten, and later rows with this id are attributed to `[other stacks]`. A graph node
-//! that was created on a dropped stack still refers to the forgotten id. The node's work is attributed to
-//! `[other stacks]` at the next snapshot ([`IdMapping`]).
+//! The context id of a dropped stack is forgotten, and later rows with this id are attributed to `[other stacks]`. If a
+//! graph node was created on a dropped stack, it still refers to the forgotten context id. The node's work is
+//! attributed to `[other stacks]` at the next snapshot ([`IdMapping`]).
 
 use std::cmp::Reverse;
 use std::collections::HashSet;
@@ -33,25 +35,27 @@ use crate::join::Limits;
 use gpuflame_model::profile::{Profile, Weight};
 use gpuflame_model::record::{ContextId, IdMap, Loss, NameId};
 
-/// Number of stacks, and of kernels, that are always kept. This few stacks or kernels cannot use up the memory.
+/// Number of stacks that are always kept, and also the number of kernels that are always kept. So few stacks or kernels
+/// cannot use up the memory.
 const MIN_KEPT_STACKS: usize = 256;
-/// Lowest ceiling at which the join has its default limits. With these limits and full tables, the join takes 45 MiB.
-/// Under a lower ceiling, the limits shrink in proportion.
+/// Lowest memory ceiling at which the join uses its default limits. With these limits and full tables, the join takes
+/// 45 MiB. With a lower ceiling, the limits are reduced in proportion.
 const FULL_JOIN_CEILING_BYTES: usize = 256 << 20;
 
 /// Memory in bytes for the name and id of a thread.
 const BYTES_PER_THREAD: usize = 96;
 
-/// Upper bounds on the extra memory that a snapshot, its names and a flame graph need. The bounds allow for tables that
-/// grow by doubling. The constants are per frame in the tree of stacks, per node of that tree, and per stack. A stack
-/// costs more if threads are kept separate, because each thread then has its own root.
+/// Upper bounds for the memory that a snapshot, its names and a flame graph need in addition to the present data. The
+/// bounds allow for tables that grow by doubling. There is one constant per frame in the tree of stacks, one per node
+/// of that tree, and one per stack. A stack needs more memory if threads are kept separate, because each thread then
+/// has its own root in the tree.
 const EXPORT_BYTES_PER_FRAME: usize = 16;
 const EXPORT_BYTES_PER_NODE: usize = 120;
 const EXPORT_BYTES_PER_STACK: usize = 500;
 const EXPORT_BYTES_PER_STACK_AND_THREAD: usize = 1100;
 
-/// Number of stacks, kernels and thread names dropped so far. A stack that is dropped, recorded again and dropped again
-/// counts twice.
+/// Number of stacks, kernels and thread names that were dropped so far. A stack that is dropped, recorded again and
+/// dropped again counts twice.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct DroppedCounts {
     stacks: u64,
@@ -59,12 +63,12 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Kinds of data that [`Explain::fit`] has dropped. A caller that stores the same data should drop them as well.
+/// Kinds of data that [`Explain::fit`] has dropped. If a caller stores the same data, it should drop this data as well.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
-    /// Ids of the remaining kernels. `None` if no kernel was dropped. A dropped kernel that runs again gets a new id.
+    /// Ids of the remaining kernels. `None` if no kernel was dropped. If a dropped kernel runs again, it gets a new id.
     pub kept_kernels: Option<HashSet<NameId>>,
-    /// Whether names of threads were dropped.
+    /// Whether the names of any threads were dropped.
     pub threads: bool,
 }
 
@@ -91,20 +95,20 @@ pub(super) fn limits(ceiling: usize) -> Limits {
 }
 
 impl Explain {
-    /// Number of stacks dropped so far.
+    /// Returns the number of stacks that were dropped so far.
     pub fn dropped_stacks(&self) -> u64 {
         self.dropped.stacks
     }
 
-    /// Drops data until stacks, kernels and threads each fit into their share of the ceiling. Call every few thousand
-    /// rows. `names` is the number of bytes that the caller uses for kernel names.
+    /// Drops data until the stacks, kernels and threads each fit into their share of the memory ceiling. Call this
+    /// every few thousand rows. `names` is the number of bytes that the caller uses for kernel names.
     pub fn fit(&mut self, names: usize) -> DroppedDefinitions {
         self.fit_stacks();
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
     }
 
-    /// Drops the stacks with the least GPU time until the remaining stacks fit into their share of the ceiling. Called
-    /// for each new stack.
+    /// Drops the stacks with the least GPU time until the remaining stacks fit into their share of the memory ceiling.
+    /// This function is called for each new stack.
     pub(super) fn fit_stacks(&mut self) {
         if self.stack_bytes() + self.profile.shown_bytes() > self.ceiling / 4 {
             self.profile.drop_shown();
@@ -119,13 +123,13 @@ impl Explain {
     }
 
     /// Whether the table of context ids is so large that threads should give their stacks new ids. If the threads do
-    /// not, the older half of the ids is forgotten when the table reaches four times this size.
+    /// not assign new ids, the older half of the ids is forgotten when the table reaches four times this size.
     pub fn has_many_ids(&self) -> bool {
         self.contexts.heap_bytes() > self.ceiling / 32
     }
 
-    /// Drops kernels until the remaining kernels fit into their share of the ceiling. Returns the remaining kernels, or
-    /// `None` if no kernel was dropped.
+    /// Drops kernels until the remaining kernels fit into their share of the memory ceiling. Returns the remaining
+    /// kernels, or `None` if no kernel was dropped.
     fn fit_kernels(&mut self, names: usize) -> Option<HashSet<NameId>> {
         let unused = (self.ceiling / 4).saturating_sub(self.stack_bytes());
         let room = (self.ceiling / 8 + unused / 2).saturating_sub(names + self.aggregate.series_bytes());
@@ -146,7 +150,7 @@ impl Explain {
         Some(kept)
     }
 
-    /// Drops the names of threads that have no stack, if there are too many names. Returns whether names were dropped.
+    /// Drops the names of threads that have no stack, if there are too many names. Returns true if names were dropped.
     fn fit_threads(&mut self) -> bool {
         let count = self.profile.thread_count();
         if count * BYTES_PER_THREAD <= self.ceiling / 16 || count < 2 * self.profile.context_count() {
@@ -156,15 +160,15 @@ impl Explain {
         true
     }
 
-    /// Forgets the context ids below `lowest`. Call when no later row will have such an id.
+    /// Forgets the context ids below `lowest`. Call this when no later row will have such an id.
     pub fn forget_below(&mut self, lowest: ContextId) {
-        // A later row that has such an id nevertheless is attributed to `[other stacks]`.
+        // If a later row nevertheless has such an id, the row is attributed to `[other stacks]`.
         self.profile.merged_context(None);
         self.contexts.forget_below(lowest);
     }
 
-    /// Drops stacks until all outputs can be written without exceeding the ceiling. `held` is the number of bytes that
-    /// gpuflame uses now. Call before the last [`Explain::snapshot`].
+    /// Drops stacks until all outputs can be written without exceeding the memory ceiling. `held` is the number of
+    /// bytes that gpuflame uses now. Call this before the last [`Explain::snapshot`].
     pub fn fit_exports(&mut self, held: usize) {
         if self.ceiling == usize::MAX {
             return;
@@ -184,7 +188,7 @@ impl Explain {
         }
     }
 
-    /// Number of heap bytes that stacks and all sums per stack take.
+    /// Returns the heap size in bytes of the stacks and of all sums per stack.
     fn stack_bytes(&self) -> usize {
         self.profile.context_bytes()
             + self.aggregate.cell_bytes()
@@ -193,7 +197,7 @@ impl Explain {
             + self.per_window.as_ref().map_or(0, PerWindowSums::stack_bytes)
     }
 
-    /// Number of bytes that are needed, in addition to the present data, to look up names and write files.
+    /// Returns the number of bytes that are needed, in addition to the present data, to look up names and write files.
     fn export_bytes(&self) -> usize {
         let (nodes, frames) = self.profile.stack_size();
         let stacks = self
@@ -207,11 +211,12 @@ impl Explain {
         EXPORT_BYTES_PER_FRAME * frames + EXPORT_BYTES_PER_NODE * nodes + bytes_a_stack * stacks
     }
 
-    /// Keeps `count` contexts, including the newest `youngest` of them, and drops all other contexts.
+    /// Keeps `count` contexts and drops all other contexts. The `youngest` newest contexts are among those that are
+    /// kept.
     fn keep_contexts(&mut self, count: usize, youngest: usize) {
         let mut weights = self.weights();
-        // A graph may be launched long after it was created. So up to `youngest` contexts that created graph nodes get
-        // the maximum weight.
+        // A graph may be launched long after its nodes were created. So up to `youngest` contexts that created graph
+        // nodes are given the maximum weight.
         let made: HashSet<ContextId> = self.graphs.contexts().take(youngest).collect();
         made.iter().for_each(|id| weights.entry(*id).or_default().nanos = u64::MAX);
         let all = self.profile.contexts().into_iter().filter(|id| !id.is_others());
@@ -223,8 +228,8 @@ impl Explain {
         self.contexts.rename(replacements);
     }
 
-    /// Weight of each context: the total duration of its GPU work and waits. A launch that still waits for its activity
-    /// counts as much as the average launch.
+    /// Returns the weight of each context: the total duration of its GPU work and waits. A launch that still waits for
+    /// its activity counts with the GPU time of an average launch.
     fn weights(&self) -> IdMap<ContextId, Weight> {
         let mut weights = self.aggregate.by_context();
         let (count, nanos) = weights.values().fold((0, 0_u64), |(count, nanos), weight| {
@@ -259,8 +264,8 @@ impl Explain {
 }
 
 /// Maps the ids of dropped contexts and kernels to `[other stacks]` and `[other kernels]`. All other ids stay the same.
-/// `replacements` contains the contexts that were just dropped. Contexts that were dropped earlier are recognized
-/// because the profile does not contain them.
+/// `replacements` contains the contexts that were dropped just before. Contexts that were dropped earlier are
+/// recognized by their absence from the profile.
 pub(super) struct IdMapping<'a> {
     profile: &'a Profile,
     replacements: &'a IdMap<ContextId, ContextId>,
@@ -275,7 +280,7 @@ impl<'a> IdMapping<'a> {
         Self { profile, replacements, has_stacks, has_kernels }
     }
 
-    /// Whether the mapping may change any id.
+    /// Whether the mapping may change any id at all.
     pub(super) fn has_any(&self) -> bool {
         self.has_stacks || self.has_kernels
     }
@@ -293,8 +298,9 @@ impl<'a> IdMapping<'a> {
     }
 }
 
-/// Chooses `count` ids from `all`, which is sorted from oldest to youngest. Chooses the `youngest` last ids, and then
-/// the ids with the most nanoseconds. Among equal durations the higher count wins, and then the younger id.
+/// Chooses `count` ids from `all`, which must be sorted from oldest to youngest. The function first chooses the last
+/// `youngest` ids, and then the ids with the most nanoseconds. If two ids have equal durations, the id with the higher
+/// count wins; if the counts are equal too, the younger id wins.
 fn choose_kept<I: Copy + Ord + Hash>(mut all: Vec<(I, Weight)>, count: usize, youngest: usize) -> HashSet<I> {
     let youngest = youngest.min(all.len());
     let mut kept: HashSet<I> = all.drain(all.len() - youngest..).map(|(id, _)| id).collect();
@@ -325,7 +331,8 @@ mod tests {
         explain
     }
 
-    /// Adds a context with 30 frames that calls API function 7 or 8. Each `number` has a different stack.
+    /// Adds a context with 30 frames that calls API function 7 or 8. Each value of `number` results in a different
+    /// stack.
     fn context(explain: &mut Explain, id: u32, number: u32) {
         let code = (0..30).map(|depth| Frame::native(u64::from(number * 32 + depth + 1), ModuleEpoch(0)));
         let frames: Vec<Frame> = std::iter::once(Frame::label(LabelId(7 + number % 2))).chain(code).collect();
@@ -411,7 +418,7 @@ mod tests {
         }
         assert!(explain.profile().context(ContextId(2)).is_none(), "the context was dropped");
         explain.push(&Row::Activity(kernel(1, 1000, 1007)), &mut ());
-        // Add a dropped stack again, and launch from it under the old id and under the new id.
+        // Add a dropped stack again. Launch from it once under the old id, and once under the new id.
         context(&mut explain, 20_000, 1);
         for (correlation, id) in [(20_000, 2), (20_001, 20_000)] {
             explain.push(&Row::Launch(launch(correlation, id)), &mut ());
@@ -431,12 +438,12 @@ mod tests {
         let first = |explain: &Explain, id| explain.representative(ContextId(id));
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), [2, 3, 2, 3].map(ContextId));
         explain.forget_below(ContextId(5));
-        // Contexts that represent themselves are known for as long as the profile contains them.
+        // A context that represents itself is known as long as the profile contains it.
         let expected = [ContextId(2), ContextId(3), ContextId::OTHERS, ContextId(3)];
         assert_eq!([2, 3, 4, 5].map(|id| first(&explain, id)), expected);
         let special = [ContextId::NONE, ContextId::OUTSIDE];
         assert_eq!(special.map(|id| explain.representative(id)), special);
-        // Add a new context id for a stack that is still known.
+        // Add a second context id for a stack that is still known.
         context(&mut explain, 6, 1);
         assert_eq!(first(&explain, 6), ContextId(2));
     }

@@ -1,13 +1,15 @@
-//! Per-window sums, for windows that get separate output files. Each window is summed separately, in addition to the
-//! sums of the whole run. When all GPU work of a window has ended, the window's sums are removed and returned
-//! ([`PerWindowSums::take_finished`]).
+//! Computes sums for each window, for windows that get their own output files. The sums of each window are computed
+//! separately, in addition to the sums of the whole run. When all GPU work of a window has ended, the window's sums are
+//! removed and returned ([`PerWindowSums::take_finished`]).
 //!
-//! A launch belongs to the first window that was not yet closed when the launch began. To decide this, the time in the
-//! launch's row is compared with the times of the window edges. During a window, a GPU may run work that was launched
-//! in another window or outside all windows. Such work counts only as busy time of the window. Work that arrives after
-//! its window was removed is late. Late work is counted, but no output file contains it.
+//! A launch belongs to the first window that was not closed yet when the launch began. To find this window, the time in
+//! the launch's row is compared with the times at which windows opened and closed. While a window is open, a GPU may
+//! run work that was launched in another window or outside all windows. Such work counts only as busy time of the
+//! window. If work arrives after its window was removed, it is *late*. Late work is counted, but no output file
+//! contains it.
 //!
-//! The number of separate windows is limited. Later windows are added to the last separate window.
+//! The number of separate windows is limited. If there are more windows, the later ones are added to the last separate
+//! window.
 
 use std::collections::VecDeque;
 
@@ -21,36 +23,37 @@ use gpuflame_model::record::{
     Unified, WindowEdge,
 };
 
-/// Number of flushes that deliver no work of a graph after which the graph counts as finished. One flush is not enough,
-/// because it may have begun before the graph's last work ended.
+/// A graph counts as finished after this number of flushes that deliver no work of the graph. One flush is not enough,
+/// because the flush may have begun before the graph's last work ended.
 const FLUSHES_UNTIL_FINISHED: u8 = 2;
 
-/// Sums of all windows that were not removed yet. See the module's documentation.
+/// Sums of all windows that were not removed so far. See the module's documentation.
 #[derive(Debug)]
 pub struct PerWindowSums {
-    /// Windows in order of time. Windows that were removed out of order stay in the list, without sums.
+    /// Windows in the order in which they were opened. If a window is removed before an earlier window, it stays in the
+    /// list, without its sums.
     windows: VecDeque<TrackedWindow>,
     /// Number of windows that were removed from the front of `windows`. `removed_until` is the time at which the last
-    /// of them closed.
+    /// of these windows closed.
     removed: u64,
     removed_until: Nanos,
     max_windows: u64,
     by_stream: bool,
-    /// Number of windows opened, including windows that were merged into the last one.
+    /// Number of windows that were opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of windows, counted from the first, whose launches were all read from the log.
+    /// Number of leading windows in the list of all windows whose launches were all read from the log.
     read: u64,
     late: LateArrivals,
 }
 
-/// Work that arrived after its window was removed.
+/// Launches and activities that arrived after their window was removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LateArrivals {
-    /// Number of late launches.
+    /// Number of launches that arrived after their window was removed.
     pub launches: u64,
-    /// Number of late activities.
+    /// Number of activities that arrived after their window was removed.
     pub activities: u64,
-    /// Total duration of late activities, in nanoseconds.
+    /// Total duration of these activities in nanoseconds.
     pub nanos: u64,
 }
 
@@ -58,16 +61,17 @@ pub struct LateArrivals {
 struct TrackedWindow {
     /// Time at which the window was closed; `None` while the window is open.
     closed: Option<Nanos>,
-    /// Sums of the window; `None` after they were removed.
+    /// Sums of the window; `None` after the sums were removed.
     sums: Option<Box<WindowSums>>,
 }
 
 /// Sums of one window.
 #[derive(Debug)]
 pub struct WindowSums {
-    /// Sequence number of the window, starting at 1.
+    /// Sequence number of the window in the run, starting at 1.
     pub number: u64,
-    /// Times at which the window was opened and closed. The last window may have been opened and closed several times.
+    /// Times at which the window was opened and closed. The last separate window may have been opened and closed
+    /// several times.
     pub edges: Vec<(WindowEdge, Nanos)>,
     pub(super) aggregate: Aggregate,
     pub(super) timeline: Timeline,
@@ -75,7 +79,7 @@ pub struct WindowSums {
     pub(super) tally: Tally,
     pub(super) nodes: NodeTally,
     pub(super) steps: StepTotals,
-    /// Number of further flushes without graph work after which the window's graphs count as finished.
+    /// Number of further flushes without graph work that are needed until the window's graphs count as finished.
     flushes_left: u8,
 }
 
@@ -94,22 +98,23 @@ impl PerWindowSums {
         }
     }
 
-    /// Number of windows opened so far.
+    /// Returns the number of windows that were opened so far.
     pub fn opened(&self) -> u64 {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately. The last window's sums then cover several windows.
+    /// Whether more windows were opened than are summed separately. If so, the sums of the last window cover several
+    /// windows.
     pub fn is_full(&self) -> bool {
         self.opened > self.max_windows
     }
 
-    /// Work that arrived after its window was removed.
+    /// Returns the counts of launches and activities that arrived after their window was removed.
     pub fn late(&self) -> LateArrivals {
         self.late
     }
 
-    /// Handles a window edge that only marks a change of the clock. No window is added or closed.
+    /// Handles a window edge that is recorded only because the clock changed. Such an edge adds or closes no window.
     pub(super) fn push_clock_edge(&mut self, edge: &Row<'_>) {
         let last = self.windows.back_mut().filter(|window| window.closed.is_none());
         if let Some(sums) = last.and_then(|last| last.sums.as_mut()) {
@@ -134,7 +139,8 @@ impl PerWindowSums {
         }
     }
 
-    /// Counts a launch in the window to which it belongs. Not called for the row that gives a launch a second id.
+    /// Counts a launch in the window that it belongs to. This function is not called for a row that only gives a launch
+    /// a second id.
     pub(super) fn count_launch(&mut self, launch: &Launch) {
         match self.index_at(launch.time).and_then(|at| self.windows[at].sums.as_mut()) {
             Some(sums) => sums.tally.launches.seen += 1,
@@ -168,7 +174,7 @@ impl PerWindowSums {
         }
     }
 
-    /// Number of closed windows. `None` if all launches of these windows were already read from the log.
+    /// Returns the number of closed windows. `None` if all launches in these windows were already read from the log.
     pub fn unread_windows(&self) -> Option<u64> {
         let closed = self.windows.iter().filter(|window| window.closed.is_some()).count() as u64;
         let closed = self.removed + closed;
@@ -180,14 +186,14 @@ impl PerWindowSums {
         self.read = self.read.max(windows.min(self.removed + self.windows.len() as u64));
     }
 
-    /// Notes that the tracer was flushed, and that all rows it delivered were pushed.
+    /// Processes a flush of the tracer, after all rows that the tracer delivered were pushed.
     pub(super) fn flushed(&mut self) {
         let sums = self.windows.iter_mut().filter_map(|window| window.sums.as_mut());
         sums.for_each(|sums| sums.flushes_left = sums.flushes_left.saturating_sub(1));
     }
 
-    /// Removes and returns a window that was closed before `abandon_before`, or whose GPU work has all ended. Never
-    /// returns the last separate window, because later windows are added to it.
+    /// Removes and returns a window whose GPU work has all ended, or that was closed before `abandon_before`. The last
+    /// separate window is never returned, because later windows are added to it.
     pub fn take_finished(&mut self, abandon_before: Nanos) -> Option<Box<WindowSums>> {
         let (removed, read, max_windows) = (self.removed, self.read, self.max_windows);
         let is_due = |(at, window): (usize, &TrackedWindow)| {
@@ -199,7 +205,7 @@ impl PerWindowSums {
         self.remove(at)
     }
 
-    /// Removes and returns the first remaining window, even if it is open or its work has not ended.
+    /// Removes and returns the first remaining window, even if the window is open or its work has not ended.
     pub fn take_first(&mut self) -> Option<Box<WindowSums>> {
         let at = self.windows.iter().position(|window| window.sums.is_some())?;
         self.remove(at)
@@ -215,7 +221,8 @@ impl PerWindowSums {
         sums
     }
 
-    /// Replaces each context and kernel by the result of `context` or `kernel` for it, and recomputes the sums.
+    /// Replaces each context by the result of `context`, and each kernel by the result of `kernel`, and recomputes the
+    /// sums.
     pub(super) fn rename(
         &mut self,
         context: impl Fn(ContextId) -> ContextId,
@@ -228,14 +235,14 @@ impl PerWindowSums {
         }
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub(super) fn heap_bytes(&self) -> usize {
         let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
         sums.map(|sums| size_of::<WindowSums>() + sums.heap_bytes()).sum::<usize>()
             + self.windows.capacity() * size_of::<TrackedWindow>()
     }
 
-    /// The part of [`PerWindowSums::heap_bytes`] that grows with the number of stacks.
+    /// Returns the part of [`PerWindowSums::heap_bytes`] that grows with the number of stacks.
     pub(super) fn stack_bytes(&self) -> usize {
         let sums = self.windows.iter().filter_map(|window| window.sums.as_ref());
         sums.map(|sums| {
@@ -244,12 +251,12 @@ impl PerWindowSums {
         .sum()
     }
 
-    /// Index of the window to which a launch or call at `time` belongs.
+    /// Returns the index of the window to which a launch or call at `time` belongs.
     fn index_at(&self, time: Nanos) -> Option<usize> {
         if self.removed > 0 && time <= self.removed_until {
             return None;
         }
-        // Fast path: nearly all rows belong to the last window.
+        // Check the last window first, because nearly all rows belong to it.
         let last = self.windows.len().checked_sub(1)?;
         if last == 0 || self.windows[last - 1].closed.is_some_and(|closed| closed < time) {
             return Some(last);
@@ -262,7 +269,7 @@ impl PerWindowSums {
         self.windows[at].sums.as_deref_mut()
     }
 
-    /// Counts `activity` as busy time in all windows during which it ran, except in the window at index `own`.
+    /// Counts `activity` as busy time in every window during which it ran, except in the window at index `own`.
     fn note_busy(&mut self, activity: &Activity, launched: Launched, own: Option<usize>) {
         let mut at = self.index_at(activity.start).unwrap_or(0);
         while let Some(TrackedWindow { sums, closed }) = self.windows.get_mut(at) {
@@ -300,7 +307,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In other windows, idle time before this work is charged to `OUTSIDE` and not to a stack.
+        // In these other windows, idle time before this work is charged to `OUTSIDE` instead of a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 
@@ -311,8 +318,8 @@ impl Sink for PerWindowSums {
         }
     }
 
-    /// Receives a launch for whose activity the join no longer waits. The launch counts as pending, and its window can
-    /// be removed without it.
+    /// Receives a launch after the join has stopped waiting for the launch's activity. The launch counts as a launch
+    /// without an activity, and its window can be removed.
     fn pending(&mut self, id: CorrelationId, launched: Launched) {
         if let Some(sums) = self.sums_at(launched.time) {
             sums.pending(id, launched);
@@ -345,7 +352,7 @@ impl Sink for PerWindowSums {
 }
 
 impl PerWindowSums {
-    /// Adds a row about host activity to the window that was open at `time`. A row without a time is added to the
+    /// Adds a row about the host's activity to the window that was open at `time`. A row without a time is added to the
     /// latest window.
     fn host_row(&mut self, row: &Row<'_>, time: Option<Nanos>) {
         let at = match time {
@@ -384,17 +391,18 @@ impl WindowSums {
         }
     }
 
-    /// Times of the window's first and last edge. All launches in the window began between these times.
+    /// Returns the times of the window's first opening and last closing. All launches in the window began between these
+    /// times.
     pub(super) fn span(&self) -> (Nanos, Nanos) {
         (self.opened(), self.edges.last().map_or(Nanos(u64::MAX), |(_, time)| *time))
     }
 
-    /// Number of launches that still wait for an activity.
+    /// Returns the number of launches that still wait for an activity.
     pub(super) fn open(&self) -> u64 {
         self.tally.launches.open()
     }
 
-    /// Adds a launch that has no activity and will not get one.
+    /// Adds a launch that has no activity, and for which none is expected any more.
     pub(super) fn pending(&mut self, id: CorrelationId, launched: Launched) {
         self.tally.launches.pending += 1;
         self.aggregate.pending(id, launched);

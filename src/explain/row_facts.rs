@@ -1,5 +1,5 @@
-//! Counts properties of single launches and activities ([`RowFacts`]), which checks of a run report. Counting happens
-//! while rows are joined, in a constant amount of memory.
+//! Counts launches and activities with certain properties ([`RowFacts`]). The checks of a run report these counts. They
+//! are counted while rows are joined, in a constant amount of memory.
 
 use std::mem;
 
@@ -12,7 +12,8 @@ use gpuflame_model::record::{
 /// Counts and times from the rows so far, from which [`RowFacts`] are computed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RowFactsCounter {
-    /// Counts that only grow. `pending_at_end`, `queued`, `queued_graphs` and `ends_before_gpu` are not set here.
+    /// Counts that never decrease. The fields `pending_at_end`, `queued`, `queued_graphs` and `ends_before_gpu` are not
+    /// set here.
     counts: RowFacts,
     /// Time of the latest launch that has an activity.
     last_matched: Option<Nanos>,
@@ -28,7 +29,7 @@ pub(super) struct RowFactsCounter {
     is_window_open: bool,
 }
 
-/// Launches that have no activity and were made after the last launch that has one.
+/// Launches that have no activity and were made after the last launch with an activity.
 #[derive(Clone, Copy, Debug, Default)]
 struct PendingAtEnd {
     count: u64,
@@ -37,20 +38,21 @@ struct PendingAtEnd {
 }
 
 impl RowFactsCounter {
-    /// Returns the facts that hold if no more rows arrive. `queued` and `queued_graphs` are 0.
+    /// Returns the counts that are correct if no more rows arrive. In the result, `queued` and `queued_graphs` are 0.
     pub(super) fn facts(&self) -> RowFacts {
         let PendingAtEnd { count, first, .. } = self.at_end;
         let ends_before_gpu = count > 0 && first.saturating_add(self.longest) >= self.last_event;
         RowFacts { pending_at_end: count, ends_before_gpu, ..self.counts }
     }
 
-    /// Whether a launch without an activity after all rows has probably left its work in a queue. This is likely if two
-    /// conditions hold: no later launch has an activity, and a GPU still ran earlier work when the launch was made.
+    /// Whether the work of a launch was probably still in a queue when recording ended. The launch has no activity
+    /// after all rows were read. A queue is likely if two conditions hold: no later launch has an activity, and a GPU
+    /// still ran earlier work when the launch was made.
     pub(super) fn is_queued(&self, launched: Launched) -> bool {
         self.last_matched.is_some_and(|last| launched.time > last) && launched.time.0 < self.work_end
     }
 
-    /// Counts the window if this edge closes it.
+    /// Counts a window if `edge` closes it.
     pub(super) fn window(&mut self, edge: WindowEdge) {
         let was_open = mem::replace(&mut self.is_window_open, edge == WindowEdge::Open);
         self.counts.closed_windows += u64::from(was_open && edge == WindowEdge::Close);
@@ -102,8 +104,8 @@ impl Sink for RowFactsCounter {
         self.note_call(launched);
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
-        // `at_end` stores only the first and the latest time of its launches, so these launches can only be dropped
-        // together. They are dropped when a launch after the latest of them has an activity.
+        // `at_end` stores only the first and the latest time of its launches, so these launches can only be dropped all
+        // together. They are dropped when a launch that was made after the latest of them has an activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -125,26 +127,26 @@ impl Sink for RowFactsCounter {
     }
 }
 
-/// A sink for launches and activities that are still unmatched after the last row. The sink counts the launches whose
-/// work was probably in a queue.
+/// A sink that receives the launches and activities that are still unmatched after the last row. It counts the launches
+/// whose work was probably still in a queue.
 pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,
-    /// Sink for the activities, and for the launches whose work was probably not in a queue.
+    /// Sink that receives the activities, and the launches whose work was probably not in a queue.
     pub(super) steps: S,
-    /// Function that returns the kind of a launch from the launch's context.
+    /// Function that determines the kind of a launch from the launch's context.
     pub(super) kind_of: F,
-    /// Number of kernel launches, and of graph launches, whose work was probably in a queue.
+    /// Number of kernel launches, and number of graph launches, whose work was probably still in a queue.
     pub(super) queued: (u64, u64),
 }
 
-/// Kind of a launch.
+/// Kind of a launch, which decides whether the launch should have an activity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LaunchKind {
     /// A kernel launch, which should have an activity.
     Kernel,
     /// A graph launch. The graph may be empty, so the launch may have no activity.
     Graph,
-    /// A copy or a fill. Its size may be 0, so the launch may have no activity.
+    /// A launch of a copy or a fill. The size of the copy or fill may be 0, so the launch may have no activity.
     Other,
 }
 
@@ -225,7 +227,8 @@ mod tests {
         counter.pending(CorrelationId(1), launch(15));
         counter.pending(CorrelationId(2), launch(25));
         assert_eq!(counter.facts().pending_at_end, 2);
-        // The launch at 20 ns gets its activity after the launches at 15 and 25 ns became pending.
+        // The activity of the launch at 20 ns arrives after the launches at 15 and 25 ns became launches without an
+        // activity.
         ran(&mut counter, launch(20), 500, 600);
         ran(&mut counter, launch(30), 600, 700);
         assert_eq!(counter.facts().pending_at_end, 0);
@@ -233,8 +236,8 @@ mod tests {
         counter.pending(CorrelationId(4), launch(35));
         let facts = counter.facts();
         assert_eq!(facts.pending_at_end, 2);
-        // The longest time from a launch to the end of its work was 670 ns. The first pending launch was made 665 ns
-        // before the last work ended.
+        // The longest time from a launch to the end of its work is 670 ns. The first launch without an activity was
+        // made 665 ns before the last work ended.
         assert!(facts.ends_before_gpu);
         assert!(
             counter.is_queued(launch(40))

@@ -1,5 +1,5 @@
-//! Short JSON descriptions of a process's recording and output files. One description is written next to each set of
-//! files, for programs that read the files later. Another description is written for the parent process.
+//! Writes short JSON descriptions of the recording and the output files of a process. One description is stored next to
+//! each set of files, for programs that read the files later. Another description is passed to the parent process.
 
 use std::ffi::OsStr;
 use std::path::PathBuf;
@@ -8,8 +8,9 @@ use super::Ledger;
 use gpuflame_model::profile::{Profile, json_string};
 use gpuflame_model::record::{Provenance, WindowEdge};
 
-/// Returns the description that is written next to a set of files. The set covers all windows, or a single window if
-/// `window` is set. Files are listed by name only, because the folder may be copied to another place.
+/// Returns the description that is written next to a set of files. The set of files covers all windows, or a single
+/// window if `window` is set. Files are listed by name without folders, because the folder may be copied to another
+/// place.
 pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, files: &[PathBuf]) -> String {
     let name = |file: &PathBuf| json_path(file.file_name().unwrap_or_default());
     let mut windows: Vec<(u64, Option<u64>)> = Vec::new();
@@ -29,8 +30,8 @@ pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, fil
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// Returns the description for the parent process. It contains absolute paths and the number of launches outside of
-/// windows.
+/// Returns the description for the parent process. It contains absolute paths, and the number of launches that were
+/// made outside of windows.
 pub fn describe_process<'a>(
     profile: &Profile,
     ledger: &Ledger,
@@ -68,7 +69,7 @@ fn object(profile: &Profile, ledger: &Ledger, more: &str, files: impl Iterator<I
     )
 }
 
-/// Encodes a path as JSON: as a string, or as an array of the path's bytes if the path is not UTF-8.
+/// Encodes a path as JSON. A UTF-8 path becomes a string, and any other path becomes an array of bytes.
 pub fn json_path(path: &OsStr) -> String {
     path.to_str().map_or_else(|| format!("{:?}", path.as_encoded_bytes()), json_string)
 }

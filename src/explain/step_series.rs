@@ -1,15 +1,16 @@
-//! Collects data about each step of the program: the step's duration, the GPU work that began during the step, and how
-//! many of the step's launches have GPU work.
+//! Collects data about each step of the program: its duration, the GPU work that began during the step, and the number
+//! of the step's launches that have GPU work.
 //!
-//! If the end of a step is known (in traces), the step lasts until this end. Otherwise it lasts until the next step
-//! begins. If the window closes first, the end counts as unknown, because the last step of a run must not include the
-//! shutdown.
+//! In a trace, the end of a step may be known. The step then lasts until this end. Otherwise the step lasts until the
+//! next step begins. If the window closes before the next step begins, the end counts as unknown, because the last step
+//! of a run must not include the shutdown.
 //!
-//! The newest [`RECENT`] steps are stored one by one, because steps of several threads may arrive out of order. Older
-//! steps are stored in groups of consecutive steps. All groups have the same number of steps, at first one. Whenever
-//! there are more than [`MAX_GROUPS`] groups, each pair of neighbours becomes one group. Before a step enters a group,
-//! its duration is added to a histogram for its kind of step. The [`LONGEST`] longest steps are also stored one by one.
-//! So memory is bounded for a run of any length. The result does not depend on the order in which GPU work arrives.
+//! The newest [`RECENT`] steps are stored one by one, because the steps of several threads may arrive out of order.
+//! Older steps are stored in groups of consecutive steps. All groups have the same number of steps, which is initially
+//! one. Whenever there are more than [`MAX_GROUPS`] groups, each two neighbouring groups become one group. Before a
+//! step enters a group, its duration is added to the histogram for the steps with the same name. The [`LONGEST`]
+//! longest steps are also stored one by one. So memory is bounded for a run of any length. The result does not depend
+//! on the order in which GPU work arrives.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -20,21 +21,21 @@ use super::symbolize::kernel_name;
 use gpuflame_model::profile::{LaunchCoverage, Profile, SingleStep, StepGroup, StepKind, StepSeries, add_to};
 use gpuflame_model::record::{Activity, CopyKind, Detail, IdMap, Nanos, Step, WindowEdge, map_bytes};
 
-/// Maximum number of groups. All groups together take 290 KB.
+/// Maximum number of groups of steps. All groups together take 290 KB.
 const MAX_GROUPS: usize = 1 << 12;
-/// Number of the newest steps, which are stored one by one and not in a group.
+/// Number of newest steps that are stored one by one instead of in groups.
 const RECENT: usize = 1 << 8;
-/// Maximum number of kinds of steps. Steps of further kinds count as steps of the last kind.
+/// Maximum number of kinds of steps (steps with the same name). Steps of further kinds count as steps of the last kind.
 const MAX_KINDS: usize = 16;
-/// Name of the last kind if it represents several kinds.
+/// Name of the last kind if that kind represents steps with several names.
 const OTHER_KINDS: &str = "[other steps]";
 /// Number of longest steps that are stored one by one.
 const LONGEST: usize = 32;
-/// Maximum number of kernels for which it is cached whether they communicate. Further kernels are classified again for
-/// each activity.
+/// Maximum number of kernels in the cache that stores which kernels communicate. If there are more kernels, the other
+/// kernels are classified again for each activity.
 const MAX_KERNELS: usize = 1 << 14;
-/// Maximum number of launch contexts for which it is cached whether their launches should have an activity. A full
-/// cache is cleared.
+/// Maximum number of launch contexts in the cache that stores whose launches should have an activity. When this cache
+/// is full, it is cleared.
 const MAX_CONTEXTS: usize = 1 << 14;
 
 /// Times at which the windows of a run opened and closed, in order of time.
@@ -43,16 +44,16 @@ type Windows = [(WindowEdge, Nanos)];
 /// Steps of the program so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StepSeriesBuilder {
-    /// The newest steps, in order of time.
+    /// The newest steps, sorted by time.
     recent: VecDeque<OpenStep>,
     /// Index in `recent` of the step to which the last activity was added.
     last: usize,
     grouped: GroupedSteps,
     kinds: Vec<String>,
-    /// Whether a kernel communicates, by the id of the kernel's name. Keys are plain integers, so that this map and
-    /// `requires_activity` have the same type. A second type of map would add 2 KB to the library.
+    /// Whether a kernel communicates, keyed by the id of the kernel's name. The keys are plain integers, so that this
+    /// map and `requires_activity` have the same type. A second type of map would add 2 KB to the library.
     communicates: IdMap<u32, bool>,
-    /// Whether launches should have an activity, by the id of the launch context.
+    /// Whether launches in a launch context should have an activity, keyed by the id of the context.
     requires_activity: IdMap<u32, bool>,
 }
 
@@ -61,23 +62,24 @@ pub(super) struct StepSeriesBuilder {
 struct OpenStep {
     step: SingleStep,
     coverage: LaunchCoverage,
-    /// Time at which the step ended. `None` if the step lasts until the next step begins.
+    /// Time at which the step ended. `None` if the trace or recording does not contain the end, so that the step lasts
+    /// until the next step begins.
     end: Option<Nanos>,
 }
 
-/// Older steps, stored in groups of consecutive steps.
+/// Steps that are no longer among the newest, stored in groups of consecutive steps.
 #[derive(Clone, Debug, Default)]
 struct GroupedSteps {
     groups: Vec<StepGroup>,
     /// Binary logarithm of the number of steps in a group.
     size_bits: u32,
-    /// Statistics of each kind of step, without the kinds' names.
+    /// Statistics of each kind of step. They do not contain the kinds' names.
     kinds: Vec<StepKind>,
     longest: Vec<SingleStep>,
 }
 
 impl StepSeriesBuilder {
-    /// Adds a step. `windows` contains the window edges so far.
+    /// Adds a step. `windows` contains the openings and closings of windows so far.
     pub(super) fn add_step(&mut self, step: &Step<'_>, windows: &Windows) {
         let (kind, number) = (self.kind(step.name), number_in(step.name).unwrap_or(step.number));
         let begin = step.time;
@@ -113,11 +115,11 @@ impl StepSeriesBuilder {
         add_to(if communicates { communication } else { work }, nanos);
     }
 
-    /// Counts a launch that should have an activity, and ignores all other launches. Copies and fills may have no
-    /// activity. A graph may be empty, so a graph launch counts only after a launch with the same context had an
+    /// Counts a launch that should have an activity. All other launches are ignored: Copies and fills may have no
+    /// activity. A graph may be empty, so a graph launch counts only after another launch with the same context had an
     /// activity.
     ///
-    /// Not inlined, because each call would otherwise contain 1 KB of this code.
+    /// This function is not inlined, because otherwise each call would contain 1 KB of its code.
     #[inline(never)]
     pub(super) fn add_launch(&mut self, launched: Launched, is_covered: bool, profile: &Profile) {
         if self.recent.is_empty() {
@@ -187,7 +189,7 @@ impl StepSeriesBuilder {
         at as u8
     }
 
-    /// Returns the steps so far.
+    /// Returns the data about all steps so far.
     pub(super) fn series(&self, windows: &Windows) -> StepSeries {
         let mut grouped = self.grouped.clone();
         for (at, known) in self.recent.iter().enumerate() {
@@ -274,7 +276,8 @@ impl GroupedSteps {
     }
 }
 
-/// Returns the number at the end of a name such as `ProfilerStep#1011`. It is the program's own count of the step.
+/// Returns the number at the end of a step's name, such as 1011 for `ProfilerStep#1011`. This number is the program's
+/// own count of its steps.
 fn number_in(name: &str) -> Option<u64> {
     name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }
@@ -307,8 +310,8 @@ mod tests {
         Step { time: Nanos(time), end: end.map(Nanos), thread: ThreadId(1), number, name }
     }
 
-    /// Returns `count` steps with one kernel of 40 ns each. Each step takes 100 ns, except step `at`, which takes
-    /// `long` ns.
+    /// Returns the data about `count` steps with one kernel of 40 ns each. Each step takes 100 ns, except the step
+    /// `at`, which takes `long` ns.
     fn run(count: u64, at: u64, long: u64) -> StepSeries {
         let (mut builder, profile) = (StepSeriesBuilder::default(), Profile::default());
         let mut time = 1000;
@@ -340,7 +343,7 @@ mod tests {
         let count = 100_000;
         let series = run(count, 51_234, 9_000);
         let sizes: Vec<u64> = series.groups.iter().map(|group| group.steps).collect();
-        // 100,000 steps fit into 4,096 groups if a group has 32 steps.
+        // With 32 steps per group, 100,000 steps fit into 4,096 groups.
         assert_eq!(sizes, vec![32; 3125]);
         assert!(series.groups.iter().all(|group| group.work == 32 * 40));
         let kind = &series.kinds[0];
@@ -358,7 +361,7 @@ mod tests {
             builder.add_step(&step(1, time, Some(time + 60), name), &[]);
         }
         builder.add_activity(&kernel(1, 130, 150), &profile);
-        // This kernel runs between two steps.
+        // This kernel runs between the end of one step and the beginning of the next.
         builder.add_activity(&kernel(1, 170, 190), &profile);
         let series = builder.series(&[]);
         let kinds: Vec<_> = series.kinds.iter().map(|kind| (&*kind.name, kind.count, kind.nanos)).collect();
@@ -396,7 +399,7 @@ mod tests {
             builder.add_step(&step(number, 100 * number, None, ""), &WINDOW);
         }
         let launch = |time, context| Launched { time: Nanos(time), duration: 5, context: ContextId(context) };
-        // Launches of copies, and of a graph that has not run yet, need no activity.
+        // A launch of a copy needs no activity, and neither does the launch of a graph that has not run yet.
         for (time, context, is_covered) in [
             (99, 11, false),
             (110, 11, true),

@@ -11,7 +11,7 @@
 use gpuflame_model::profile::{LaunchCoverage, SingleStep, StepGroup, StepKind, StepSeries};
 use gpuflame_model::record::{Fields, Nanos, Payload};
 
-/// Kinds of data about steps. The second byte of a key is one of these kinds.
+/// Kinds of data about steps, which are stored under separate keys. The second byte of a key is one of these kinds.
 mod of {
     pub(super) const GROUPS: u8 = 1;
     pub(super) const KIND: u8 = 2;
@@ -22,14 +22,15 @@ mod of {
 /// Maximum number of values per key.
 const MAX_VALUES: usize = 250;
 const VALUES_PER_GROUP: usize = 7;
-/// Maximum number of groups whose launches are stored under one key.
+/// Maximum number of groups of steps whose launches are stored under one key.
 const GROUPS_OF_LAUNCHES: usize = MAX_VALUES / 2;
-/// Value that is stored as a group's kind if the group contains steps of several kinds.
+/// Value that is stored as the kind of a group if the group contains several kinds of steps.
 const SEVERAL_KINDS: u64 = 255;
 const BYTES_PER_VALUE: usize = 4;
 const MAX_KINDS: usize = 255;
 
-/// Passes the sums of the steps to `each`, as a key and its values. `first` is the time at which the first step began.
+/// Passes each sum about the steps to `each`, as a key and its values. `first` is the time at which the first step
+/// began.
 pub(super) fn step_sums(series: &StepSeries, first: Nanos, kind: u8, each: &mut dyn FnMut(&[u8], &[u64])) {
     let mut key = Vec::new();
     let mut put = |of: u8, more: &[u8], values: &[u64]| {
@@ -77,12 +78,12 @@ pub(super) fn step_sums(series: &StepSeries, first: Nanos, kind: u8, each: &mut 
     }
 }
 
-/// Steps that were read from a file. Times are relative to the beginning of the first step.
+/// Steps of a run that were read from a file. Their times are relative to the beginning of the first step.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps(StepSeries);
 
 impl StoredSteps {
-    /// Adds a sum that was read from a file. Returns `None` if its values are impossible.
+    /// Adds a sum that was read from a file. Returns `None` if the values of the sum are impossible.
     pub(super) fn add(&mut self, key: &mut Fields<'_>, values: &[u64]) -> Option<()> {
         let series = &mut self.0;
         match (key.u8()?, values) {
@@ -137,7 +138,8 @@ impl StoredSteps {
         Some(())
     }
 
-    /// Returns the steps with absolute times. `first` is the time at which the first step began.
+    /// Returns the steps with absolute times, which are the stored times plus `first`. `first` is the time at which the
+    /// first step began.
     pub(super) fn series(&self, first: Nanos) -> StepSeries {
         let StepSeries { mut groups, kinds, mut longest } = self.0.clone();
         let at = |time: Nanos| Nanos(first.0.saturating_add(time.0));

@@ -1,8 +1,8 @@
-//! The error type of the crate. An error's message states the failure, its location, and what the user can do next.
+//! The error type of the crate. An error's message states what failed, where it failed, and what the user can do next.
 //!
-//! This module does not depend on other modules. Lower-level errors are converted to this type where they occur.
-//! Missing data (a frame without a name, an activity without a launch) is not an error. It is represented by values
-//! that are stored and shown: `profile::Unnamed`, `record::Missing`.
+//! This module depends on no other module. Errors of the operating system and of libraries are converted to this type
+//! where they occur. Missing data (a frame without a name, an activity without a launch) is not an error. Such data is
+//! represented by values that are stored and shown: `profile::Unnamed`, `record::Missing`.
 
 use std::fmt;
 
@@ -25,7 +25,7 @@ pub enum ErrorKind {
     Io,
     /// A recording or a trace is malformed.
     Format,
-    /// The call is invalid in the present state, for example because the process has begun to exit.
+    /// The call is invalid in the present state of gpuflame, for example because the process has begun to exit.
     State,
 }
 

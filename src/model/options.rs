@@ -9,11 +9,11 @@ use crate::profile::{Measure, View};
 /// Quantity that the width of a frame represents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unit {
-    /// GPU time in nanoseconds. The sum over a folded file is exact.
+    /// GPU time in nanoseconds. In a folded-stack file, the sum over all lines is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line is rounded separately, half up, so the sum over a file can be wrong by up to
-    /// half a microsecond per line.
+    /// GPU time in microseconds. Each line of a folded-stack file is rounded separately, half up, so the sum over the
+    /// file can be wrong by up to half a microsecond per line.
     Micros,
     /// Number of activities, plus number of launches without an activity.
     Count,
@@ -36,27 +36,29 @@ pub enum GraphStacks {
 /// Kind of object named by the frame that is added at the root of each stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Root {
-    /// `[process app 4711]`.
+    /// `[process app 4711]`, the name and id of the process.
     Process,
-    /// `[thread loader]`, the launching thread. The name includes the thread id if several threads are called `loader`.
+    /// `[thread loader]`, the thread that made the launch. The name includes the thread id if several threads are
+    /// called `loader`.
     Thread,
-    /// `[GPU 0]`.
+    /// `[GPU 0]`, the GPU on which the work ran.
     Device,
-    /// `[stream 7]`. The name includes the GPU if several streams have the id 7. Idle time has no such frame, because
-    /// it belongs to a whole GPU.
+    /// `[stream 7]`, the stream on which the work ran. The name includes the GPU if several streams have the id 7. Idle
+    /// time gets no such frame, because it belongs to a whole GPU and not to a stream.
     Stream,
 }
 
-/// Treatment of numbers in the names of ranges and Python functions. Such numbers count steps or requests, or identify
-/// objects or threads.
+/// Treatment of numbers in the names of NVTX ranges and Python functions. Such numbers count steps or requests, or they
+/// identify objects or threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
-    /// Each number is replaced by `N`, so that all steps share one frame. Numbers of module instances are unchanged.
+    /// Each number in a name is replaced by `N`, so that all steps share one frame. The numbers of module instances, as
+    /// in `nn.Module: Layer_17`, are unchanged.
     #[default]
     Folded,
     /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, are also replaced by `N`.
     Modules,
-    /// Numbers are unchanged.
+    /// Numbers in names are unchanged.
     Kept,
 }
 
@@ -77,13 +79,15 @@ pub enum PythonFrames {
 /// CUPTI features that gpuflame leaves to other CUPTI clients in the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Yield {
-    /// If another client takes the activity records, gpuflame takes them back when a window opens.
+    /// gpuflame leaves nothing to other clients: if another client takes the activity records, gpuflame takes them back
+    /// when a window opens.
     Nothing,
-    /// If another client takes the activity records, gpuflame leaves them to it until the client is done.
+    /// If another client takes the activity records, gpuflame leaves the records to this client until the client is
+    /// done.
     #[default]
     Records,
-    /// Same as `Records`. In addition, gpuflame leaves the callback subscription to a client that requests it, until
-    /// the client is done.
+    /// Same as `Records`. In addition, if a client requests the callback subscription, gpuflame leaves the subscription
+    /// to this client until the client is done.
     Subscription,
 }
 
@@ -93,7 +97,7 @@ pub enum Backward {
     /// The stack of autograd's thread, which launched the work.
     #[default]
     Autograd,
-    /// The stack in the forward pass, if NVTX ranges show to which forward operator the work belongs.
+    /// The stack of the forward operator, if NVTX ranges show to which forward operator the work belongs.
     Forward,
 }
 
@@ -106,20 +110,21 @@ impl Unit {
         }
     }
 
-    /// Whether the values of `view` must be divided by a thousand. This is the case if they are nanoseconds and this
-    /// unit is microseconds.
+    /// Whether the values of `view` must be divided by 1,000 to convert them to this unit. This is the case if the
+    /// values are nanoseconds and this unit is microseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }
 }
 
-/// Implements conversion between the values of a type and the words that select them. Parsing ignores case.
+/// Implements the conversion between the values of an enum and the words by which users select the values. Parsing of a
+/// word ignores case.
 macro_rules! words {
     ($type:ident: $first:ident $first_word:literal $(, $value:ident $word:literal)*) => {
         impl $type {
-            /// All values.
+            /// All values of the enum.
             pub const ALL: &[Self] = &[Self::$first $(, Self::$value)*];
-            /// Words of all values, for help texts and messages.
+            /// List of the words of all values, for help texts and messages.
             pub const WORDS: &str = concat!($first_word $(, ", ", $word)*);
 
             /// Returns the word that selects the value.

@@ -1,10 +1,10 @@
-//! Sort functions for lists that are short or rarely sorted. They take little code, because one compiled instance of
-//! the standard library's sort is used for all element types.
+//! Sort functions for lists that are short or rarely sorted. They add little code to the program, because one compiled
+//! instance of the standard library's sort serves all element types.
 //!
-//! The standard library's sort is compiled again for each element type and each comparison, which adds 3 to 13 KB of
-//! code each time. The functions of this module add about 300 bytes each. They sort a list of positions, which takes 4
-//! bytes per element, and call a function pointer for each comparison. Use the standard library's sort if a list has
-//! many thousand elements, or is sorted while rows are read.
+//! If the standard library's sort is called directly, it is compiled again for each element type and each comparison.
+//! This adds 3 to 13 KB of code each time. The functions of this module add about 300 bytes each. The functions sort a
+//! list of positions, which takes 4 bytes per element, and call a function pointer for each comparison. Use the
+//! standard library's sort if a list has many thousand elements, or if it is sorted while rows are read.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,21 +26,21 @@ pub fn sort_by<T>(items: &mut [T], compare: impl Fn(&T, &T) -> Ordering) {
 }
 
 /// Returns a map with the given entries. If a key occurs more than once, the last value is used. Entries are inserted
-/// one by one, because `collect` would first sort them, with a sort that is compiled for their type.
+/// one by one, because `collect` would first sort the entries, with a sort that is compiled for their type.
 pub fn into_map<K: Ord, V>(entries: impl IntoIterator<Item = (K, V)>) -> BTreeMap<K, V> {
     let mut map = BTreeMap::new();
     map.extend(entries);
     map
 }
 
-/// Returns a set with the given items. They are inserted one by one for the same reason as in [`into_map`].
+/// Returns a set with the given items. The items are inserted one by one for the same reason as in [`into_map`].
 pub fn into_set<T: Ord>(items: impl IntoIterator<Item = T>) -> BTreeSet<T> {
     let mut set = BTreeSet::new();
     set.extend(items);
     set
 }
 
-/// Returns the positions of all items, in the order that the items have when sorted.
+/// Returns the positions of all items, in the order in which the sorted list contains the items.
 #[inline(never)]
 fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> Vec<u32> {
     let count = u32::try_from(count).expect("a short list");
@@ -49,12 +49,13 @@ fn sorted_positions(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) ->
     positions
 }
 
-/// Reorders items by calling `swap`. Afterwards, index `n` contains the item that was at `positions[n]` before.
+/// Reorders items by calling `swap`. After the call, index `n` contains the item that was at `positions[n]` before the
+/// call.
 #[inline(never)]
 fn move_to_order(mut positions: Vec<u32>, swap: &mut dyn FnMut(usize, usize)) {
     for first in 0..positions.len() {
         let mut place = first;
-        // An index is marked as done by setting its entry in the list to the index itself.
+        // To mark an index as done, its entry in the list of positions is set to the index itself.
         loop {
             let from = std::mem::replace(&mut positions[place], place as u32) as usize;
             if from == first {

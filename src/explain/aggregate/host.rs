@@ -1,5 +1,6 @@
-//! Sums of host activity other than launches. Waits, CPU samples, allocations and frees are summed by stack. Unified
-//! memory events are counted by GPU. Calls that use events, and synchronization records, are only counted.
+//! Sums up the host's activity other than launches. Waits, CPU samples, allocations and frees are summed by stack.
+//! Unified memory events are counted per GPU. Calls that use CUDA events, and the tracer's synchronization records, are
+//! only counted.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +13,13 @@ use gpuflame_model::record::{
     map_bytes,
 };
 
-/// All sums of host activity so far.
+/// Sums of the host's activity in all rows so far.
 #[derive(Debug, Default)]
 pub struct HostSums {
-    /// For each context and kind of activity: the number of calls, and their total in ns (for times) or in bytes (for
-    /// memory).
+    /// For each launch context and kind of activity: the number of calls, and their total in ns (for times) or in bytes
+    /// (for memory).
     sums: IdMap<(ContextId, HostActivity), (u64, u64)>,
-    /// Allocations that were not freed yet, by address.
+    /// Allocations that were not freed yet, keyed by address.
     live: IdMap<u64, Allocation>,
     live_bytes: u64,
     max_live_bytes: u64,
@@ -26,24 +27,24 @@ pub struct HostSums {
     unified: BTreeMap<(UnifiedKind, Option<DeviceId>), Values>,
 }
 
-/// Kind of host activity. The kind determines the unit of the sum.
+/// Kind of activity on the host. The kind determines the unit of the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum HostActivity {
     /// API calls that waited. The sum is in nanoseconds.
     Wait,
-    /// Time on a CPU, measured by sampling. The sum is in nanoseconds.
+    /// Time on a CPU, measured by sampling. The sum is in nanoseconds of CPU time.
     Sampled,
-    /// Off-CPU time, whatever the reason. The sum is in nanoseconds.
+    /// Off-CPU time of threads, for any reason. The sum is in nanoseconds.
     Blocked,
     /// Allocations of this kind of memory. The sum is in bytes.
     Allocate(MemoryKind),
-    /// Frees of this kind of memory. The sum is in bytes. `None` if the kind of memory is unknown, because the
+    /// Frees of this kind of memory. The sum is in freed bytes. `None` if the kind of memory is unknown because the
     /// allocation was not recorded.
     Free(Option<MemoryKind>),
 }
 
 impl HostSums {
-    /// Processes a row; ignores rows of unrelated kinds.
+    /// Processes a row about the host's activity, and ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         match row {
             Row::Wait(wait) => self.add(wait.context, HostActivity::Wait, wait.duration),
@@ -66,7 +67,7 @@ impl HostSums {
     fn memory(&mut self, call: &MemoryCall) {
         match call.allocated {
             Some(allocated) => {
-                // There already is an allocation at this address, so the call that freed it was not recorded.
+                // If there already is an allocation at this address, the call that freed it was not recorded.
                 if let Some(before) = self.live.insert(call.address, allocated) {
                     self.live_bytes -= before.bytes;
                 }
@@ -87,7 +88,7 @@ impl HostSums {
         let sums = self.unified.entry((row.kind, row.device())).or_default();
         let more = match row.kind.is_move() {
             true => [row.value, 1, row.duration().unwrap_or(0), 0],
-            // The unit of an unknown kind's value is unknown, so only the row is counted.
+            // For an unknown kind, the unit of the value is unknown, so only the row is counted.
             false => [0, 1, 0, row.value],
         };
         add_values(sums, more);
@@ -110,7 +111,7 @@ impl HostSums {
         }
     }
 
-    /// Count and total nanoseconds per context, of waits, CPU samples and off-CPU time together.
+    /// Returns the count and the total nanoseconds for each context. Waits, CPU samples and off-CPU waits are added up.
     pub fn waits(&self) -> impl Iterator<Item = (ContextId, u64, u64)> {
         let takes_time = |call: &HostActivity| {
             matches!(call, HostActivity::Wait | HostActivity::Sampled | HostActivity::Blocked)
@@ -119,7 +120,7 @@ impl HostSums {
         waits.map(|(&(id, _), &(count, nanos))| (id, count, nanos))
     }
 
-    /// Number of heap bytes that the sums per context take.
+    /// Returns the heap size in bytes of the sums per context.
     pub fn context_bytes(&self) -> usize {
         map_bytes(&self.sums)
     }
@@ -139,8 +140,8 @@ impl HostSums {
         profile.set_dependencies(self.dependencies.clone());
     }
 
-    /// Returns the sums that `view` shows, as samples. The innermost frame of a wait's sample is the API call that
-    /// waited; there is no leaf frame below it.
+    /// Returns the sums that `view` shows, as samples. The leaf of a wait's stack is the API call that waited, so such
+    /// a sample has no further leaf frame.
     fn samples(&self, view: &View) -> Vec<Sample> {
         let sample = |(&(context, call), &(count, amount)): (&(ContextId, HostActivity), &(u64, u64))| {
             let (of, leaf) = match call {
@@ -157,7 +158,7 @@ impl HostSums {
         self.sums.iter().filter_map(sample).collect()
     }
 
-    /// Number of bytes that are allocated and not freed, and the maximum of this number so far.
+    /// Returns the number of bytes that are allocated and not freed, and the maximum of this number so far.
     pub fn held(&self) -> (u64, u64) {
         (self.live_bytes, self.max_live_bytes)
     }

@@ -1,9 +1,10 @@
-//! `Aggregate` adds up joined rows. It has one sum, a *cell*, for each combination of context, kind of GPU work (for
-//! example a kernel name) and device. It also has a *series* of statistics for each kind of work on each device, and a
-//! total per device. Busy time is computed by `timeline`.
+//! `Aggregate` adds up the activities and launches that the join has matched. It has one sum, called a *cell*, for each
+//! combination of launch context, kind of GPU work (for example a kernel name) and device. It also has a *series* of
+//! statistics for each kind of work on each device, and a total per device. Busy time is computed by `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
-//! `Aggregate` stores only ids. The [`Profile`] that receives the sums has the names and stacks for these ids.
+//! `Aggregate` stores only ids, not names or stacks. The names and stacks for these ids are in the [`Profile`] that
+//! receives the sums.
 
 mod host;
 mod rename;
@@ -26,7 +27,7 @@ use gpuflame_model::record::{
 use gpuflame_model::stats::Histogram;
 use sum_cache::{SumCache, SumIndices, SumKey};
 
-/// Sums over the joined rows so far. See the module's documentation.
+/// Sums over all activities and launches so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {
     /// Whether streams are summed separately.
@@ -37,43 +38,46 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    /// Whether squared durations are summed. If so, `squares` has one sum per cell. Otherwise `squares` is empty.
+    /// Whether squared durations are summed. If so, `squares` has one sum of squared durations per cell. Otherwise
+    /// `squares` is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Memory copies with usable times, summed by direction and kinds of memory. Filled only if squares are summed.
-    /// `Series` then also contains launch delays.
+    /// Sums of the memory copies with usable times, by direction and kinds of memory. This field is filled only if
+    /// squared durations are summed. In this case, `Series` also contains launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
-    /// Sites of graph nodes: the context that launched the graph, and the context that created the node. `node_index`
-    /// maps these two contexts to the position in `nodes`.
+    /// Pairs of two contexts for graph nodes: the context that launched the graph, and the context that created the
+    /// node. `node_index` maps such a pair to its position in `nodes`.
     nodes: Vec<SampleSite>,
     node_index: IdMap<(Caller, Created), u32>,
     devices: Vec<DeviceUse>,
 }
 
-/// Outcome of a launch. The outcome is looked up for every activity, so it is more compact than [`Leaf`].
+/// Outcome of a launch: the GPU work that it caused, if any. An outcome is looked up for every activity, so it is
+/// stored in a more compact form than [`Leaf`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum LaunchOutcome {
     /// GPU work with a known duration.
     Work(Work),
     /// GPU work with an unknown duration.
     Untimed(Work),
-    /// A launch without any activity.
+    /// No work, because the launch has no activity.
     Pending,
 }
 
-/// Key of a cell. The key is small, because there may be a hundred thousand cells.
+/// Key of a cell. The key is kept small, because there may be a hundred thousand cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Cell {
     site: SiteCode,
-    /// Position in `Aggregate::lanes` if streams are summed separately, otherwise in `Aggregate::series`.
+    /// Position in `Aggregate::lanes` if streams are summed separately; otherwise, position in `Aggregate::series`.
     series: u32,
 }
 
-/// A stream of a GPU context.
+/// Identifies a stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// A series (by its position in `Aggregate::series`) on one stream. Used if streams are summed separately.
+/// Identifies a series (by its position in `Aggregate::series`) on one stream. Used only if streams are summed
+/// separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -82,12 +86,12 @@ struct Lane {
 
 const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is one for each stack and name");
 
-/// Sums over all cells with the same outcome and device, whatever their site.
+/// Sums over all cells with the same outcome and device, even if their contexts differ.
 #[derive(Clone, Debug)]
 struct Series {
     outcome: LaunchOutcome,
     device: Option<DeviceId>,
-    /// Position of the series' device in `Aggregate::devices`.
+    /// Position in `Aggregate::devices` of the device to which the series belongs.
     device_index: Option<usize>,
     weight: Weight,
     min: u64,
@@ -133,7 +137,7 @@ impl Aggregate {
         Self { by_stream: true, ..Self::default() }
     }
 
-    /// Enables sums of the squares of durations.
+    /// Makes this `Aggregate` also sum the squares of durations.
     #[must_use]
     pub fn with_squares(self) -> Self {
         Self { has_squares: true, ..self }
@@ -145,7 +149,8 @@ impl Aggregate {
         profile.set_works(self.works(), self.devices.clone());
     }
 
-    /// Count, total and sum of squares of the durations, by stack and kind of work. Empty unless squares are summed.
+    /// Returns the number, the total and the sum of squares of the durations, by stack and kind of work. The result is
+    /// empty unless squares are summed.
     pub fn spreads(&self) -> Vec<DurationSpread> {
         let mut spreads = Vec::with_capacity(self.squares.len());
         for ((cell, weight), &squares) in self.cells.iter().zip(&self.squares) {
@@ -161,7 +166,7 @@ impl Aggregate {
     }
 
     /// Removes and returns the launch delays by kind of work and device, and the copies by direction and kinds of
-    /// memory. Empty unless squares are summed.
+    /// memory. Both lists are empty unless squares are summed.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {
@@ -174,19 +179,19 @@ impl Aggregate {
         (all, std::mem::take(&mut self.copies))
     }
 
-    /// Number of cells.
+    /// Returns the number of cells.
     pub fn cells(&self) -> usize {
         self.cells.len()
     }
 
-    /// Statistics of durations by kind of work and device, in no particular order.
+    /// Returns statistics of durations by kind of work and device, in no particular order.
     pub fn works(&self) -> Vec<WorkStats> {
         let mut works = Vec::with_capacity(self.series.len());
         works.extend(self.series.iter().filter_map(Series::stats));
         works
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.sum_cache.heap_bytes()
             + map_bytes(&self.cell_index)
@@ -229,8 +234,8 @@ impl Aggregate {
     ) -> usize {
         let key = SumKey { site, outcome, device, stream: stream.filter(|_| self.by_stream) };
         let SumIndices { series, cell } = match outcome {
-            // A pending launch is usually looked up only once, and has no kernel that selects a cache slot. So the
-            // cache would miss.
+            // The cell of a launch without an activity is usually looked up only once, and there is no kernel that
+            // could select a cache slot. So a look-up in the cache would fail.
             LaunchOutcome::Pending => self.find(key),
             _ => self.sum_cache.get(&key).unwrap_or_else(|| {
                 let sums = self.find(key);
@@ -243,8 +248,9 @@ impl Aggregate {
         series as usize
     }
 
-    /// Adds the launch delay of an activity. Adds a copy also to the sum for its direction and kinds of memory. Ignores
-    /// activities without usable times. A run has only a few combinations of direction and kinds of memory.
+    /// Adds the launch delay of an activity. If the activity is a copy, also adds it to the sum for its direction and
+    /// kinds of memory. Activities without usable times are ignored. A run has only a few combinations of direction and
+    /// kinds of memory.
     #[inline(never)]
     fn add_details(&mut self, activity: &Activity, origin: Origin, series: usize, weight: Weight) {
         if activity.duration().is_none() {
@@ -269,7 +275,7 @@ impl Aggregate {
         }
     }
 
-    /// Finds or creates the cell and the series of `key`, without using the cache.
+    /// Finds or creates the cell and the series for `key`, without using the cache.
     fn find(&mut self, key: SumKey) -> SumIndices {
         let series = self.series(key.outcome, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
@@ -291,7 +297,7 @@ impl Aggregate {
 
     fn lane(&mut self, series: u32, stream: Option<StreamKey>) -> u32 {
         let lanes = &mut self.lanes;
-        // Only pending launches have no stream.
+        // Only launches without an activity have no stream.
         let key = stream.unwrap_or((GpuContextId(u32::MAX), StreamId(u32::MAX)));
         *self.lane_index.entry((series, key)).or_insert_with(|| {
             lanes.push(Lane { series, stream });
@@ -299,7 +305,7 @@ impl Aggregate {
         })
     }
 
-    /// Returns the code for the site of a graph node. Stores the site if it is new.
+    /// Returns the code for the pair of contexts of a graph node. If the pair is new, stores it.
     fn node(&mut self, launch: Result<ContextId, Missing>, created: Created) -> SiteCode {
         let nodes = &mut self.nodes;
         let at = *self.node_index.entry((launch.into(), created)).or_insert_with(|| {
@@ -325,7 +331,8 @@ impl Aggregate {
     }
 }
 
-/// Returns the position of `device` in `devices`. Appends the device if it is new. Called once per series.
+/// Returns the position of `device` in `devices`. If the device is new, appends it. This function is called only once
+/// per series.
 fn position(devices: &mut Vec<DeviceUse>, device: DeviceId) -> usize {
     devices.iter().position(|known| known.device == device).unwrap_or_else(|| {
         devices.push(DeviceUse { device, count: 0, nanos: 0 });
@@ -374,14 +381,14 @@ impl Series {
 
     fn stats(&self) -> Option<WorkStats> {
         let (LaunchOutcome::Work(work), Some(device)) = (self.outcome, self.device) else { return None };
-        // A percentile is the middle of a histogram bucket, so it may be below the minimum or above the maximum of the
-        // recorded durations.
+        // A percentile is the midpoint of a histogram bucket, so it may be below the minimum or above the maximum of
+        // the recorded durations.
         let percentiles = [50, 95, 99].map(|p| self.durations.percentile(p).clamp(self.min, self.max));
         Some(WorkStats { work, device, weight: self.weight, min: self.min, max: self.max, percentiles })
     }
 }
 
-/// Adds `weight` to `sum`. Durations in a hostile file may be huge, so the sum saturates instead of wrapping.
+/// Adds `weight` to `sum`. A hostile file may contain huge durations, so the sum saturates instead of wrapping.
 fn add(sum: &mut Weight, weight: Weight) {
     sum.count += weight.count;
     sum.nanos = sum.nanos.saturating_add(weight.nanos);
@@ -392,7 +399,7 @@ fn add(sum: &mut Weight, weight: Weight) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SiteCode(u32);
 
-/// Bit that marks a position in `Aggregate::nodes`. The code of a caller never has this bit set.
+/// Bit that marks the code as a position in `Aggregate::nodes`. A code that is a caller never has this bit set.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for SiteCode {

@@ -1,12 +1,13 @@
-//! Merges the sums of contexts, or of kernels, that are no longer kept separate because memory is short. Merged stacks
-//! or kernels can no longer be distinguished, but the totals stay the same.
+//! Merges the sums of several contexts, or of several kernels, into one sum when memory is short. Merged stacks or
+//! kernels can no longer be distinguished, but the totals stay the same.
 
 use super::{Aggregate, Cell, LaunchOutcome, NODE, Series, add};
 use gpuflame_model::profile::{LaunchDelays, SampleSite, Weight};
 use gpuflame_model::record::{Caller, ContextId, Created, IdMap, NameId, Work, map_bytes};
 
 impl Aggregate {
-    /// Replaces each context and kernel by the result of `context` or `kernel` for it, and recomputes the sums.
+    /// Replaces each context by the result of `context`, and each kernel by the result of `kernel`, and recomputes the
+    /// sums.
     pub fn rename(&mut self, context: impl Fn(ContextId) -> ContextId, kernel: impl Fn(NameId) -> NameId) {
         let Self { by_stream, has_squares, .. } = *self;
         let new = Self { by_stream, has_squares, devices: self.devices.clone(), ..Self::default() };
@@ -35,8 +36,8 @@ impl Aggregate {
         }
     }
 
-    /// Weight of the GPU work of each context. The weight of a graph node's work is added to the context that created
-    /// the node as well.
+    /// Returns the number, duration and bytes of the GPU work for each context. The work of a graph node counts for two
+    /// contexts: the one that launched the graph and the one that created the node.
     pub fn by_context(&self) -> IdMap<ContextId, Weight> {
         let mut sums: IdMap<ContextId, Weight> = IdMap::default();
         for &(Cell { site, .. }, weight) in &self.cells {
@@ -51,7 +52,7 @@ impl Aggregate {
         sums
     }
 
-    /// Weight of the GPU work of each kernel.
+    /// Returns the number, duration and bytes of the GPU work for each kernel.
     pub fn by_kernel(&self) -> IdMap<NameId, Weight> {
         let mut sums: IdMap<NameId, Weight> = IdMap::default();
         for series in &self.series {
@@ -64,7 +65,7 @@ impl Aggregate {
         sums
     }
 
-    /// Number of heap bytes that the sums per context take.
+    /// Returns the heap size in bytes of the sums per context.
     pub fn cell_bytes(&self) -> usize {
         map_bytes(&self.cell_index)
             + self.cells.capacity() * size_of::<(Cell, Weight)>()
@@ -73,8 +74,8 @@ impl Aggregate {
             + self.nodes.capacity() * size_of::<SampleSite>()
     }
 
-    /// Number of heap bytes that the sums per kernel take. A histogram has a few dozen buckets, or one bucket if the
-    /// kernel ran once.
+    /// Returns the heap size in bytes of the sums per kernel. The histogram of a kernel has a few dozen buckets, or one
+    /// bucket if the kernel ran once.
     pub fn series_bytes(&self) -> usize {
         let delays = if self.has_squares { size_of::<LaunchDelays>() + 64 } else { 0 };
         map_bytes(&self.series_index) + self.series.capacity() * (size_of::<Series>() + 64 + delays)
@@ -111,7 +112,7 @@ mod tests {
     use gpuflame_model::record::testing::{copy, kernel, launch, named};
     use gpuflame_model::record::{Activity, CopyKind, Row};
 
-    /// Renames contexts 11 and 12 to `[other stacks]`, and kernel 2 to `[other kernels]`.
+    /// Merges contexts 11 and 12 into `[other stacks]`, and kernel 2 into `[other kernels]`.
     fn renamed(mut sums: Aggregate, rows: &[Row<'_>]) -> Profile {
         let mut join = crate::join::Join::default();
         rows.iter().for_each(|row| join.push(row, &mut sums));

@@ -1,27 +1,27 @@
-//! A cache that maps the last few hundred kinds of activity to their cells and series (see `aggregate`). Programs
-//! repeatedly launch the same kernels from the same stacks. A hit avoids two hash map look-ups, which are a quarter of
-//! the collector's cost per activity.
+//! A cache that finds the cell and series of an activity (see `aggregate`) for the last few hundred kinds of activity.
+//! It is useful because programs repeatedly launch the same kernels from the same stacks. Each cache hit avoids two
+//! hash map look-ups. Such look-ups take a quarter of the time that the collector spends per activity.
 
 use super::{LaunchOutcome, SiteCode, StreamKey};
 use gpuflame_model::record::{DeviceId, Work};
 
-/// Number of slots in the cache. All slots together take 12 KiB, so they fit into the CPU's L1 cache next to the
+/// Number of slots in the cache. All slots together take 12 KiB, so they fit into the L1 cache of the CPU next to the
 /// collector's other data.
 const SLOTS: usize = 256;
 
-/// Fields that determine an activity's cell and series.
+/// Fields that determine to which cell and series an activity belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SumKey {
     pub(super) site: SiteCode,
     pub(super) outcome: LaunchOutcome,
     pub(super) device: Option<DeviceId>,
-    /// Stream of the activity; set only if streams are summed separately.
+    /// Stream on which the activity ran; set only if streams are summed separately.
     pub(super) stream: Option<StreamKey>,
 }
 
 impl SumKey {
-    /// Index of the cache slot for this key. Ids of sites and names are small and consecutive, so a simple hash is
-    /// enough.
+    /// Returns the index of the cache slot for this key. The ids in a key are small and consecutive, so a simple hash
+    /// is enough.
     fn slot(&self) -> usize {
         let name = match self.outcome {
             LaunchOutcome::Work(Work::Kernel(name)) => name.0,
@@ -38,7 +38,8 @@ pub(super) struct SumIndices {
     pub(super) cell: u32,
 }
 
-/// A direct-mapped cache: each slot contains the key that was stored in it last. See the module's documentation.
+/// A direct-mapped cache: each key belongs to one slot, and a slot contains the key that was stored in it last. See the
+/// module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct SumCache(Box<[Option<(SumKey, SumIndices)>; SLOTS]>);
 

@@ -1,5 +1,5 @@
-//! Compares the sums of `Aggregate` with results computed by hand. Also measures the two figures on which the design
-//! depends: rows per second and bytes per cell.
+//! Compares the sums of `Aggregate` with results that were computed by hand. Also measures two figures on which the
+//! design depends: the rows processed per second, and the bytes per cell.
 
 use super::*;
 use crate::join::Join;
@@ -12,7 +12,7 @@ fn on(device: u32, activity: Activity) -> Activity {
     Activity { device: DeviceId(device), ..activity }
 }
 
-/// Joins `rows`, adds up the result, and returns the sums as a profile.
+/// Joins `rows`, adds up the joined rows, and returns the sums as a profile.
 fn profile_of(rows: &[Row<'_>]) -> Profile {
     let (mut join, mut sums) = (Join::default(), Aggregate::default());
     rows.iter().for_each(|row| join.push(row, &mut sums));
@@ -59,7 +59,7 @@ fn one_cell_for_each_context_work_and_device() {
 
 #[test]
 fn many_kinds_of_work_are_summed_separately() {
-    // Kernel n, launched by context c on device d, takes 1000 c + 10 n + d ns.
+    // In this test, kernel n, launched by context c on device d, takes 1000 c + 10 n + d ns.
     let kinds = || (11..=310).flat_map(|c| (1..=3).flat_map(move |n| (0..2).map(move |d| (c, n, d))));
     let took = |(c, n, d): (u32, u32, u32)| u64::from(1000 * c + 10 * n + d);
     let mut rows = Vec::new();
@@ -153,9 +153,9 @@ fn statistics_are_per_work_and_device_and_skip_untimed_activities() {
     assert_eq!((fill.work, fill.weight.bytes), (Work::Set, 64));
 }
 
-/// Returns the rows of launches with one kernel each. The rows are in groups of 1,000 launches and then their 1,000
-/// activities, as if a tracer had delivered them in buffers. The launches use `names` different kernels and `contexts`
-/// different call sites.
+/// Returns the rows of launches that have one kernel each. Each group of rows has 1,000 launches followed by their
+/// 1,000 activities, as if a tracer had delivered the activities in buffers. The launches use `names` different kernels
+/// and `contexts` different call sites.
 fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
     let (mut rows, mut rng) = (Vec::with_capacity(2 * launches as usize), Rng::new(3));
     for from in (0..launches).step_by(1000) {
@@ -173,7 +173,7 @@ fn traffic(launches: u32, contexts: u64, names: u64) -> Vec<Row<'static>> {
 #[test]
 fn each_distinct_context_and_kernel_name_costs_under_200_bytes() {
     let (mut join, mut sums, mut profile) = (Join::default(), Aggregate::default(), Profile::default());
-    // Warm up, so that every kernel name and its histogram exist.
+    // Warm up first, so that every kernel name and its histogram exist.
     for row in traffic(100_000, 10, 50) {
         join.push(&row, &mut sums);
     }
@@ -233,7 +233,7 @@ fn memory_does_not_grow_with_the_number_of_launches() {
 #[ignore = "a measurement; .ci/long runs it"]
 fn join_and_aggregate_process_over_5_million_rows_per_second() {
     let rows = traffic(1_000_000, 500, 40);
-    // Use the best of several runs, because other processes may slow down a run.
+    // Use the fastest of several runs, because other processes may slow down a run.
     let mut best: f64 = 0.0;
     for _ in 0..8 {
         let (mut join, mut sums) = (Join::default(), Aggregate::default());

@@ -1,5 +1,5 @@
-//! `Graphs` finds the creator of a CUDA graph node: the stack on which the node was created. It derives the creator
-//! from the rows about graphs.
+//! `Graphs` finds the creator of a CUDA graph node. The creator is the launch context (stack and API call) in which the
+//! node was created. The creator is derived from the rows about graphs.
 //!
 //! ```text
 //! graph 3   node 10 11 12 13   -> a table: 8 bytes per node, the offset of its id from the first, and a context
@@ -7,14 +7,17 @@
 //! graph 5   another copy       -> the same
 //! ```
 //!
-//! A copy of a graph can outlive the original: a graph can be instantiated twice, and can be destroyed while its
-//! instantiations exist. So a table is kept while any graph uses it. A destroyed graph may still be running, so its
-//! nodes are kept until CUPTI has been flushed twice. The newest few thousand destroyed graphs are kept even longer.
+//! A copy of a graph can outlive the original. For example, a graph can be instantiated twice, and can be destroyed
+//! while its instantiations exist. So a table of nodes is kept as long as any graph uses it. A destroyed graph may
+//! still be running, so its nodes are kept until CUPTI was flushed twice. The newest few thousand destroyed graphs are
+//! kept even longer.
 //!
-//! An update of an instantiation changes the work of its nodes, and therefore the nodes' creators. A launch before the
-//! update ran the old nodes. The correlation id of a launch shows whether the launch was made before the update.
+//! If an instantiation of a graph is updated, the work of its nodes changes, and therefore their creators change too.
+//! If a launch was made before the update, it ran the old nodes. The correlation id of a launch shows whether it was
+//! made before the update.
 //!
-//! The creator is looked up once per activity, when the activity record is read. The result is stored in the activity.
+//! The creator is looked up once per activity, at the time when the activity record is read. The creator is then stored
+//! in the activity.
 
 #[cfg(test)]
 mod tests;
@@ -25,34 +28,35 @@ use gpuflame_model::record::{
     Activity, Caller, ContextId, CorrelationId, Created, Detail, GraphId, GraphNodeId, IdMap, Row, map_bytes,
 };
 
-/// Number of flushes after which no more work of a destroyed graph is expected. One flush is not enough, because it may
-/// have begun before the graph's last launch completed.
+/// Number of flushes of CUPTI after which no more work of a destroyed graph is expected. One flush is not enough,
+/// because the flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
 /// Number of destroyed graphs, and of their nodes, that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes, because
-/// a kernel may still be running then. The graphs take 1 MiB, and the nodes another 1 MiB.
+/// a kernel of the graph may still be running then. These graphs take 1 MiB, and their nodes take another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.
 const MIN_KEPT_PASTS: usize = 1 << 10;
 
-/// Creators of all known graph nodes. See the module's documentation.
+/// Creators of all graph nodes that are known. See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Graphs {
     groups: IdMap<GraphId, NodeGroup>,
-    /// First node id of each group, for look-ups of nodes whose group is unknown.
+    /// First node id of each group, used to look up nodes whose group is unknown.
     firsts: BTreeSet<(u64, GraphId)>,
-    /// Maximum difference between the last and first node id of any group so far.
+    /// Maximum difference between the first and the last node id of a group, over all groups so far.
     widest: u64,
     tables: Vec<NodeTable>,
-    /// Unused positions in `tables`.
+    /// Positions in `tables` that are not in use.
     free: Vec<u32>,
     /// Group in which the last look-up found a node.
     last: GraphId,
-    /// Lowest node id in any row so far.
+    /// Lowest node id that occurred in any row so far.
     lowest: Option<u64>,
-    /// Earlier states of each updated instantiation, oldest first.
+    /// Earlier states of each updated instantiation. The oldest state comes first.
     pasts: IdMap<GraphId, VecDeque<PastGroup>>,
-    /// The updated instantiations in the order of their updates, each with the number of flushes before the update.
+    /// The updated instantiations, in the order of their updates. Each entry contains the number of flushes before the
+    /// update.
     updated: VecDeque<(GraphId, u64)>,
     destroyed: VecDeque<DestroyedGraph>,
     destroyed_nodes: usize,
@@ -60,19 +64,19 @@ pub struct Graphs {
     tally: NodeTally,
 }
 
-/// Number of activities that are runs of graph nodes, by what is known about the creator of the node.
+/// Number of activities that ran graph nodes, grouped by what is known about the creator of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NodeTally {
-    /// Number of activities whose node was created on a known stack.
+    /// Number of activities that ran a node with a known creating stack.
     pub created: u64,
-    /// Number of activities of graphs that were created before recording began.
+    /// Number of activities that ran a node of a graph created before recording began.
     pub before_recording: u64,
-    /// Number of activities whose node has an unknown creator.
+    /// Number of activities that ran a node whose creator is unknown.
     pub unknown: u64,
 }
 
 impl NodeTally {
-    /// Pairs of word and count, in the order in which the ledger prints them.
+    /// Returns pairs of a word and a count, in the order in which the ledger prints them.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("created", self.created),
@@ -81,12 +85,12 @@ impl NodeTally {
         ]
     }
 
-    /// Total number of activities.
+    /// Returns the total number of activities.
     pub fn seen(&self) -> u64 {
         self.created + self.before_recording + self.unknown
     }
 
-    /// Counts one activity.
+    /// Counts one activity that ran a graph node.
     pub fn add(&mut self, created: Created) {
         match created {
             Created::Context(_) => self.created += 1,
@@ -96,31 +100,31 @@ impl NodeTally {
     }
 }
 
-/// The nodes of a graph, or of an instantiation of a graph. All nodes of a group have the same lifetime.
+/// The nodes of one graph, or of one instantiation of a graph. All nodes in a group are created and destroyed together.
 #[derive(Clone, Copy, Debug)]
 struct NodeGroup {
     table: u32,
-    /// Offset to subtract from the id of a node to get the id of this node in the table. 0 if the group owns the table.
+    /// Number to subtract from the id of a node to get the node's id in the table. 0 if the group owns the table.
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether another group owns the table.
+    /// Whether another group owns the table that this group uses.
     shared: bool,
-    /// Whether the graph was destroyed. CUPTI reports the end of an instantiation twice: for the instantiation and for
-    /// the graph from which it was made.
+    /// Whether the graph or instantiation was destroyed. CUPTI reports the destruction of an instantiation twice: for
+    /// the instantiation and for the graph from which it was made.
     ended: bool,
 }
 
-/// Creators of nodes, in ascending order of node ids.
+/// Table of the creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
-    /// Sections in ascending order of ids. There is usually one section. The upper half of a node's id is the id of its
-    /// graph, so a graph with child graphs has one section per graph.
+    /// Sections of the table, in ascending order of node ids. There is usually only one section. The upper half of a
+    /// node's id is the id of its graph, so the table of a graph with child graphs has one section per graph.
     sections: Vec<TableSection>,
     users: u32,
 }
 
-/// A section of a [`NodeTable`]: nodes whose ids differ by less than 2^32.
+/// A section of a [`NodeTable`]. The ids of the nodes in a section differ by less than 2^32.
 #[derive(Debug)]
 struct TableSection {
     base: u64,
@@ -131,13 +135,13 @@ struct TableSection {
 struct NodeEntry {
     /// Id of the node minus the section's `base`.
     offset: u32,
-    /// Context that created the node, or the reason why it is unknown.
+    /// Launch context that created the node, or the reason why it is unknown.
     creator: Caller,
 }
 
 const _: () = assert!(size_of::<NodeEntry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
-/// State of a group before it was updated. `until` is the correlation id of the call that updated it.
+/// State that a group had before it was updated. `until` is the correlation id of the call that updated the group.
 #[derive(Debug)]
 struct PastGroup {
     until: CorrelationId,
@@ -152,7 +156,7 @@ struct DestroyedGraph {
 }
 
 impl Graphs {
-    /// Processes a row about graphs; ignores all other rows.
+    /// Processes a row about graphs, and ignores all other rows.
     pub fn push(&mut self, row: &Row<'_>) {
         match *row {
             Row::GraphNode { graph, node, context } => self.add(graph, node.0, Caller::creator(context)),
@@ -163,7 +167,7 @@ impl Graphs {
         }
     }
 
-    /// Sets the field `created` of an activity if the activity is a run of a graph node.
+    /// If the activity ran a graph node, sets the activity's field `created`.
     pub fn resolve(&mut self, activity: &mut Activity) {
         if let Some(created) = activity.created {
             return self.tally.add(created);
@@ -171,7 +175,8 @@ impl Graphs {
         if !is_node(activity) {
             return;
         }
-        // If CUPTI reports the node from which this node was updated, the creator of that node takes precedence.
+        // If CUPTI reports that this node was updated from another node, the creator of that other node takes
+        // precedence.
         let source = activity.source_node.0;
         let launch = activity.correlation;
         let found = if source == 0 { None } else { self.find(GraphId(0), source, launch) };
@@ -186,7 +191,7 @@ impl Graphs {
         activity.created = Some(created);
     }
 
-    /// Notes a flush of the tracer. Call after the tracer was flushed and all rows that it delivered were read.
+    /// Counts a flush of the tracer. Call this after the tracer was flushed and all rows that it delivered were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
         while self.updated.len() > MIN_KEPT_PASTS
@@ -206,27 +211,28 @@ impl Graphs {
         }
     }
 
-    /// Whether to flush the tracer soon, because many destroyed graphs are kept until the next flush.
+    /// Whether the tracer should be flushed soon, because many destroyed graphs are kept until the next flush.
     pub fn wants_flush(&self) -> bool {
         self.destroyed.len() > 2 * MIN_KEPT_GRAPHS || self.destroyed_nodes > 2 * MIN_KEPT_NODES
     }
 
-    /// Contexts that created nodes. A context that created consecutive nodes of a table is returned once for these
-    /// nodes.
+    /// Returns the contexts that created nodes. If a context created consecutive nodes of a table, it is returned once
+    /// for these nodes.
     pub fn contexts(&self) -> impl Iterator<Item = ContextId> {
         let sections = self.tables.iter().flat_map(|table| &table.sections);
         let runs = sections.flat_map(|section| section.entries.chunk_by(|a, b| a.creator == b.creator));
         runs.filter_map(|run| run[0].creator.launched().ok())
     }
 
-    /// Number of runs of graph nodes so far, by what is known about the creator of the node.
+    /// Returns the number of activities so far that ran graph nodes, grouped by what is known about the creator of the
+    /// node.
     pub fn tally(&self) -> NodeTally {
         self.tally
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
-        // The internal nodes of a B-tree are two thirds full on average, and have an overhead of about 10 %.
+        // On average, the nodes of a B-tree are two thirds full. The inner nodes take about 10 % more.
         let firsts = self.firsts.len() * size_of::<(u64, GraphId)>() * 3 / 2;
         let tables = self.tables.iter().map(NodeTable::heap_bytes);
         map_bytes(&self.groups)
@@ -241,7 +247,7 @@ impl Graphs {
     }
 }
 
-/// Methods that create, update and destroy groups of nodes.
+/// Methods that create, update and destroy groups of graph nodes.
 impl Graphs {
     fn add(&mut self, graph: GraphId, node: u64, creator: Caller) {
         self.lowest = Some(self.lowest.map_or(node, |lowest| lowest.min(node)));
@@ -280,7 +286,8 @@ impl Graphs {
         self.put(graph, node, creator);
     }
 
-    /// Inserts a group that shares an existing table. The id of a node minus `shift` is the node's id in that table.
+    /// Inserts a group that shares the table of another group. To get a node's id in that table, `shift` is subtracted
+    /// from the id of the node.
     fn share(&mut self, graph: GraphId, table: u32, shift: u64, (first, last): (u64, u64)) {
         let shared = &mut self.tables[table as usize];
         shared.users += 1;
@@ -332,7 +339,7 @@ impl Graphs {
         all.filter(move |(id, _)| (group.first..=group.last).contains(id))
     }
 
-    /// Inserts a group that owns a new table, which contains `nodes`. `nodes` must not be empty.
+    /// Inserts a group that owns a new table with the given `nodes`. `nodes` must not be empty.
     fn insert_own_table(&mut self, graph: GraphId, nodes: Vec<(u64, Caller)>) {
         let (Some(&(first, _)), Some(&(last, _))) = (nodes.first(), nodes.last()) else { return };
         let mut table = NodeTable { sections: Vec::new(), users: 1 };
@@ -343,10 +350,10 @@ impl Graphs {
         self.insert(graph, NodeGroup { table, shift: 0, first, last, shared: false, ended: false });
     }
 
-    /// Updates the instantiation `graph` from the graph `source`. Nodes are paired in the order of their ids, which is
-    /// the order of creation. If the numbers of nodes differ, nothing changes, because then only CUPTI may know the
-    /// pairs. Nothing changes either if all paired nodes have the same creator, as in programs that capture a new graph
-    /// for each step.
+    /// Updates the instantiation `graph` from the graph `source`. The nodes of both graphs are paired in the order of
+    /// their ids, which is the order of creation. If the graphs have different numbers of nodes, nothing changes,
+    /// because then only CUPTI may know which nodes form a pair. Nothing changes either if the nodes of each pair have
+    /// the same creator, as in programs that capture a new graph for each step.
     fn update(&mut self, graph: GraphId, source: GraphId, call: CorrelationId) {
         let (Some(&group), Some(&from)) = (self.groups.get(&graph), self.groups.get(&source)) else { return };
         let mine: Vec<_> = self.ids_and_creators(group).collect();
@@ -382,7 +389,7 @@ impl Graphs {
 
     fn forget(&mut self, graph: GraphId) {
         self.drop_group(graph);
-        // Release memory that a burst of graphs has left allocated.
+        // Release memory that is still allocated after a burst of graphs.
         if self.groups.capacity() > 4 * self.groups.len().max(MIN_KEPT_GRAPHS) {
             self.groups.shrink_to(2 * MIN_KEPT_GRAPHS);
             self.destroyed.shrink_to(2 * MIN_KEPT_GRAPHS);
@@ -427,10 +434,10 @@ impl Graphs {
     }
 }
 
-/// Methods that look up the creator of a node when an activity arrives.
+/// Methods that find the creator of a node when an activity arrives.
 impl Graphs {
-    /// Returns the creator that a node had when `launch` was made. `graph` is the group that most likely contains the
-    /// node.
+    /// Returns the creator that a node had when the launch with the id `launch` was made. `graph` is the group that is
+    /// most likely to contain the node.
     fn find(&mut self, graph: GraphId, node: u64, launch: CorrelationId) -> Option<Caller> {
         let found = self.group_of(graph, node)?;
         self.last = found;
@@ -438,16 +445,17 @@ impl Graphs {
         past.or_else(|| self.creator_in(found, node))
     }
 
-    /// Returns the state that a group had when `launch` was made. `None` if the group was not updated after the launch.
+    /// Returns the state that a group had when the launch with the id `launch` was made. `None` if the group was not
+    /// updated after that launch.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group that contains a node. First tries `graph`, then the graph whose id is the upper half of the
-    /// node's id (driver 580), then the group that was found last. The ids of two groups may interleave if two threads
-    /// create graphs at the same time.
+    /// Returns the group that contains a node. The function first tries `graph`, then the graph whose id is the upper
+    /// half of the node's id (driver 580), and then the group that was found last. If two threads create graphs at the
+    /// same time, the ids of two groups may interleave.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =
@@ -503,7 +511,8 @@ impl NodeTable {
         section == other && self.sections[section].position(node).is_ok_and(is_next)
     }
 
-    /// Returns the index of the section whose ids include `node`, and the offset of `node` from the section's `base`.
+    /// Returns the index of the section that contains the id `node`, and the offset of `node` from the section's
+    /// `base`.
     fn section_of(&self, node: u64) -> Option<(usize, u32)> {
         let at = self.sections.partition_point(|section| section.base <= node).checked_sub(1)?;
         Some((at, u32::try_from(node - self.sections[at].base).ok()?))
@@ -520,8 +529,8 @@ impl NodeTable {
 }
 
 impl TableSection {
-    /// Returns the position of an offset in `entries`. If the offset is absent, the error is the position at which to
-    /// insert it. Ids usually have no gaps, so the position usually equals the offset.
+    /// Returns the position of an offset in the section's `entries`. If no entry has the offset, the error is the
+    /// position at which to insert it. Ids usually have no gaps, so the position is usually equal to the offset.
     fn position(&self, offset: u32) -> Result<usize, usize> {
         match self.entries.get(offset as usize) {
             Some(entry) if entry.offset == offset => Ok(offset as usize),
@@ -533,7 +542,7 @@ impl TableSection {
     }
 }
 
-/// Whether `activity` is a run of a graph node, for which [`Graphs::resolve`] can find the creator.
+/// Whether `activity` ran a graph node. [`Graphs::resolve`] can find the creator of such a node.
 pub fn is_node(activity: &Activity) -> bool {
     activity.graph_node != GraphNodeId(0) && activity.detail != Detail::Graph
 }

@@ -1,4 +1,4 @@
-//! Tests `Graphs` with hand-made graphs that are copied, copied again, updated, destroyed, or have interleaved ids.
+//! Tests `Graphs` with hand-made graphs that are copied, copied again, updated, or destroyed, or whose ids interleave.
 
 use super::*;
 use gpuflame_model::record::ContextId;
@@ -18,8 +18,8 @@ fn end(graphs: &mut Graphs, graph: u32) {
     graphs.push(&Row::GraphEnd { graph: GraphId(graph) });
 }
 
-/// Updates a graph. `call` is the correlation id of the update. The function `created` looks nodes up for a launch with
-/// id 100.
+/// Updates the instantiation `graph` from the graph `source`. `call` is the correlation id of the call that updates it.
+/// The test function `created` looks up nodes for a launch with the id 100.
 fn update(graphs: &mut Graphs, graph: u32, source: u32, call: u32) {
     let (graph, source, correlation) = (GraphId(graph), GraphId(source), CorrelationId(call));
     graphs.push(&Row::GraphUpdate { graph, source, correlation });
@@ -30,7 +30,7 @@ fn graph(graphs: &mut Graphs, id: u32, first: u64, contexts: &[u32]) {
     (first..).zip(contexts).for_each(|(at, &context)| node(graphs, id, at, context));
 }
 
-/// Copies `count` nodes with consecutive ids.
+/// Copies `count` nodes with consecutive ids into the graph `id`.
 fn copies(graphs: &mut Graphs, id: u32, first: u64, originals: u64, count: u64) {
     (0..count).for_each(|at| copy(graphs, id, first + at, originals + at));
 }
@@ -39,7 +39,7 @@ fn created(graphs: &mut Graphs, graph: u32, node: u64) -> Created {
     at(graphs, graph, node, 100)
 }
 
-/// Returns the creator that a node had at the time of the launch with id `launch`.
+/// Returns the creator that a node had when the launch with id `launch` was made.
 fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     let mut activity =
         Activity { graph: GraphId(graph), graph_node: GraphNodeId(node), ..kernel(launch, 10, 20) };
@@ -47,7 +47,7 @@ fn at(graphs: &mut Graphs, graph: u32, node: u64, launch: u32) -> Created {
     activity.created.unwrap()
 }
 
-/// Returns the creator of a node of which CUPTI reports that it was updated from the node `source`.
+/// Returns the creator of a node that, according to CUPTI, was updated from the node `source`.
 fn from(graphs: &mut Graphs, graph: u32, node: u64, source: u64) -> Created {
     let mut activity = Activity {
         graph: GraphId(graph),
@@ -93,7 +93,7 @@ fn nodes_of_graphs_with_interleaved_ids_are_found() {
         node(&mut graphs, 1, 100 + 2 * at, 2);
         node(&mut graphs, 2, 101 + 2 * at, 3);
     }
-    // Copy the copies, with different gaps between the ids.
+    // Make copies of the copies, with different gaps between the ids.
     let mut next = 5000;
     for at in 0..1000 {
         copy(&mut graphs, 3, next, 100 + 2 * at);
@@ -153,7 +153,7 @@ fn a_destroyed_graph_is_found_until_two_flushes_later() {
     assert_eq!(created(&mut graphs, 1, 10), Created::Unknown, "forgotten");
 }
 
-/// Creates and destroys more graphs than `Graphs` keeps, and then flushes.
+/// Creates and destroys more graphs than `Graphs` keeps, and then flushes twice.
 fn many_end(graphs: &mut Graphs, first: u32) {
     for at in 0..2 * MIN_KEPT_GRAPHS as u32 {
         node(graphs, first + at, 1 << 40 | u64::from(at), 2);
@@ -173,7 +173,7 @@ fn an_update_adopts_the_contexts_of_the_source_graph() {
     update(&mut graphs, 2, 4, 50);
     assert_eq!([12, 13].map(|n| created(&mut graphs, 2, n)), [on(5), on(6)]);
     assert_eq!([14, 15].map(|n| created(&mut graphs, 3, n)), [on(2), on(3)], "the other instantiation");
-    // Update from a graph whose node ids have gaps, and then back.
+    // Update from a graph whose node ids have gaps, and then update back from the first graph.
     node(&mut graphs, 5, 20, 7);
     node(&mut graphs, 5, 30, 8);
     update(&mut graphs, 2, 5, 60);
@@ -278,7 +278,7 @@ fn a_live_node_costs_at_most_sixteen_bytes_and_dense_clones_nothing() {
     }
     assert!(graphs.heap_bytes() <= before, "{} after {before}", graphs.heap_bytes());
     assert_eq!(created(&mut graphs, 11, 10 * NODES + 998), on(2 + 998));
-    // The result is the same if the gaps between the ids of the copies differ from those of the originals.
+    // If the gaps between the ids of the copies differ from the gaps between the originals, the result is the same.
     let mut gaps = Graphs::default();
     (0..NODES).for_each(|at| node(&mut gaps, 1, 3 * at, 2));
     (0..NODES).for_each(|at| copy(&mut gaps, 2, 4 * NODES + 5 * at, 3 * at));

@@ -1,37 +1,38 @@
-//! Detects activities that CUPTI delivers twice. The second copy is counted and dropped.
+//! Detects activities that CUPTI delivers twice. If an activity is delivered a second time, the second one is counted
+//! and dropped.
 //!
-//! Two activities of one launch may be different activities:
-//! - A memory copy may have several parts, which run one after another.
+//! Two activities of one launch are not always duplicates:
+//! - * A memory copy may consist of several parts, which run one after another.
 //! - A graph has many nodes, and a node may run several times.
 //!
-//! For a launch that is not a graph launch, this module therefore remembers the last activity. For graphs, and for
-//! activities whose launch has no row, it remembers the latest tens of thousands of activities. Each activity is stored
-//! as a hash of the fields that distinguish it from other activities.
+//! For each launch that is not a graph launch, this module therefore stores only the launch's last activity. For graph
+//! launches, and for activities whose launch has no row, it stores the latest tens of thousands of activities. Each
+//! activity is stored as a hash of the fields that distinguish it from other activities.
 
 use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 
-/// Number of hashes per set, and number of sets. A set is one cache line. All sets together have room for the hashes of
-/// 6 MiB of activity records; one CUPTI buffer has up to 1 MiB.
+/// Number of hashes per set, and number of sets, in the table of the latest activities. Each set is one cache line. The
+/// table has room for the hashes of 6 MiB of activity records. One CUPTI buffer has up to 1 MiB.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 
 /// Detects activities that were delivered twice. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DuplicateDetector {
-    /// Hashes of the latest runs of graph nodes and of the latest activities without a launch. Each set is sorted from
-    /// newest to oldest. Empty until the first such activity arrives.
+    /// Hashes of the latest runs of graph nodes, and of the latest activities whose launch has no row. In each set, the
+    /// newest hash comes first. The table is empty until the first such activity arrives.
     latest: Vec<[u64; WAYS]>,
 }
 
-/// Hash of the stream and times of an activity. This identifies an activity of a launch, because no two activities can
-/// run on one stream at the same time.
+/// Hash of an activity's stream and times. The hash identifies the activity among all activities of its launch, because
+/// two activities cannot run on one stream at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivityHash(u32);
 
 impl ActivityHash {
     pub(super) fn from_activity(activity: &Activity) -> Self {
         let hash = hash_activity(activity);
-        // The device id affects only the lower half of the hash, so both halves are combined.
+        // The device id affects only the lower half of the 64-bit hash, so both halves are combined.
         Self((hash ^ hash >> 32) as u32)
     }
 }
@@ -46,7 +47,7 @@ fn mix(sum: u64, word: u64) -> u64 {
     (sum ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
 }
 
-/// Whether `activity` has times. Activities without times may legitimately be identical.
+/// Whether `activity` has start and end times. Two activities without times may be identical without being duplicates.
 fn is_timed(activity: &Activity) -> bool {
     activity.duration().is_some_and(|nanos| nanos > 0)
 }
@@ -64,20 +65,20 @@ impl DuplicateDetector {
     }
 
     /// Whether `activity`, whose launch has no row, was delivered before. Work that the GPU launched may have the id 0,
-    /// and so may other work with the same stream and times. Therefore, activities with the id 0 are compared only if
-    /// they are nodes of graphs.
+    /// and so may other work that has the same stream and times. Therefore, activities with the id 0 are compared only
+    /// if they ran graph nodes.
     pub(super) fn is_duplicate_without_launch(&mut self, activity: &Activity) -> bool {
         let has_id = activity.correlation != CorrelationId(0) || activity.graph != GraphId(0);
         has_id && is_timed(activity) && self.is_in_latest(activity)
     }
 
-    /// Whether the activity is among the latest activities. Adds the activity to them if it is not.
+    /// Whether the activity is in the table of the latest activities. If it is not, it is added to the table.
     fn is_in_latest(&mut self, activity: &Activity) -> bool {
         if self.latest.is_empty() {
             self.latest.resize(SETS, [0; WAYS]);
         }
         let ids = u64::from(activity.correlation.0) << 32 ^ u64::from(activity.graph.0);
-        // Set the lowest bit, because a hash of 0 marks an empty entry.
+        // The lowest bit is always set, because a hash of 0 marks an empty entry.
         let hash = mix(mix(hash_activity(activity), activity.graph_node.0), ids) | 1;
         let set = &mut self.latest[(hash >> 32) as usize % SETS];
         if set.contains(&hash) {

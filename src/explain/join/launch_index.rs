@@ -1,21 +1,24 @@
-//! `ById` is an index by correlation id. It contains launches, and activities that wait for their launch (orphans).
+//! `ById` is an index whose key is the correlation id. It contains launches, and also *orphans*: activities that wait
+//! for their launch.
 //!
-//! Ids are nearly consecutive, so the highest [`Limits::recent`](super::Limits::recent) ids are in a table that is
-//! indexed by the id itself. The table consists of pages. The page number determines the position of a page in the
-//! table:
+//! Ids are nearly consecutive, so the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
+//! id itself determines the position. The table consists of pages. The number of a page determines the position of the
+//! page in the table:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
 //!      |  (a multiple) | slot in pages| entry  |
 //! ```
 //!
-//! A new page displaces a page with a lower number at the same position. When a page is displaced, its finished entries
-//! are forgotten. Its waiting entries move to a hash map with two generations. A waiting entry that arrives after its
-//! page was displaced is stored in this map directly. A graph launch that had an activity may have more, so it moves to
-//! a second map of this kind. A look-up of a recent id costs two loads, and look-ups of neighbouring ids share a cache
-//! line.
+//! If another page with a lower number is at the same position, a new page displaces it. When a page is displaced, its
+//! finished entries (launches that need no more activities) are forgotten. Its waiting entries (launches without an
+//! activity, and orphans) move to a hash map with two generations. If a waiting entry arrives after its page was
+//! displaced, it is stored in this map directly. A graph launch that had an activity may have more activities, so it
+//! moves to a second map with two generations. Looking up a recent id takes two loads, and look-ups of neighbouring ids
+//! use the same cache line.
 //!
-//! This module counts nothing and has no sink. It passes each forgotten entry to a closure of the caller.
+//! This module counts no outcomes and passes nothing to a sink. It passes each forgotten entry to a closure of the
+//! caller instead.
 
 use super::Launched;
 use super::duplicates::ActivityHash;
@@ -23,20 +26,20 @@ use super::orphans::Chain;
 use gpuflame_model::record::{Activity, CorrelationId, GraphId, IdMap, map_bytes};
 use gpuflame_model::sorting;
 
-/// Entry of a correlation id in the index.
+/// The entry in the index for a correlation id.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum IdEntry {
-    /// A launch, and the state of its activities.
+    /// A launch, and whether it has had activities.
     Launch(Launched, MatchState),
     /// A second correlation id of a launch. The value is the launch's first id.
     Alias(CorrelationId),
-    /// Activities whose launch has not arrived yet.
+    /// Orphans: activities whose launch has not arrived yet.
     Orphans(Chain),
 }
 
 const _: () = assert!(size_of::<Option<IdEntry>>() == 24, "the entry grew: up to 262,144 entries are stored");
 
-/// State of a launch's activities: whether there were any, and whether more may follow.
+/// Whether a launch has had activities, and whether more may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum MatchState {
     /// The launch has no activity so far.
@@ -48,12 +51,12 @@ pub(super) enum MatchState {
 }
 
 impl MatchState {
-    /// Returns the hash of the launch's last activity. `None` for graph launches, and before the first activity.
+    /// Returns the hash of the launch's last activity. `None` for graph launches, and for launches without an activity.
     pub(super) fn last(self) -> Option<ActivityHash> {
         if let Self::Matched { last, .. } = self { Some(last) } else { None }
     }
 
-    /// Notes an activity of the launch. Returns true if it is the launch's second activity.
+    /// Updates the state for a new activity of the launch. Returns true if it is the launch's second activity.
     pub(super) fn advance(&mut self, activity: &Activity) -> bool {
         let (has_one, had_several) = match *self {
             Self::Waiting => (false, false),
@@ -73,27 +76,29 @@ impl MatchState {
 pub(super) enum LookUp<'a> {
     /// The launch was found, directly or through an alias.
     Launch(&'a Launched, &'a mut MatchState),
-    /// Other activities already wait for the same launch. The launch will arrive under this id.
+    /// The launch has not arrived yet, and other activities already wait for it. The first value is the id under which
+    /// the launch will arrive.
     Orphans(CorrelationId, &'a mut Chain),
-    /// Neither the launch nor another of its activities has arrived. The launch will arrive under this id.
+    /// The launch has not arrived yet, and no other activity waits for it. The value is the id under which the launch
+    /// will arrive.
     NotYet(CorrelationId),
-    /// The id is an alias of another alias. No launch can be found through it.
+    /// The id is an alias of another alias. No launch can be found through such an id.
     AliasOfAlias,
 }
 
-/// Launches, and activities that wait for their launch, by correlation id. See the module's documentation.
+/// Launches, and activities that wait for their launch, indexed by correlation id. See the module's documentation.
 #[derive(Debug)]
 pub(super) struct ById {
     recent: RecentIds,
-    /// Launches without an activity, activities without a launch, and the aliases of both.
+    /// Waiting entries: launches without an activity, activities without a launch, and the aliases of both.
     waiting: OlderEntries,
-    /// Launches that had an activity, and the aliases of these launches.
+    /// Running entries: launches that had an activity, and the aliases of these launches.
     running: OlderEntries,
 }
 
 impl ById {
-    /// Creates an index for `recent` recent ids. `waiting` and `running` are the numbers of older entries per
-    /// generation.
+    /// Creates an index whose table has room for `recent` recent ids. `waiting` and `running` are the maximum numbers
+    /// of older entries per generation.
     pub(super) fn new(recent: usize, waiting: usize, running: usize) -> Self {
         Self {
             recent: RecentIds::new(recent),
@@ -102,8 +107,8 @@ impl ById {
         }
     }
 
-    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be orphans, or another launch if
-    /// ids wrapped or the data are hostile.
+    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be a chain of orphans. It can
+    /// be another launch if ids wrapped or the data are hostile.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
@@ -121,7 +126,7 @@ impl ById {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// Looks up the launch of an activity with this `id`. Follows at most one alias.
+    /// Looks up the launch of an activity that has the correlation id `id`. At most one alias is followed.
     pub(super) fn find(&mut self, id: CorrelationId) -> LookUp<'_> {
         let target = match self.get(id) {
             Some(IdEntry::Alias(target)) => *target,
@@ -137,7 +142,7 @@ impl ById {
         }
     }
 
-    /// Returns the entry of `id`. Does not follow aliases.
+    /// Returns the entry of `id`. Aliases are not followed.
     pub(super) fn get_mut(&mut self, id: CorrelationId) -> Option<&mut IdEntry> {
         match self.recent.page_of(id) {
             Some(_) => self.recent.slot(id)?.as_mut(),
@@ -145,19 +150,20 @@ impl ById {
         }
     }
 
-    /// Forgets running entries that had no activity between two flushes, unless there are only a few. A running entry
-    /// is a launch that already had an activity. Call when all completed activities were delivered.
+    /// Forgets running entries that had no activity between two flushes, unless there are only a few running entries. A
+    /// running entry is a launch that already had an activity. Call this when all completed activities were delivered.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }
 
-    /// Whether to flush the tracer soon, because many running launches are kept until the next flush.
+    /// Whether the tracer should be flushed soon, because many running launches are kept until the next flush.
     pub(super) fn wants_flush(&self) -> bool {
         self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
-    /// Replaces the orphans of `id` by the chain that `shorten` returns. Returns false if `id` has no orphans. If ids
-    /// have wrapped, one id may have two chains, and the older chain is in the map.
+    /// Replaces the chain of orphans for `id` by the chain that `shorten` returns. Returns false if `id` has no chain
+    /// of orphans. If ids have wrapped, one id may have two chains. The older chain is then in the map of waiting
+    /// entries.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -187,7 +193,7 @@ impl ById {
         self.recent.for_each(each);
     }
 
-    /// Launches that have had no activity so far, in no particular order.
+    /// Returns the launches without an activity so far, in no particular order.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &Launched> {
         let recent = self.recent.pages.iter().flatten().flat_map(|page| page.entries.iter().flatten());
         let older = self.waiting.young.values().chain(self.waiting.old.values());
@@ -197,7 +203,7 @@ impl ById {
         })
     }
 
-    /// All launches in the index.
+    /// Returns all launches in the index.
     pub(super) fn launches_mut(&mut self) -> impl Iterator<Item = &mut Launched> {
         let recent =
             self.recent.pages.iter_mut().flatten().flat_map(|page| page.entries.iter_mut().flatten());
@@ -220,8 +226,9 @@ impl ById {
         }
     }
 
-    /// Notes that the launch with the id `launch` was found for an activity with the id `id`. If the launch is no
-    /// longer recent, the launch becomes the youngest running entry, and so does the alias through which it was found.
+    /// Processes that an activity with the id `id` has found the launch with the id `launch`. If the launch is no
+    /// longer in the table of recent ids, it becomes the youngest running entry. The same applies to the alias through
+    /// which it was found.
     fn note_running(&mut self, id: CorrelationId, launch: CorrelationId) {
         if self.recent.page_of(launch).is_some() {
             return;
@@ -236,8 +243,8 @@ impl ById {
         }
     }
 
-    /// Makes the entry of `id` the youngest running entry. If the young generation is full, the old generation is
-    /// dropped. The dropped launches do not count as lost, because each of them already had an activity.
+    /// Makes the entry for `id` the youngest running entry. If the young generation is full, the entries of the old
+    /// generation are dropped. The dropped launches do not count as lost, because each of them already had an activity.
     fn move_to_running(&mut self, id: CorrelationId) {
         let ran = self.running.take(id);
         if let Some(entry) = self.waiting.take(id).or(ran) {
@@ -245,7 +252,8 @@ impl ById {
         }
     }
 
-    /// Stores an entry that is no longer recent in the map of running entries (if `runs`) or of waiting entries.
+    /// Stores an entry that is no longer in the table of recent ids: in the map of running entries if `runs` is true,
+    /// otherwise in the map of waiting entries.
     fn store_older(
         &mut self,
         runs: bool,
@@ -259,8 +267,8 @@ impl ById {
         }
     }
 
-    /// Empties the page at the position of `id` in the table. An alias is kept for as long as its launch. The launch
-    /// has a lower id than the alias, so it was handled before: in this page or in an earlier page.
+    /// Empties the page that is at the position of `id` in the table. An alias is kept as long as its launch. The
+    /// launch has a lower id than its alias, so it was handled before the alias: in this page or in an earlier page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -292,20 +300,20 @@ struct IdPage {
     entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
 }
 
-/// Table of the entries of recent ids. The number of pages is a power of two. Each page is allocated when it is first
+/// Table of the entries for recent ids. The number of pages is a power of two. Each page is allocated when it is first
 /// used.
 #[derive(Debug)]
 struct RecentIds {
     pages: Box<[Option<Box<IdPage>>]>,
 }
 
-/// Relation between the page of an id and the page that is stored at its position.
+/// Which page is stored at the position that belongs to an id.
 enum PageStatus {
-    /// The page of the id is stored at its position.
+    /// The page that contains the id.
     Here,
-    /// The position is empty, or contains a page with a lower number.
+    /// No page, or a page with a lower number.
     Displaced,
-    /// The position contains a page with a higher number.
+    /// A page with a higher number, so the id is too old for the table.
     TooOld,
 }
 
@@ -319,7 +327,7 @@ impl RecentIds {
         (id.0 as usize / ENTRIES_PER_PAGE) & (self.pages.len() - 1)
     }
 
-    /// The page that contains `id`, if it is present.
+    /// Returns the page that contains `id`, if this page is in the table.
     fn page_of(&self, id: CorrelationId) -> Option<&IdPage> {
         let page = self.pages[self.page_index(id)].as_deref()?;
         (page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32).then_some(page)
@@ -328,13 +336,13 @@ impl RecentIds {
     fn room_for(&self, id: CorrelationId) -> PageStatus {
         match &self.pages[self.page_index(id)] {
             Some(page) if page.first.0 ^ id.0 < ENTRIES_PER_PAGE as u32 => PageStatus::Here,
-            // Ids wrap, so the sign of their wrapped difference shows which id is higher.
+            // Ids wrap, so the sign of the wrapped difference between two ids shows which id is higher.
             Some(page) if (id.0.wrapping_sub(page.first.0) as i32) < 0 => PageStatus::TooOld,
             _ => PageStatus::Displaced,
         }
     }
 
-    /// Returns the slot of `id`. The caller must have checked that the page of `id` is stored at its position.
+    /// Returns the slot for `id` in its page. The caller must have checked that the page of `id` is in the table.
     fn slot(&mut self, id: CorrelationId) -> Option<&mut Option<IdEntry>> {
         Some(&mut self.pages[self.page_index(id)].as_mut()?.entries[offset(id)])
     }
@@ -346,7 +354,8 @@ impl RecentIds {
         Some((CorrelationId(page.first.0 + at as u32), entry))
     }
 
-    /// Creates the page for `id`. Reuses the empty page at its position, or allocates a new page.
+    /// Creates the page that contains `id`. Reuses the empty page at this position, if there is one; otherwise,
+    /// allocates a new page.
     fn start_page(&mut self, id: CorrelationId) {
         let first = CorrelationId(id.0 & !(ENTRIES_PER_PAGE as u32 - 1));
         let page_index = self.page_index(id);
@@ -356,7 +365,7 @@ impl RecentIds {
         }
     }
 
-    /// Passes all entries to `each`, in the order of their ids unless ids wrapped.
+    /// Passes all entries to `each`. They are in the order of their ids unless ids wrapped.
     fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
         sorting::sort_by_key(&mut pages, |page| page.first.0);
@@ -377,12 +386,12 @@ impl RecentIds {
 
 type Map = IdMap<CorrelationId, IdEntry>;
 
-/// Number of running launches per generation that are kept regardless of flushes. This number fills a hash table of
-/// 2^13 buckets.
+/// Number of running launches per generation that are kept even if flushes deliver no more activities of them. With
+/// this number of entries, a hash table of 2^13 buckets is full.
 const MIN_KEPT_RUNNING: usize = 7 << 10;
 
-/// Entries in two generations, young and old. To age entries, the maps are swapped, so both maps keep the largest
-/// capacity so far.
+/// Entries that are no longer in the table of recent ids, in two generations, young and old. To age the entries, the
+/// two maps are swapped, so both maps keep the largest capacity so far.
 #[derive(Debug)]
 struct OlderEntries {
     young: Map,
@@ -423,15 +432,15 @@ impl OlderEntries {
         self.young.insert(id, entry)
     }
 
-    /// If the young generation is large, forgets the old generation, and makes the young generation the old one. So at
-    /// least one complete flush of CUPTI lies between the last activity of an entry and the time at which the entry is
-    /// forgotten.
+    /// If the young generation is large, forgets the old generation, and makes the young generation the new old
+    /// generation. So at least one complete flush of CUPTI lies between the last activity of an entry and the time at
+    /// which the entry is forgotten.
     fn flushed(&mut self) {
         if self.young.len() < MIN_KEPT_RUNNING {
             return;
         }
         self.grow_old(&mut |_, _| {});
-        // Release memory that a burst of launches has left allocated.
+        // Release memory that is still allocated after a burst of launches.
         if self.young.capacity() > 4 * MIN_KEPT_RUNNING {
             self.young = Map::default();
         }

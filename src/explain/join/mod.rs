@@ -1,9 +1,10 @@
-//! The join matches launches to the GPU work that they caused. It matches exactly, by correlation id, in one pass over
-//! the rows.
+//! The join matches each launch to the GPU work that it caused. It matches them exactly, by correlation id, in one pass
+//! over the rows.
 //!
-//! Rows arrive in any order. For example, an activity may arrive before its launch, because launches are recorded when
-//! the call returns. A graph launch may have many activities. A launch may have two ids: the id of a runtime call, and
-//! that of the driver call inside it. Memory does not grow with the number of launches:
+//! The rows may arrive in any order. For example, an activity may arrive before its launch, because a launch is
+//! recorded when the call returns. A graph launch may have many activities: one for each node. A launch may have two
+//! ids: the id of a runtime call, and the id of the driver call inside it. Memory does not grow with the number of
+//! launches:
 //!
 //! ```text
 //! launch row --> entry, by id  --displaced--> matched:    forgotten
@@ -13,22 +14,23 @@
 //! activity row ----+-----------------------------------------+--not found--> orphans --full--> a reason
 //! ```
 //!
-//! A launch is found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no activity
-//! by then, it is kept until [`Limits::waiting`] more such launches have followed. A graph launch may have more
-//! activities while the graph runs. It is forgotten when two conditions hold: it had no activity between two flushes of
-//! CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each abandoned launch or activity is
-//! counted with a [`Missing`] reason, and the counts of [`Tally`] always add up.
+//! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no
+//! activity by then, it is kept until [`Limits::waiting`] more launches without an activity have followed. A graph
+//! launch may get more activities while the graph runs. It is forgotten when two conditions hold: it got no activity
+//! between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each launch or
+//! activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`] always add up.
 //!
-//! Launches outside of windows do not have one row each. Instead, a row contains a range of ids of such launches
-//! (`outside`). With these ranges, the join distinguishes their activities from those of lost launches. An activity
-//! waits for its range in the same way as for a launch. Launches made while CUPTI's callbacks were off have no rows,
-//! and are recognized by their ids alone (`muted`).
+//! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
+//! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
+//! lost launches. An activity can wait for the range that contains its id, in the same way as for a launch. Launches
+//! that are made while CUPTI's callbacks are off have no rows, and are recognized only by the ids of their activities
+//! (see `muted`).
 //!
-//! CUPTI assigns consecutive ids. If the id of an activity is further than `MAX_ID_GAP` from the id of every launch,
-//! the activity therefore cannot belong to any launch, not even to a lost one. It is counted separately, and is not
-//! passed to the sink.
+//! CUPTI assigns consecutive ids to calls. So if the id of an activity is further than `MAX_ID_GAP` from the id of
+//! every launch, the activity cannot belong to any launch, not even to a lost one. Such an activity is counted
+//! separately, and is not passed to the sink.
 //!
-//! A [`Sink`] receives the matched pairs, and adds them up, computes idle time or stores them.
+//! A [`Sink`] receives the matched launches and activities. It adds them up, computes idle time or stores them.
 
 mod duplicates;
 mod launch_index;
@@ -54,23 +56,23 @@ use muted::MutedPeriods;
 use orphans::{Chain, Orphans};
 use outside::OutsideRanges;
 
-/// Maximum number of consecutive ids without a recorded launch that the join considers possible. Launches without a
-/// pause take about ten minutes to use this many ids.
+/// Maximum number of consecutive ids without a recorded launch that can occur in a real run. A program that launches
+/// without a pause takes about ten minutes to use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. It takes this much with half a
-/// million waiting launches, and a quarter of a million graph launches between two flushes.
+/// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. It takes 45 MiB if half a million
+/// launches wait for an activity, and a quarter of a million graphs are launched between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Number of ids below the highest id that are kept in a directly indexed table. Rounded up to a power of two.
-    /// Default: 262,144, enough for half as many launches if each launch has two ids.
+    /// Number of ids below the highest id that are kept in a table indexed by the id. The number is rounded up to a
+    /// power of two. Default: 262,144, which is enough for half this number of launches if each launch has two ids.
     pub recent: usize,
-    /// Maximum number of older launches without an activity per generation. Two generations are kept. Default: 229,376,
-    /// which fills a hash table of 2^18 buckets to its maximum load. Two generations hold the launches of more than
-    /// forty threads that each have a partly filled buffer of 10,000 activity records.
+    /// Maximum number per generation of older launches that have no activity. Two generations are kept. Default:
+    /// 229,376, which fills a hash table of 2^18 buckets to its maximum load. Two full generations hold the launches of
+    /// more than forty threads that each have a partly filled buffer of 10,000 activity records.
     pub waiting: usize,
-    /// Maximum number per generation of older launches that had an activity and may have more. Two generations are
-    /// kept. After a flush, fewer launches may be kept. Default: 114,688.
+    /// Maximum number per generation of older launches that had an activity and may get more. Two generations are kept.
+    /// (A flush may remove launches even if there are fewer.) Default: 114,688.
     pub running: usize,
     /// Maximum number of activities that wait for their launch. Default: 65,536.
     pub orphans: usize,
@@ -82,7 +84,7 @@ impl Default for Limits {
     }
 }
 
-/// The streaming join. See the module's documentation.
+/// The join, which processes one row at a time. See the module's documentation.
 #[derive(Debug)]
 pub struct Join {
     by_id: ById,
@@ -112,7 +114,7 @@ impl Join {
         }
     }
 
-    /// Processes the next row. Rows other than launches, activities and window edges are ignored.
+    /// Processes the next row. Only launches, activities and window edges have an effect; other rows are ignored.
     pub fn push(&mut self, row: &Row<'_>, sink: &mut impl Sink) {
         match row {
             Row::Launch(launch) => self.push_launch(launch, sink),
@@ -189,9 +191,9 @@ impl Join {
         }
     }
 
-    /// Returns the counts that hold if no more rows arrive. Launches without an activity, and activities that still
-    /// wait for their launch, count as abandoned and are passed to `sink`. The join itself does not change, so this
-    /// function may be called at any time.
+    /// Returns the counts that are correct if no more rows arrive. Launches without an activity, and activities that
+    /// still wait for their launch, count as unmatched and are passed to `sink`. The join itself does not change, so
+    /// this function may be called at any time.
     pub fn final_tally(&self, sink: &mut impl Sink) -> Tally {
         let (mut tally, mut duplicates) = (self.tally, self.duplicates.clone());
         self.orphans.for_each(|activity| abandon(&mut tally, &self.order, &mut duplicates, activity, sink));
@@ -203,7 +205,7 @@ impl Join {
         tally
     }
 
-    /// Passes launches that were made between two times and still wait for an activity to [`Sink::pending`].
+    /// Passes the launches that were made between two times, and that still wait for an activity, to [`Sink::pending`].
     pub fn pending_between(&self, from: Nanos, to: Nanos, sink: &mut impl Sink) {
         self.by_id.for_each(|id, entry| {
             if let IdEntry::Launch(launched, MatchState::Waiting) = *entry
@@ -216,17 +218,18 @@ impl Join {
         });
     }
 
-    /// Notes a flush of the tracer. Call after the tracer was flushed and all rows that it delivered were pushed.
+    /// Processes a flush of the tracer. Call this after the tracer was flushed and all rows that it delivered were
+    /// pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
     }
 
-    /// Whether to flush the tracer soon, because many graph launches are kept until the next flush.
+    /// Whether the tracer should be flushed soon, because many graph launches are kept until the next flush.
     pub fn wants_flush(&self) -> bool {
         self.by_id.wants_flush()
     }
 
-    /// Contexts of the launches that wait for an activity, one item per launch.
+    /// Returns the contexts of the launches that wait for an activity. There is one item per launch.
     pub fn waiting(&self) -> impl Iterator<Item = ContextId> {
         self.by_id.waiting().map(|launched| launched.context)
     }
@@ -238,12 +241,12 @@ impl Join {
         }
     }
 
-    /// Counts of the rows pushed so far.
+    /// Returns the counts for the rows pushed so far.
     pub fn tally(&self) -> &Tally {
         &self.tally
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.by_id.heap_bytes()
             + self.orphans.heap_bytes()
@@ -252,7 +255,7 @@ impl Join {
             + self.duplicates.heap_bytes()
     }
 
-    /// Processes a row that gives a launch a second id. The row may arrive before or after the row of the launch
+    /// Processes a row that gives a launch a second id. This row may arrive before or after the row of the launch
     /// itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
@@ -272,7 +275,7 @@ impl Join {
         }
     }
 
-    /// Stores an activity until its launch arrives under `id`.
+    /// Stores an activity until its launch, which has the id `id`, arrives.
     fn push_orphan(&mut self, id: CorrelationId, activity: &Activity, sink: &mut impl Sink) {
         if self.orphans.room() == 0 && !self.abandon_oldest(sink) {
             return self.abandon(activity, sink);
@@ -285,7 +288,8 @@ impl Join {
         }
     }
 
-    /// Abandons the activity that has waited longest for its launch. Returns false if no activity waits.
+    /// Stops waiting for the launch of the activity that has waited longest. Returns false if no activity waits for its
+    /// launch.
     fn abandon_oldest(&mut self, sink: &mut impl Sink) -> bool {
         let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let Some(id) = orphans.oldest() else { return false };
@@ -298,7 +302,7 @@ impl Join {
         found
     }
 
-    /// Stores `entry` under `id`. Returns the activities that waited for an entry with this id, if there are any.
+    /// Stores `entry` under `id`. Returns the activities that waited for an entry with this id, if there were any.
     fn store(&mut self, id: CorrelationId, entry: IdEntry, sink: &mut impl Sink) -> Option<Chain> {
         let Self { by_id, orphans, order, duplicates, tally, .. } = self;
         let mut forget = |id, entry| match entry {
@@ -322,7 +326,7 @@ impl Join {
     }
 }
 
-/// Counts and delivers an activity whose launch is known.
+/// Counts an activity whose launch is known, and passes it to the sink.
 fn deliver(
     tally: &mut Tally,
     duplicates: &mut DuplicateDetector,
@@ -359,7 +363,7 @@ fn deliver(
     sink.activity(activity, Origin::Launch(launched));
 }
 
-/// Counts and delivers an activity whose launch was made outside of windows and has no row of its own.
+/// Counts an activity whose launch was made outside of windows and has no row, and passes it to the sink.
 fn deliver_outside(
     tally: &mut Tally,
     duplicates: &mut DuplicateDetector,
@@ -374,7 +378,7 @@ fn deliver_outside(
     sink.outside(activity, Launched { time: over, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and delivers an activity that was launched while the tracer's callbacks were off.
+/// Counts an activity that was launched while the tracer's callbacks were off, and passes it to the sink.
 fn deliver_muted(
     tally: &mut Tally,
     duplicates: &mut DuplicateDetector,
@@ -389,7 +393,7 @@ fn deliver_muted(
     sink.outside(activity, Launched { time: activity.start, duration: 1, context: ContextId::OUTSIDE });
 }
 
-/// Counts and delivers an activity for whose launch the join no longer waits.
+/// Counts an activity for whose launch the join no longer waits, and passes it to the sink.
 fn abandon(
     tally: &mut Tally,
     order: &IdOrder,
@@ -418,7 +422,8 @@ fn abandon(
     sink.activity(activity, Origin::Missing(missing));
 }
 
-/// Counts a launch that is forgotten. If the launch never had an activity, it is also passed to [`Sink::pending`].
+/// Counts a launch at the time when it is forgotten. If the launch never had an activity, it is also passed to
+/// [`Sink::pending`].
 fn retire(
     tally: &mut Tally,
     id: CorrelationId,
@@ -432,11 +437,11 @@ fn retire(
     }
 }
 
-/// Order of correlation ids. Ids have 32 bits and may wrap. To compare ids across a wrap, each id is *unrolled* to the
-/// 64-bit value that is closest to the highest unrolled id so far.
+/// Determines the order of correlation ids. Ids have 32 bits and may wrap. To compare ids before and after a wrap, each
+/// id is *unrolled* to the 64-bit value that is closest to the highest unrolled id so far.
 #[derive(Debug, Default)]
 struct IdOrder {
-    /// Lowest and highest unrolled id in the rows of launches.
+    /// Lowest and highest unrolled id in the rows of launches so far.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
     muted: MutedPeriods,
@@ -449,9 +454,9 @@ impl IdOrder {
         self.seen = Some((first.min(unrolled), last.max(unrolled)));
     }
 
-    /// Whether `activity` has an id that no call can have had. Work that the GPU launched may have the id 0. Always
-    /// false for other tools' traces, because it is unknown how they assign ids. Also false after calls that CUPTI did
-    /// not report, because the number of these calls is unknown.
+    /// Whether `activity` has an id that cannot belong to any call. (Work that the GPU itself launched may have the id
+    /// 0.) The result is always false for other tools' traces, because it is unknown how these tools assign ids. The
+    /// result is also false after calls that CUPTI did not report, because the number of these calls is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {
             return false;
@@ -461,7 +466,7 @@ impl IdOrder {
         self.seen.is_some_and(is_far) && self.find_muted(activity) == muted::Muted::No
     }
 
-    /// Whether the tracer may have reported the launch of `activity`.
+    /// Whether the tracer may have reported the launch that belongs to `activity`.
     fn was_reported(&self, activity: &Activity) -> bool {
         self.find_muted(activity) != muted::Muted::Yes
     }
@@ -475,14 +480,14 @@ impl IdOrder {
     }
 
     fn unroll(&self, id: CorrelationId) -> u64 {
-        // Start at 2^33, so that unrolled ids below the first recorded id stay above zero.
+        // The first id is unrolled to a value above 2^33, so that ids below the first recorded id stay above zero.
         let (_, last) = self.seen.unwrap_or((0, 1 << 33 | u64::from(id.0)));
         last.wrapping_add_signed(i64::from(id.0.wrapping_sub(last as u32) as i32))
     }
 
-    /// Returns the reason why `activity` has no launch. If no launch was recorded at all, the activity's id cannot be
-    /// compared with the ids of launches. In this case, only work that began before the first window counts as launched
-    /// before recording.
+    /// Returns the reason why no launch was found for `activity`. If no launch was recorded at all, there are no ids
+    /// with which the activity's id can be compared. In this case, an activity counts as launched before recording only
+    /// if it began before the first window.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

@@ -1,19 +1,19 @@
-//! Periods during which CUPTI's callbacks were off (muted). The id of an activity shows whether it was launched in such
-//! a period, or whether its launch was lost. Ids in a period are higher than all ids in the window before it, and lower
-//! than all ids in the window after it. Work that began to run before the later window opened was also launched before
-//! that window. For work that began to run later, the answer is known only when the launches of the later window have
-//! arrived.
+//! Stores the periods during which CUPTI's callbacks were off (muted). The id of an activity shows whether the activity
+//! was launched in such a period, or whether its launch was lost. Ids of launches in a period are higher than all ids
+//! in the window before the period, and lower than all ids in the window after the period. If work began to run before
+//! the later window opened, it was also launched before that window. If work began to run later, the answer is known
+//! only when the launches in the later window have arrived.
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum number of periods. If there are more, the oldest periods are no longer searched.
+/// Maximum number of stored periods. If there are more, the oldest periods are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
-/// A period during which CUPTI's callbacks were off. Ids are unrolled to 64 bits.
+/// A period during which CUPTI's callbacks were off. The ids in it are unrolled to 64 bits.
 #[derive(Clone, Copy, Debug)]
 struct MutedPeriod {
     since: Nanos,
-    /// End of the period; `None` if the period has not ended.
+    /// Time at which the period ended; `None` if it has not ended.
     until: Option<Nanos>,
     /// `after` is the highest id of a launch in any window before the period. `before` is the lowest id of a launch in
     /// any window after the period.
@@ -64,7 +64,7 @@ impl MutedPeriods {
         }
     }
 
-    /// Processes a launch that was made in a window. `id` is unrolled.
+    /// Processes a launch that was made in a window and has the unrolled id `id`.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
         let Some(last) = self.periods.last_mut() else { return };
@@ -75,7 +75,7 @@ impl MutedPeriods {
         }
     }
 
-    /// Whether work with this id, which began to run at `start`, was launched while callbacks were off.
+    /// Whether work with this id was launched while callbacks were off. The work began to run at `start`.
     pub(super) fn find(&self, id: u64, start: Nanos) -> Muted {
         let Some(period) = self.periods.iter().rev().find(|period| period.after < id) else {
             return Muted::No;
@@ -104,7 +104,7 @@ mod tests {
         muted.launch(10, Nanos(100));
         assert_eq!(muted.find(11, Nanos(500)), Muted::No);
         assert_eq!(muted.callbacks_switched(false, Nanos(1000)), 0);
-        // This launch was made in the window, but its row arrives late.
+        // This launch was made in the window, but its row arrives after the window has closed.
         muted.launch(12, Nanos(110));
         let found = |muted: &MutedPeriods, id, start| muted.find(id, Nanos(start));
         assert_eq!(
@@ -113,7 +113,7 @@ mod tests {
         );
         assert_eq!(muted.callbacks_switched(true, Nanos(5000)), 4000);
         assert_eq!(muted.callbacks_switched(true, Nanos(6000)), 0);
-        // The launches of the next window are not known yet.
+        // At this point, the launches of the next window have not arrived.
         assert_eq!([4999, 5000].map(|start| found(&muted, 50, start)), [Muted::Yes, Muted::Perhaps]);
         muted.launch(60, Nanos(5100));
         muted.launch(55, Nanos(5090));

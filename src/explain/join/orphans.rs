@@ -1,9 +1,9 @@
 //! Stores activities whose launch has not arrived yet (orphans), in a bounded list sorted by age. Orphans with the same
 //! id are linked in a chain.
 //!
-//! An activity is removed when its launch arrives (found by id), or when there are too many activities (the oldest is
-//! removed). A slab of linked slots supports both. `launch_index` stores the first and last slot of each chain, because
-//! each id is looked up there anyway.
+//! An activity is removed in two cases: its launch arrives (the activity is found by id), or there are too many
+//! activities (the oldest is removed). A slab of linked slots makes both kinds of removal fast. `launch_index` stores
+//! the first and last slot of each chain, because each id is looked up there anyway.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 
@@ -12,7 +12,7 @@ const NIL: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct Orphans {
     slots: Vec<OrphanSlot>,
-    /// First free slot. Free slots are linked by their `next` field.
+    /// Index of the first free slot. Free slots form a list, which is linked by their `next` field.
     free: u32,
     oldest: u32,
     newest: u32,
@@ -23,16 +23,17 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct OrphanSlot {
     activity: Activity,
-    /// Id under which the launch is expected: the activity's id, or the launch's id if the activity's id is known to be
-    /// an alias.
+    /// Id under which the launch is expected. This is the activity's id or, if that id is known to be an alias, the
+    /// launch's id.
     id: CorrelationId,
-    /// Slot of the next activity with the same id.
+    /// Index of the slot that contains the next activity with the same id.
     next: u32,
     older: u32,
     newer: u32,
 }
 
-/// First and last slot of the activities that wait for one id, from oldest to newest. A chain is never empty.
+/// First and last slot of the activities that wait for one id. The first slot has the oldest activity. A chain always
+/// has at least one activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     first: u32,
@@ -45,13 +46,13 @@ impl Orphans {
         Self { slots: Vec::new(), free: NIL, oldest: NIL, newest: NIL, limit, len: 0 }
     }
 
-    /// Number of activities that can still be added.
+    /// Returns the number of activities that can still be added.
     pub(super) fn room(&self) -> usize {
         self.limit - self.len
     }
 
-    /// Id for which the oldest activity waits. This activity is the first in its chain, because chains are sorted by
-    /// age.
+    /// Returns the id for which the oldest activity waits. This activity is the first in its chain, because each chain
+    /// is sorted by age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }
@@ -72,7 +73,7 @@ impl Orphans {
         Chain { last: at, ..chain }
     }
 
-    /// Removes the first activity from a chain. Returns this activity and the rest of the chain.
+    /// Removes the first activity from `chain`. Returns this activity, and the rest of the chain if it is not empty.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
         let OrphanSlot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
@@ -108,7 +109,8 @@ impl Orphans {
         }
     }
 
-    /// Passes the id for which each activity waits to `each`, with repetitions.
+    /// Passes the id for which each activity waits to `each`. An id is passed several times if several activities wait
+    /// for it.
     pub(super) fn for_each_id(&self, mut each: impl FnMut(CorrelationId)) {
         let mut at = self.oldest;
         while let Some(slot) = self.slots.get(at as usize) {

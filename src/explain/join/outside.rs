@@ -1,13 +1,13 @@
-//! Stores the ids of launches made outside of windows, as ranges. These launches do not have one row each. An activity
-//! with an id in a range, and without a launch row, was launched outside of windows.
+//! Stores the ids of launches that were made outside of windows, as ranges. These launches do not have one row each. If
+//! the id of an activity is in such a range, and no launch row has this id, the activity was launched outside of
+//! windows.
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum number of id ranges. All ranges together take 96 KiB. Ids below the oldest of these ranges are no longer
-/// found.
+/// Maximum number of id ranges. All ranges together take 96 KiB. Ids below the oldest stored range are no longer found.
 const MAX_RANGES: usize = 1 << 12;
 
-/// A range of unrolled ids.
+/// A range of correlation ids that were unrolled to 64 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct IdRange {
     first: u64,
@@ -16,13 +16,13 @@ struct IdRange {
     over: Nanos,
 }
 
-/// Ranges of ids that do not overlap, in ascending order.
+/// Ranges of ids, in ascending order. They do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct OutsideRanges(Vec<IdRange>);
 
 impl OutsideRanges {
-    /// Adds the ids from `first` to `last`. Overlapping ranges are merged, for two reasons: ranges of different threads
-    /// may overlap, and a range that grows is delivered again from its beginning.
+    /// Adds the ids from `first` to `last`. Overlapping ranges are merged for two reasons: ranges from different
+    /// threads may overlap, and a range that has grown is delivered again from its beginning.
     pub(super) fn add(&mut self, first: u64, last: u64, over: Nanos) {
         let mut range = IdRange { first, last: last.max(first), over };
         let from = self.0.partition_point(|kept| kept.last < first);
@@ -38,7 +38,7 @@ impl OutsideRanges {
         }
     }
 
-    /// Returns the time at which the last launch in the range that contains `id` ended. `None` if no range contains
+    /// Returns the time at which the last launch ended in the range that contains `id`. `None` if no range contains
     /// `id`.
     pub(super) fn find(&self, id: u64) -> Option<Nanos> {
         let at = self.0.partition_point(|range| range.last < id);

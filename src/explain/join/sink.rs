@@ -1,23 +1,23 @@
-//! The interface to consumers of joined rows, and the types that are passed to them.
+//! The interface to the consumers of joined rows, and the types that the join passes to these consumers.
 
 use gpuflame_model::record::{
     Activity, ContextId, CorrelationId, Instant, MemoryCall, Missing, Nanos, Row, Unified,
 };
 
-/// Time, duration and context of a launch.
+/// Time, duration and context of a launching API call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launched {
     /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the API call in nanoseconds. `u32::MAX` means that the call took at least this long. 0 means that
-    /// the launch was recorded when the call began.
+    /// Duration of the API call in nanoseconds. The highest value, `u32::MAX`, means that the call took at least this
+    /// long. 0 means that the launch was recorded when the call began.
     pub duration: u32,
     /// Launch context (stack and API call). [`ContextId::NONE`] if the launch was recorded without a stack. Activities
-    /// of such a launch are counted and shown as [`Missing::NoStack`], but the time of the call is known.
+    /// of such a launch are counted and shown as [`Missing::NoStack`], although the time of the call is known.
     pub context: ContextId,
 }
 
-/// Origin of an activity: the launch that caused it, or the reason why the launch is missing.
+/// Origin of an activity: the launch that caused the activity, or the reason why this launch is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// The launch was found.
@@ -28,7 +28,7 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The launch that caused the activity, if it was found.
+    /// Returns the launch that caused the activity, if it was found.
     pub fn launched(self) -> Option<Launched> {
         match self {
             Self::Launch(launched) => Some(launched),
@@ -36,7 +36,7 @@ impl Origin {
         }
     }
 
-    /// Context under which the activity is shown, or the reason why the activity has no context.
+    /// Returns the context under which the activity is shown, or the reason why there is no such context.
     pub fn context(self) -> Result<ContextId, Missing> {
         match self {
             Self::Launch(launched) if launched.context == ContextId::NONE => Err(Missing::NoStack),
@@ -46,39 +46,41 @@ impl Origin {
     }
 }
 
-/// A consumer of joined rows. An activity is passed to the sink when its launch is found, or when the join no longer
-/// waits for the launch.
+/// A consumer of the rows that the join has matched. An activity is passed to the sink when its launch is found, or
+/// when the join stops waiting for the launch.
 pub trait Sink {
     /// Receives an activity with its launch, or with the reason why the launch is missing.
     fn activity(&mut self, activity: &Activity, origin: Origin);
 
-    /// Receives a launch that is abandoned because it never had an activity.
+    /// Receives a launch for which the join stopped waiting, because the launch never had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
     /// Receives an activity that was launched while no window was open. No output shows such an activity. Sinks that
-    /// compute idle time need it, to know when the GPU was busy.
+    /// compute idle time need such activities to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// Receives a launch whose first activity was found. The activity is passed next. `is_graph` means that the
-    /// activity is a run of a graph node, so more activities may follow.
+    /// Receives a launch when its first activity is found. This activity is passed by the next call. `is_graph` means
+    /// that the activity ran a graph node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// Notes that a launch has a second activity, which is passed next. Called once per such launch.
+    /// Notifies the sink that a launch has a second activity. This activity is passed by the next call. Called once for
+    /// each such launch.
     fn shared(&mut self) {}
 
     /// Receives a call that allocated or freed memory.
     fn memory(&mut self, _call: &MemoryCall) {}
 
-    /// Receives a unified memory event, which the join does not process. Only sinks that list single rows use it.
+    /// Receives a unified memory event. The join does not process such events. Only sinks that list single rows use
+    /// these events.
     fn unified(&mut self, _unified: &Unified) {}
 
-    /// Receives a row that the join does not process:
+    /// Receives one of these rows, which the join does not process:
     /// - an API call that waited or used a CUDA event, and CUPTI's record about such a call;
-    /// - nodes and edges of graphs, copies of nodes, and runs of host functions in graphs;
-    /// - in analyses, the activity of CPU threads between launches.
+    /// - * nodes and edges of graphs, copies of nodes, and runs of host functions in graphs;
+    /// - * in analyses of the host: the states of CPU threads between launches.
     fn host(&mut self, _row: &Row<'_>) {}
 
-    /// Receives an instant that the program marked. Only sinks that draw a timeline use it.
+    /// Receives an instant that the program marked. Only sinks that draw a timeline use these instants.
     fn instant(&mut self, _instant: &Instant<'_>) {}
 }
 
@@ -120,7 +122,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// A sink that discards everything, for callers that only want the sums.
+/// A sink that discards everything. It is for callers that only need the sums.
 impl Sink for () {
     fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
 

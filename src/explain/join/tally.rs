@@ -1,37 +1,38 @@
-//! Counts of launches and activities by outcome, for the ledger. Two equations always hold for these counts.
+//! Counts of launches and activities by outcome, for the ledger. Two equations hold for these counts at all times.
 
 use gpuflame_model::record::Missing;
 
-/// Number of launches and activities, by outcome.
+/// Numbers of launches and activities, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Number of launches. `seen = matched + pending + outside + open()`.
+    /// Numbers of launches by outcome. `seen = matched + pending + outside + open()`.
     pub launches: Launches,
-    /// Number of activities. `seen = matched + launched_before + device_graph + no_stack + outside + open()`.
+    /// Numbers of activities by outcome. `seen = matched + launched_before + device_graph + no_stack + outside +
+    /// open()`.
     pub activities: Activities,
 }
 
-/// Number of launches by outcome. A launch with two ids counts once.
+/// Numbers of launches by outcome. A launch with two ids counts once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
     /// Number of all launches.
     pub seen: u64,
     /// Number of launches with at least one activity.
     pub matched: u64,
-    /// Number of matched launches that launched a graph.
+    /// Number of launches with at least one activity that launched a graph.
     pub graphs: u64,
-    /// Number of launches that were abandoned without an activity.
+    /// Number of launches without an activity for which the join stopped waiting.
     pub pending: u64,
-    /// Number of launches made while no window was open, with or without an activity.
+    /// Number of launches that were made while no window was open, with or without an activity.
     pub outside: u64,
-    /// Number of second ids of launches. A second id does not count as a launch.
+    /// Number of rows that gave a launch a second id. Such a row does not count as a launch.
     pub aliases: u64,
     /// Total time in nanoseconds during which the tracer's callbacks were off. Launches made during this time are not
     /// counted.
     pub not_told_nanos: u64,
 }
 
-/// Number of activities by outcome.
+/// Numbers of activities by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Activities {
     /// Number of all activities.
@@ -40,31 +41,31 @@ pub struct Activities {
     pub matched: u64,
     /// Number of activities that were launched before recording began.
     pub launched_before: u64,
-    /// Number of activities in graphs that the GPU itself launched.
+    /// Number of activities that belong to graphs launched by the GPU itself.
     pub device_graph: u64,
-    /// Number of activities whose launch is missing or has no stack.
+    /// Number of activities whose launch is unknown or has no stack.
     pub no_stack: u64,
     /// Number of activities that were launched while no window was open.
     pub outside: u64,
     /// Number of activities in `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Number of activities without usable times, which have no weight. Each is also counted as `matched`,
-    /// `launched_before`, `device_graph` or `no_stack`.
+    /// Number of activities without usable times. They do not count in sums of GPU time. Each of them is also counted
+    /// as `matched`, `launched_before`, `device_graph` or `no_stack`.
     pub untimed: u64,
-    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any, the CPU's or the
-    /// GPU's clock is probably wrong.
+    /// Number of `matched` and `no_stack` activities that began before their launch. If there are any, the clock of the
+    /// CPU or of the GPU is probably wrong.
     pub early: u64,
-    /// Number of duplicates: activities with the same launch, stream and times as another activity. No other count
-    /// includes them.
+    /// Number of duplicates: activities that have the same launch, stream and times as another activity. Duplicates are
+    /// not in any other count.
     pub repeated: u64,
-    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). No other count includes
-    /// them.
+    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). These activities are not in
+    /// any other count.
     pub of_no_call: u64,
 }
 
 impl Launches {
-    /// Counts with their words, in the order in which the ledger prints them. With [`Launches::open`] they
-    /// add up to `seen`.
+    /// Returns the counts with the words for them, in the order in which the ledger prints them. Together with
+    /// [`Launches::open`], they add up to `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 3] {
         [
             ("matched", self.matched),
@@ -73,21 +74,21 @@ impl Launches {
         ]
     }
 
-    /// Number of launches that may still get an activity. 0 after the last row.
+    /// Returns the number of launches that may still get an activity. 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.pending - self.outside
     }
 }
 
 impl Activities {
-    /// Counts the last seen activity as a duplicate. It no longer counts as seen.
+    /// Counts the most recent activity as a duplicate. After that, it no longer counts as `seen`.
     pub(super) fn count_duplicate(&mut self) {
         self.seen -= 1;
         self.repeated += 1;
     }
 
-    /// Counts with their words, in the order in which the ledger prints them. With [`Activities::open`] they
-    /// add up to `seen`.
+    /// Returns the counts with the words for them, in the order in which the ledger prints them. Together with
+    /// [`Activities::open`], they add up to `seen`.
     pub fn parts(&self) -> [(&'static str, u64); 5] {
         [
             ("matched", self.matched),
@@ -98,7 +99,7 @@ impl Activities {
         ]
     }
 
-    /// Number of activities that may still get a launch. 0 after the last row.
+    /// Returns the number of activities that may still get a launch. 0 after the last row.
     pub fn open(&self) -> u64 {
         self.seen - self.matched - self.launched_before - self.device_graph - self.no_stack - self.outside
     }

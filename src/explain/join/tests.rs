@@ -1,4 +1,4 @@
-//! Tests the join with hand-made rows, and compares it with a brute-force oracle on shuffled rows.
+//! Tests the join with hand-made rows, and compares it with a brute-force implementation on shuffled rows.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use super::*;
 use gpuflame_model::record::testing::{Rng, alias, kernel, launch};
 use gpuflame_model::record::{ContextId, DeviceId, GraphId, GraphNodeId, OutsideLaunches};
 
-/// A sink that stores all activities and pending launches.
+/// A sink that stores all activities, and all launches without an activity.
 #[derive(Default)]
 struct Seen {
     activities: Vec<(Activity, Origin)>,
@@ -29,7 +29,7 @@ impl Sink for Seen {
 }
 
 impl Seen {
-    /// Returns the received activities, as (start, context or reason).
+    /// Returns the received activities, as pairs of start time and context (or the reason why there is no context).
     fn summary(&self) -> Vec<(u64, Result<u32, Missing>)> {
         self.activities.iter().map(|(a, origin)| (a.start.0, origin.context().map(|c| c.0))).collect()
     }
@@ -64,7 +64,7 @@ fn check(seen: &Seen, tally: &Tally) {
     assert_eq!(a.untimed, untimed as u64);
 }
 
-/// Returns small limits: one page of 64 recent ids, two waiting and two running launches, and three orphans.
+/// Returns small limits for tests: one page of 64 recent ids, two waiting and two running launches, and three orphans.
 fn small() -> Limits {
     Limits { recent: 64, waiting: 2, running: 2, orphans: 3 }
 }
@@ -102,7 +102,8 @@ fn all_kernels_of_a_graph_belong_to_its_launch_which_counts_once() {
 fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     let window = Row::Window { edge: WindowEdge::Open, time: Nanos(1) };
     let absurd = |id| Row::Activity(kernel(id, 500, 510));
-    // An id close to the id of a launch may belong to a launch that was lost, or that was made before recording began.
+    // If an id is close to the id of a launch, it may belong to a launch that was lost, or that was made before
+    // recording began.
     let near = [absurd(70_000), absurd(99)];
     let far = [absurd(0x8000_0064), absurd(1 << 31), absurd(3 << 30)];
     let launches = [Row::Launch(launch(100, 11)), Row::Launch(launch(200, 12))];
@@ -113,7 +114,8 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
         let Activities { seen, of_no_call, no_stack, launched_before, .. } = tally.activities;
         assert_eq!((seen, of_no_call, no_stack, launched_before), (2, 3, 1, 1));
     }
-    // Many calls are not reported. Then an activity that was launched after these calls arrives before its launch.
+    // In this case, many calls are not reported by the tracer. An activity that was launched after these calls then
+    // arrives before its launch.
     let late = (1 << 30) + 300;
     let told = |on, time| Row::CallbacksSwitched { on, time: Nanos(time) };
     let mut rows = vec![window.clone()];
@@ -122,7 +124,7 @@ fn activities_with_impossible_ids_are_counted_separately_in_any_order() {
     rows.extend([Row::Activity(kernel(late, 9500, 9510)), Row::Launch(launch(late, 13))]);
     let activities = run(Limits { orphans: 8, ..Limits::default() }, &rows).1.activities;
     assert_eq!((activities.matched, activities.outside, activities.of_no_call), (1, 0, 0));
-    // In other tools' traces, it is unknown how ids are assigned.
+    // It is unknown how other tools assign the ids in their traces.
     let rows: Vec<_> = launches.iter().chain(&far).cloned().collect();
     assert_eq!(run(Limits::default(), &rows).1.activities.of_no_call, 0);
 }
@@ -147,8 +149,8 @@ fn a_duplicate_activity_counts_once_and_parts_of_a_copy_count_separately() {
     }
 }
 
-/// The launches of two activities have no row: launch 7 was lost, and launch 5 is in a range of launches outside of
-/// windows. The last two activities were launched by the GPU.
+/// Two activities have no launch row: launch 7 was lost, and launch 5 is in a range of launches outside of windows. The
+/// last two activities were launched by the GPU itself.
 #[test]
 fn duplicates_without_a_launch_count_once() {
     let part = |id, start| Row::Activity(kernel(id, start, start + 10));
@@ -177,7 +179,8 @@ fn duplicates_without_a_launch_count_once() {
             if orphans == 100 || before == 0 {
                 assert_eq!((outside, sum(&mut seen.outside.iter())), (2, 210), "{before}");
             }
-            // If there is room for only one orphan, the join may abandon an activity before its range arrives.
+            // If there is room for only one orphan, the join may stop waiting for an activity's launch before the range
+            // with its id arrives.
             assert_eq!(outside + no_stack, 4, "{before}");
             assert_eq!((launched_before, device_graph), (3, 2), "{before}: three copies with the id 0");
             assert_eq!(repeated, 2 * 6, "{before}");
@@ -198,8 +201,8 @@ fn activities_on_two_gpus_are_not_duplicates() {
     }
 }
 
-/// A buffer contains runs of nodes on several streams, in any order. All node runs are delivered again, and one node
-/// runs a second time, as in a loop.
+/// A buffer contains runs of graph nodes on several streams, in any order. The buffer is then delivered again, and one
+/// node runs a second time, as in a loop.
 #[test]
 fn graph_nodes_delivered_again_count_once_in_any_order() {
     let node = |id, node: u64, start| {
@@ -435,7 +438,8 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // Launch 3 is still pending, and the kernel of launch 2 is still an orphan. Both are matched later.
+    // At this point, launch 3 has no activity, and the kernel of launch 2 still waits for its launch. Both are matched
+    // by later rows.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {
@@ -480,7 +484,7 @@ fn an_activity_in_an_outside_range_is_outside_unless_its_launch_is_recorded() {
     assert_eq!((tally.activities.outside, tally.activities.no_stack), (3, 1), "launch 12 was dropped");
 }
 
-/// Expected outcome of a simulated run.
+/// The outcome that is expected for a simulated run.
 #[derive(Default)]
 struct Truth {
     activities: HashMap<u64, Result<u32, Missing>>,
@@ -488,8 +492,9 @@ struct Truth {
     pending: usize,
 }
 
-/// Returns the rows of a run of `launches` calls, with ids that begin at `first`. The run has gaps between ids, second
-/// ids, graphs, launches that never ran, and activities without a launch. Each activity has a different start time.
+/// Returns the rows of a simulated run with `launches` calls, whose ids begin at `first`. The run has gaps between ids,
+/// second ids, graphs, launches whose work never ran, and activities without a launch. Each activity has a different
+/// start time.
 fn play(rng: &mut Rng, first: u32, launches: u32) -> (Vec<Row<'static>>, Truth) {
     let (mut rows, mut truth) = (Vec::new(), Truth::default());
     let (mut id, mut start) = (first, 1_u64 << 40);
@@ -632,7 +637,8 @@ fn graph_launches_are_forgotten_after_a_flush_and_do_not_grow_memory() {
         join.heap_bytes()
     };
     let (few, many) = (held(0..400_000), held(400_000..4_000_000));
-    // The table has 262,144 ids of 24 bytes each, and there are two tables of 2^14 buckets of 33 bytes each.
+    // The table of recent ids has 262,144 entries of 24 bytes each. In addition, there are two hash tables of 2^14
+    // buckets of 33 bytes each.
     assert!(few < (6 << 20) + (2 << 20), "{few}");
     assert_eq!(many, few);
 }
@@ -650,7 +656,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
         join.flushed();
     };
     join.push_launch(&launch(1, 11), &mut seen);
-    // A launch without an activity waits equally long for its first activity.
+    // A launch without an activity is kept equally long until its first activity arrives.
     for at in 50..60 {
         others(&mut join, &mut seen);
         join.push_activity(&node(1, at), &mut seen);
@@ -668,7 +674,7 @@ fn a_graph_launch_is_found_while_its_kernels_keep_arriving() {
     );
 }
 
-/// Returns a run of a graph node.
+/// Returns an activity that ran a graph node.
 fn node(id: u32, start: u64) -> Activity {
     Activity { graph: GraphId(3), ..kernel(id, start, start + 1) }
 }

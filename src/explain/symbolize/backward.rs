@@ -1,28 +1,28 @@
-//! Moves GPU work of PyTorch's backward pass under the stacks of the forward pass, in live processes and for
+//! Moves GPU work of PyTorch's backward pass under the stacks of the forward pass, both in live processes and for
 //! recordings.
 //!
-//! Autograd computes gradients on its own threads, whose stacks have no Python frames. If the program runs under
-//! `torch.autograd.profiler.emit_nvtx()`, NVTX ranges link the two passes by a sequence number. For example, an
-//! operator of the forward pass is in the range `aten::addmm, seq = 12`. The *node* that computes the operator's
-//! gradient is in the range `AddmmBackward0, seq = 12`. On request, the node's launches are shown under the Python
-//! functions that called the operator, and under a frame `[backward]`:
+//! Autograd computes gradients on its own threads, and the stacks of these threads have no Python frames. If the
+//! program runs under `torch.autograd.profiler.emit_nvtx()`, NVTX ranges link the two passes by a sequence number. For
+//! example, an operator in the forward pass runs inside the range `aten::addmm, seq = 12`. The *node* that computes the
+//! operator's gradient runs inside the range `AddmmBackward0, seq = 12`. On request, the node's launches are shown
+//! under the Python functions that called the operator, below a frame `[backward]`:
 //!
 //! ```text
 //! <module>;step;Block.forward;Linear.forward;[backward];AddmmBackward0;aten::mm;cudaLaunchKernel
 //! ```
 //!
-//! The sequence number in an operator's range is that of the next node, whichever operator creates this node. So the
-//! ranges of several operators can have the same number: the operator that creates the node, the operators around it,
-//! and earlier operators that create no node. A node is therefore linked only to an operator with the same number and a
-//! matching name (`aten::addmm` creates `AddmmBackward0`).
+//! The sequence number in an operator's range is the number that the next node will get, even if a different operator
+//! creates this node. So the ranges of several operators can contain the same number: the operator that creates the
+//! node, the operators around it, and earlier operators that create no node. A node is therefore linked to an operator
+//! only if the sequence numbers are equal and the names match (`aten::addmm` creates `AddmmBackward0`).
 //!
-//! Some nodes are not linked and stay where they are:
-//! - Each thread counts its own sequence numbers. If two threads gave the same number to operators with the same name,
-//!   neither operator is linked. The engine's threads assign numbers as well, when they differentiate the backward pass
-//!   itself or recompute the forward pass.
-//! - An operator that launched nothing has no recorded stack, so its node is not moved.
-//! - `emit_nvtx` creates a new range name for each operator. Range names beyond the limit are dropped
-//!   (`ranges_dropped`).
+//! Nodes that are not linked are not moved, for these reasons:
+//! - * Each thread counts sequence numbers separately. * If two threads gave the same number to operators with the same
+//!   name, a node is linked to neither operator. * The threads of autograd's engine assign numbers as well, when they
+//!   differentiate the backward pass itself or recompute the forward pass.
+//! - * If an operator launched nothing, its stack was not recorded, so its node is not moved.
+//! - * `emit_nvtx` creates a new range name for each call of an operator. * If there are too many range names, further
+//!   names are dropped (counted as `ranges_dropped`).
 
 use std::collections::HashMap;
 
@@ -30,18 +30,19 @@ use gpuflame_model::profile::views::GPU;
 use gpuflame_model::profile::{Profile, SampleSite, ShownFrame, ShownFrameId, ShownFrameKind, add_to};
 use gpuflame_model::record::{ContextId, FrameKind, ThreadId};
 
-/// Frame that is shown between the frames of the forward pass and those of the backward node.
+/// Frame that is shown between the frames of the forward pass and the frames of the backward node.
 const BACKWARD_MARK: &str = "[backward]";
-/// Prefixes of the names of functions of autograd's engine. Every stack of a node contains a function with the second
-/// prefix, unless the stack lacks frames at its root.
+/// Prefixes of the names of functions in autograd's engine. Every stack inside a node contains a function with the
+/// second prefix, unless the frames at the root of the stack are missing.
 const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// Suffix of the names of backward nodes, before any digits at the end.
+/// Suffix of the names of backward nodes. Digits may follow it.
 const NODE_SUFFIX: &str = "Backward";
-/// Text before the sequence number in the name of an NVTX range.
+/// Text that comes before the sequence number in the name of an NVTX range.
 const SEQUENCE_INFIX: &str = ", seq = ";
 
-/// GPU time of work that the backward pass launched, and the part of it that was moved under the forward pass, in ns.
+/// GPU time of the work that the backward pass launched, and the part of this time that was moved under the forward
+/// pass, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BackwardTime {
     /// GPU time of the whole backward pass.
@@ -50,10 +51,12 @@ pub struct BackwardTime {
     pub moved: u64,
 }
 
-/// Key that links an operator to its node: the sequence number in their ranges, and the common part of their names.
+/// Key that links an operator to its node: the sequence number in the ranges of both, and the common part of their
+/// names.
 type RangeKey = (u64, String);
 
-/// Context of the last launch of each operator, by thread. The context is `None` for a thread of autograd's engine.
+/// Context of the last launch inside each operator, by thread. The context is `None` if the thread belongs to
+/// autograd's engine.
 type OperatorContexts = HashMap<RangeKey, HashMap<ThreadId, Option<ContextId>>>;
 
 /// Whether this function belongs to autograd's engine and calls backward nodes.
@@ -62,9 +65,9 @@ pub(super) fn is_engine(function: &str) -> bool {
 }
 
 /// Moves launches of backward nodes under the forward pass. The frames of the profile must already have names. Launches
-/// that an earlier call moved stay where they are. `engine` is true for each frame of the profile that belongs to
-/// autograd's engine, even if the frame is hidden. `of_node` returns the shown frames of a stack inside the engine,
-/// root first.
+/// that an earlier call of this function has moved are not moved again. `engine` contains true for each frame of the
+/// profile that belongs to autograd's engine, even if the frame is hidden. `of_node` returns the shown frames between
+/// the engine's innermost frame and the leaf of a stack, root first.
 pub(super) fn attach_backward_to_forward(
     profile: &mut Profile,
     engine: &[bool],
@@ -76,7 +79,7 @@ pub(super) fn attach_backward_to_forward(
         let is_done = shown(profile, context).any(|id| name(profile, id) == BACKWARD_MARK);
         let mut is_backward = is_in(profile, context, engine);
         let mut numbered = numbered(profile, context);
-        // The range of a node is the outermost range of its thread. The ranges inside it belong to operators that the
+        // The range of a node is the outermost range on its thread. The ranges inside it belong to operators that the
         // node calls.
         let node = numbered.pop_if(|(_, text)| is_backward || is_done || is_node(text));
         is_backward |= node.is_some();
@@ -102,7 +105,7 @@ pub(super) fn attach_backward_to_forward(
             push_missing_root(profile, found, &mut stack);
             stack.append(&mut forward_stack(profile, found));
             stack.push(mark);
-            // If the stack contains a frame of the engine, no frame between that frame and the leaf is missing.
+            // If the stack contains a frame of the engine, all frames between that frame and the leaf are present.
             if !is_in(profile, context, engine) {
                 push_missing_root(profile, context, &mut stack);
             }
@@ -129,7 +132,7 @@ fn is_in(profile: &Profile, context: ContextId, engine: &[bool]) -> bool {
     profile.stack(known.stack).any(|frame| engine[frame.index()])
 }
 
-/// Appends the placeholder for missing frames at the root, if the stack lacks such frames.
+/// If the stack lacks frames at its root, appends the placeholder for missing frames.
 fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<ShownFrameId>) {
     if let Some(label) = profile.context(context).and_then(|known| known.flags.label()) {
         let name = profile.intern(label);
@@ -138,7 +141,7 @@ fn push_missing_root(profile: &mut Profile, context: ContextId, stack: &mut Vec<
 }
 
 /// Returns the stack of the operator in the forward pass, root first. The stack ends with the innermost Python
-/// function. If there is none, it ends just before the API call.
+/// function. If the stack has no Python function, it ends just before the API call.
 fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     let mut stack = root_first(profile, forward);
     let is = |id: &ShownFrameId, kind| profile.shown_frame(*id).kind == kind;
@@ -147,7 +150,7 @@ fn forward_stack(profile: &Profile, forward: ContextId) -> Vec<ShownFrameId> {
     stack
 }
 
-/// Shown frames of a context, leaf first.
+/// Returns the shown frames of a context, leaf first.
 fn shown(profile: &Profile, context: ContextId) -> impl Iterator<Item = ShownFrameId> {
     profile.shown(context).into_iter().flat_map(|shown| profile.shown_stack(shown))
 }
@@ -162,8 +165,8 @@ fn name(profile: &Profile, id: ShownFrameId) -> &str {
     profile.strings().get(profile.shown_frame(id).name)
 }
 
-/// Returns the ranges around a launch that have a sequence number, innermost first. Each item is the number and the
-/// text before it.
+/// Returns the ranges around a launch that have a sequence number, innermost first. Each item consists of the number
+/// and the text before the number.
 fn numbered(profile: &Profile, context: ContextId) -> Vec<(u64, &str)> {
     let Some(known) = profile.context(context) else { return Vec::new() };
     let kinds = profile.stack(known.stack).map(|frame| profile.frames()[frame.index()].kind());
@@ -207,9 +210,9 @@ mod tests {
     use gpuflame_model::profile::{Leaf, LeafFrame, Sample};
     use gpuflame_model::record::{ContextFlags, Frame, LabelId, LabelKind, RangeId, Row, Work};
 
-    /// Returns a profile with these contexts. Each context has a thread, frames (root first), and a GPU time. A frame
-    /// has the prefix `p` for a Python function, `r` for a range, and `c` for any other function. A stack that begins
-    /// with `t;` lacks frames at its root.
+    /// Returns a profile that contains the given contexts. Each context has a thread, frames (root first), and a GPU
+    /// time. In the text of a stack, a frame has the prefix `p` for a Python function, `r` for a range, and `c` for any
+    /// other function. A stack that begins with `t;` lacks frames at its root.
     fn profile(contexts: &[(u32, &str, u64)]) -> Profile {
         let (mut profile, mut texts) = (Profile::default(), Vec::new());
         let mut samples = Vec::new();
@@ -276,14 +279,14 @@ mod tests {
         let contexts = [
             (1, forward("first", "r aten::linear, seq = 3;r aten::mm, seq = 4, op_id = 9"), 10),
             (1, forward("second", "r aten::mm, seq = 5"), 10),
-            // Two threads assigned the same sequence number.
+            // In this case, two threads assigned the same sequence number.
             (1, forward("third", "r aten::mm, seq = 7"), 10),
             (2, forward("third", "r aten::mm, seq = 7"), 10),
             (3, node(4), 100),
             (3, node(5), 20),
             (3, node(7), 3),
             (3, node(99), 4),
-            // An operator around another operator has the same sequence number, but creates no node.
+            // An operator that contains another operator has the same sequence number, but creates no node.
             (3, node(3), 1000),
             (3, format!("{ENGINE_ROOT};c AccumulateGrad;c call"), 2),
         ];
@@ -292,7 +295,7 @@ mod tests {
         let mut profile = profile(&contexts);
         let before: Vec<_> = (1..=10).map(|id| stack(&profile, id)).collect();
         let sums = BackwardTime { all: 1129, moved: 120 };
-        // Moving the launches again, as in a live process, changes nothing.
+        // Moving the launches a second time, as in a live process, changes nothing.
         for _ in 0..2 {
             assert_eq!(attach(&mut profile), sums);
             let tail = |number| {
@@ -311,22 +314,22 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison creates no node, so the next operator gets the same sequence number. The next operator
+            // A comparison creates no node, so the operator after it gets the same sequence number. That operator
             // launches nothing.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators called by a node have sequence numbers of the engine's thread. They do not hide the node's own
-            // number.
+            // Operators that a node calls have sequence numbers of the engine's thread. These numbers do not hide the
+            // node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // The backward pass recomputes this operator, so two threads assigned the sequence number to it.
+            // The backward pass recomputes this operator, so two threads assigned the same sequence number to it.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),
             // Only a thread of the engine assigned this sequence number.
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::tanh, seq = 6"), 1),
             (3, node("r TanhBackward0, seq = 6;r aten::mul"), 1),
-            // If native frames are hidden, ranges identify the node.
+            // If native frames are hidden, the node is recognized by its ranges.
             (1, forward("relu", "r aten::relu, seq = 7"), 1),
             (3, "p hook;c call;r ReluBackward0, seq = 7;r aten::mul".to_owned(), 1),
         ];
@@ -345,7 +348,7 @@ mod tests {
         for (forward, backward, hung) in [
             ("", format!("{ENGINE_ROOT};"), "step;[backward];"),
             ("t;", format!("{ENGINE_ROOT};"), "[stack truncated];step;[backward];"),
-            // No frame is missing between the engine's frame and the leaf of the node's stack.
+            // All frames between the engine's frame and the leaf of the node's stack are present.
             ("", format!("t;{ENGINE_ROOT};"), "step;[backward];"),
             ("", "t;".to_owned(), "step;[backward];[stack truncated];"),
             ("t;", "t;".to_owned(), "[stack truncated];step;[backward];[stack truncated];"),

@@ -1,9 +1,9 @@
-//! Demangles symbols. C++ names are shown without parameters and return types, and Rust names without hashes.
+//! Demangles symbols. C++ names are shown without parameters and return types, and Rust names are shown without hashes.
 //!
 //! Parameters are omitted because a name in a flame graph identifies a place, not a signature. With parameters, the
-//! name of a symbol in a large C++ library has 354 bytes on average. Symbols come from untrusted files, in which a
-//! short symbol may demangle to an exponentially long name. So a symbol whose name would exceed [`MAX_NAME_BYTES`]
-//! stays mangled.
+//! name of a symbol in a large C++ library would have 354 bytes on average. Symbols come from untrusted files, and a
+//! short symbol may demangle to an exponentially long name. So if a name would exceed [`MAX_NAME_BYTES`], the symbol is
+//! shown mangled.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,15 +11,15 @@ use std::fmt;
 use cpp_demangle::{DemangleOptions, Symbol};
 
 /// Maximum length of a demangled name in bytes. The limit is higher than the longest genuine names found so far (about
-/// 10 KB), because no other code truncates names.
+/// 10 KB). It is that high because names are not truncated anywhere else.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
-/// Name that is shown for a kernel whose symbol is blank. Without a name, tables would have a blank cell, and flame
-/// graphs a frame without text.
+/// Name that is shown for a kernel whose symbol is blank. Without this name, tables would have a blank cell, and flame
+/// graphs would have a frame without text.
 const KERNEL_WITHOUT_NAME: &str = "[kernel without a name]";
 
-/// Returns the name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that cannot be demangled is
-/// returned unchanged, and a blank symbol gets a name in brackets.
+/// Returns the displayed name of a kernel: `gemm<float, 128>` for `_Z4gemmIfLi128EEvPT_`. A symbol that cannot be
+/// demangled is returned unchanged, and a blank symbol gets a name in brackets.
 pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     if symbol.trim().is_empty() {
         return Cow::Borrowed(KERNEL_WITHOUT_NAME);
@@ -27,8 +27,9 @@ pub fn kernel_name(symbol: &str) -> Cow<'_, str> {
     demangle_cpp(symbol).or_else(|| static_kernel_name(symbol)).map_or(Cow::Borrowed(symbol), Cow::Owned)
 }
 
-/// Returns the name of a `static` kernel in a program with separately compiled files. The symbol contains the file's
-/// name with a hash, followed by the kernel's own symbol: `__nv_static_35__bde6f193_17_main_cu__Z6reducePf`.
+/// Returns the name of a `static` kernel, for a program that consists of separately compiled files. Such a symbol
+/// contains the file's name with a hash, followed by the kernel's own symbol:
+/// `__nv_static_35__bde6f193_17_main_cu__Z6reducePf`.
 fn static_kernel_name(symbol: &str) -> Option<String> {
     let rest = symbol.strip_prefix("__nv_static_")?;
     rest.match_indices("__Z").find_map(|(at, _)| demangle_cpp(&rest[at + 1..]))
@@ -42,7 +43,7 @@ pub(super) fn function_name(symbol: &str) -> String {
 fn demangle_rust(symbol: &str) -> Option<String> {
     let name = rustc_demangle::try_demangle(symbol).ok()?;
     let mut text = BoundedText::default();
-    // The alternate form (`#`) omits the hash.
+    // The alternate form (`#`) of a Rust name omits the hash.
     fmt::write(&mut text, format_args!("{name:#}")).ok()?;
     Some(text.0)
 }
@@ -56,13 +57,13 @@ fn demangle_cpp(symbol: &str) -> Option<String> {
     let options = DemangleOptions::new().no_params().no_return_type().hide_expression_literal_types();
     let mut text = BoundedText::default();
     Symbol::new(symbol).ok()?.structured_demangle(&mut text, &options).ok()?;
-    // A `const` at the end of the name belongs to the omitted parameters.
+    // If the name ends in `const`, this word belongs to the omitted parameters.
     let length = text.0.strip_suffix(" const").unwrap_or(&text.0).len();
     text.0.truncate(length);
     Some(text.0)
 }
 
-/// A buffer for text. Writing fails if the text would become longer than [`MAX_NAME_BYTES`].
+/// A buffer for the text of a name. Writing fails if the text would become longer than [`MAX_NAME_BYTES`].
 #[derive(Default)]
 struct BoundedText(String);
 
@@ -116,8 +117,8 @@ mod tests {
 
     #[test]
     fn a_symbol_with_exponential_expansion_stays_mangled() {
-        // The names of these symbols are of the form f<A1, A2, A3>, where A1 is a<int, int> and each further argument
-        // is a<P, P> for the argument P before it. So the length of the arguments doubles from one to the next.
+        // The test's symbols have names of the form f<A1, A2, A3>, where A1 is a<int, int>, and each further argument
+        // is a<P, P> with P as the argument before it. So each argument is twice as long as the argument before it.
         let explode = |levels: u32| {
             let pairs: String = (1..levels).map(|i| format!("S0_IS{0}_S{0}_E", base36(i))).collect();
             format!("_Z1fI1aIiiE{pairs}Evv")

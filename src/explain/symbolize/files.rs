@@ -1,7 +1,7 @@
-//! Looks up the symbols for many addresses of one file in a single query, with the `blazesym` crate.
+//! Looks up the symbols for all requested addresses of a file in a single query, with the `blazesym` crate.
 //!
-//! If a file is gone, cannot be read, or was replaced after it was loaded, the result is a reason instead of symbols.
-//! This is not an error: frames without symbols show the module and the offset.
+//! If the file is gone, cannot be read, or was replaced after it was loaded, the result is this reason instead of
+//! symbols. This is not an error: for frames without symbols, the module and the offset are shown.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -16,23 +16,23 @@ use blazesym::symbolize::{CodeInfo, Input, Sym, Symbolized, Symbolizer};
 use gpuflame_model::profile::Unnamed;
 use gpuflame_model::record::Module;
 
-/// Name and source line of a function that has code at an address.
+/// Name and source line of a function whose code contains an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FunctionSymbol {
     /// Mangled name of the function.
     pub(super) name: String,
-    /// Address in the file at which the function begins. `None` for inlined functions and generated code.
+    /// Address in the file at which the function begins. `None` for inlined functions and for generated code.
     pub(super) start: Option<u64>,
-    /// Source file and line, if the debug information contains them. The line is 0 if only the file is known.
+    /// Source file and line, if the file's debug information contains them. The line is 0 if only the file is known.
     pub(super) source: Option<(String, u32)>,
 }
 
-/// Functions at an address: first the function that was compiled as a separate function, then the functions inlined
-/// into it, outermost first. The list is never empty. If no function is found, the error is the reason.
+/// Functions at an address: first the function that was compiled on its own, then the functions that were inlined into
+/// it, outermost first. The list always has at least one function. If no function is found, the error is the reason.
 pub(super) type Symbols = Result<Vec<FunctionSymbol>, Unnamed>;
 
-/// Reads symbols from files. A new instance is created each time frames are named, so that no file stays mapped into
-/// the profiled process.
+/// Reads symbols from executables and libraries. A new instance is created each time frames are named, so that no file
+/// stays mapped into the profiled process between two calls.
 pub(super) struct SymbolFiles {
     blazesym: Symbolizer,
 }
@@ -44,8 +44,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses in the file and not in the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // The file may be broken in a way that makes the parsers panic. A broken file must have no effect on the
-        // profiled process, except that its frames have no names.
+        // If the file is broken, the parsers may panic. A broken file must not affect the profiled process. Its frames
+        // only have no names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;
@@ -55,9 +55,9 @@ impl SymbolFiles {
         symbols.unwrap_or_else(|why| vec![Err(why); addresses.len()])
     }
 
-    /// Combines debug information and the symbol table. Only debug information contains the inlined functions. But if
-    /// it consists of line tables alone (Rust's release builds, `-g1`), its function names lack their namespaces. The
-    /// symbol table contains the full names.
+    /// Combines the results from the debug information and from the symbol table. Only the debug information contains
+    /// inlined functions. But if the debug information consists of line tables alone (Rust's release builds, `-g1`),
+    /// its function names lack their namespaces. The symbol table contains the complete names.
     fn query_both(&self, path: &Path, addresses: &[u64]) -> Option<Vec<Symbols>> {
         let Some(mut found) = self.query(path, addresses, true) else {
             return self.query(path, addresses, false);
@@ -90,10 +90,10 @@ impl SymbolFiles {
     }
 }
 
-/// Finds names of C library functions that must be replaced by the public name. The library has several names for one
-/// address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a symbol table may return any of them.
-/// Programs use the name without underscores, so this name is preferred if the file has it at the same address. Returns
-/// the positions in `found` whose names must be replaced, each with the replacement.
+/// Finds names of C library functions that must be replaced by the function's public name. The C library has several
+/// names for one address, such as `read`, `__read`, `__libc_read` and `__GI___read`, and a symbol table may return any
+/// of them. Programs use the name without underscores, so this name is preferred if the file has it for the same
+/// address. Returns the positions in `found` of the names that must be replaced, each with the replacement.
 fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     let is_internal = |symbol: &&Sym<'_>| symbol.name.starts_with("__") && is_c_library(path);
     let internal = found.iter().enumerate().filter_map(|(at, found)| Some((at, found.as_sym()?)));
@@ -114,7 +114,7 @@ fn public_names(path: &Path, found: &[Symbolized<'_>]) -> Vec<(usize, String)> {
     named.collect()
 }
 
-/// Removes the prefix of symbols that glibc uses only internally.
+/// Removes the prefix that marks a symbol as internal to glibc.
 fn without_internal_prefix(symbol: &str) -> &str {
     symbol.strip_prefix("__GI_").unwrap_or(symbol)
 }
@@ -125,8 +125,9 @@ fn public_name(symbol: &str) -> &str {
     bare.strip_prefix("libc_").unwrap_or(bare)
 }
 
-/// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name like `libc-2.31.so`, as before glibc 2.34. Other
-/// libraries are not searched for aliases, because they have none, and large libraries have a million symbols.
+/// Whether the file is `libc.so.6` or `libpthread.so.0`, or has a name such as `libc-2.31.so`, which was used before
+/// glibc 2.34. Other libraries are not searched for further names, because they have none, and large libraries have a
+/// million symbols.
 fn is_c_library(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     ["libc.so", "libc-2", "libpthread.so", "libpthread-2"].iter().any(|prefix| name.starts_with(prefix))
@@ -151,15 +152,15 @@ fn is_mangled(symbol: &str) -> bool {
     symbol.starts_with("_Z") || symbol.starts_with("_R")
 }
 
-/// Whether `path` is not the path of a readable file. Code with such a path was generated at run time (without a file,
-/// or in an unnamed file), or belongs to the kernel.
+/// Whether `path` is not the path of a readable file, so that the code at it has no file. Such code was generated at
+/// run time (without a file, or in an unnamed file), or belongs to the kernel.
 pub(super) fn is_generated(path: &Path) -> bool {
     let path = path.as_os_str().as_encoded_bytes();
     path.is_empty() || [&b"["[..], b"/memfd:", b"//anon"].iter().any(|begin| path.starts_with(begin))
 }
 
-/// Accepts only paths of regular ELF files, because opening a pipe or a device could block the profiled process
-/// forever.
+/// Returns an error if the path is not a regular ELF file, because opening a pipe or a device could block the profiled
+/// process forever.
 fn require_regular_file(path: &Path) -> Result<&Path, Unnamed> {
     if is_generated(path) {
         return Err(Unnamed::Generated);

@@ -1,23 +1,23 @@
-//! Selects the frames of a stack that are shown. The other frames are hidden (folded away).
+//! Decides which frames of a stack are shown. All other frames are hidden (folded away).
 //!
-//! Between the user's code and the API call are frames of CUDA's libraries and of compiler stubs. At the root, before
-//! `main`, is the start code of the C and Rust runtimes. All these frames are folded away (unless no frame would be
-//! left), so that a stack reads `main;decode;forward;cudaLaunchKernel`. In stacks with Python functions, the
-//! interpreter's frames are folded away as well. The frames listed in `glue` are folded away in all stacks. CPU samples
-//! contain the trampolines of Python functions (`-X perf`) but not the functions themselves. In this case, the
-//! trampolines are shown as Python functions.
+//! Between the user's code and the API call, there are frames of CUDA's libraries and of stubs that the compiler
+//! generated. At the root of the stack, before `main`, is the start code of the C and Rust runtimes. All these frames
+//! are hidden (unless no frame would be left), so that a stack reads `main;decode;forward;cudaLaunchKernel`. In stacks
+//! with Python functions, the interpreter's frames are hidden as well. The frames listed in `glue` are hidden in all
+//! stacks. CPU samples contain CPython's trampolines for Python functions (`-X perf`), but not the Python functions
+//! themselves. In CPU samples, the trampolines are therefore shown as Python functions.
 
 use std::path::Path;
 
 use super::glue::{Glue, OPERATOR_PREFIX, is_name_of};
 use super::vendor::VENDORS;
 
-/// Kind of code that a frame belongs to, derived from the file name of the frame's module.
+/// Kind of code to which a frame belongs, derived from the file name of the frame's module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CodeOrigin {
-    /// User code, and all libraries to which no other variant applies.
+    /// The user's code, and all libraries to which no other variant applies.
     Code,
-    /// Libraries of a vendor, and gpuflame's library (see `vendor`).
+    /// Libraries of a GPU vendor, and gpuflame's library (see `vendor`).
     Vendor,
     /// The C and C++ runtimes. At the root of a stack, their frames are start code.
     Runtime,
@@ -28,14 +28,15 @@ pub(super) enum CodeOrigin {
 }
 
 impl CodeOrigin {
-    /// Returns the origin of generated code, which is in no file, from the function's name.
+    /// Returns the kind of code for a generated function (which is in no file), derived from the function's name.
     pub(super) fn from_generated(function: &str) -> Self {
         if function.starts_with(TRAMPOLINE) { Self::Interpreter } else { Self::Code }
     }
 
     pub(super) fn from_path(path: &Path) -> Self {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
-        // The file name may have a version or hash: `libcuda.so.1`, `libcudart.so.12`, `libcudart-d0da41ae.so.11.0`.
+        // The name of a library file may contain a version or hash: `libcuda.so.1`, `libcudart.so.12`,
+        // `libcudart-d0da41ae.so.11.0`.
         let is = |stem: &str| {
             file.strip_prefix(stem).is_some_and(|rest| rest.starts_with(".so") || rest.starts_with('-'))
         };
@@ -51,12 +52,12 @@ impl CodeOrigin {
     }
 }
 
-/// Prefix of the names of CPython's trampolines. Under `-X perf`, CPython calls each Python function through a
-/// trampoline with a name such as `py::forward:/srv/model.py`.
+/// Prefix of the names of CPython's trampolines for Python functions. Under `-X perf`, CPython calls each Python
+/// function through a trampoline with a name such as `py::forward:/srv/model.py`.
 const TRAMPOLINE: &str = "py::";
 
-/// Whether a file belongs to CPython, such as `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`,
-/// `_ctypes.cpython-311-x86_64-linux-gnu.so` or `libffi.so.8`.
+/// Whether a file belongs to CPython. Examples are `python3.11`, `python3.14d` (a debug build), `libpython3.11.so.1.0`,
+/// `_ctypes.cpython-311-x86_64-linux-gnu.so` and `libffi.so.8`.
 fn is_interpreter(file: &str) -> bool {
     // The letters `d` and `t` after the version mark debug builds and builds without the GIL.
     let is_version = |rest: &str| {
@@ -68,15 +69,16 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
-/// Properties of a function that are derived from its name. They are computed once per name, because a name may occur
-/// in thousands of stacks.
+/// Properties of a function that follow from its name. They are determined once per name, because a name may occur in
+/// thousands of stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameTraits {
-    /// Whether the function is start code in a stack without Rust's marker (see `is_rust_marker`).
+    /// Whether the function is start code in stacks that do not contain Rust's marker (see `is_rust_marker`).
     is_start: bool,
-    /// Whether the function is start code in a stack with Rust's marker.
+    /// Whether the function is start code in stacks that contain Rust's marker.
     is_rust_start: bool,
-    /// Whether the function is Rust's marker: the last function of Rust's start code, both for `main` and for threads.
+    /// Whether the function is Rust's marker, which is the last function of Rust's start code, both for `main` and for
+    /// threads.
     is_rust_marker: bool,
     is_operator: bool,
 }
@@ -92,24 +94,24 @@ impl NameTraits {
     }
 }
 
-/// A name in a stack, as input of [`fold`].
+/// A name in a stack, as [`fold`] needs it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StackName<'a> {
-    /// Text of the name as displayed.
+    /// Text of the name as it is displayed.
     pub(super) text: &'a str,
     pub(super) traits: NameTraits,
     pub(super) origin: CodeOrigin,
-    /// Whether the name is a label (such as the API call) and not a function in the code.
+    /// Whether the name is a label (such as the name of the API call) and not a function in the code.
     pub(super) is_label: bool,
     /// Whether the function has the same symbol as a kernel. The compiler generates such a function to launch the
     /// kernel.
     pub(super) is_kernel: bool,
-    /// Condition under which the frame is hidden because it tells readers nothing.
+    /// Condition under which the frame is hidden because it is not useful to readers.
     pub(super) glue: Glue,
 }
 
 impl StackName<'_> {
-    /// If the frame is a trampoline through which CPython calls a function, treats it as that Python function.
+    /// If the frame is a trampoline through which CPython calls a function, changes the frame to this Python function.
     fn unwrap_trampoline(&mut self) {
         if self.origin == CodeOrigin::Interpreter && self.text.starts_with(TRAMPOLINE) {
             self.origin = CodeOrigin::Python;
@@ -117,8 +119,8 @@ impl StackName<'_> {
     }
 }
 
-/// Returns whether to show each name in `stack`, which is root first. If `stack` contains no Python function, its
-/// trampolines are changed to Python functions.
+/// Returns, for each name in `stack`, whether to show it. `stack` is sorted from root to leaf. If `stack` contains no
+/// Python function, its trampolines are changed to Python functions.
 pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     if !stack.iter().any(|name| name.origin == CodeOrigin::Python) {
         stack.iter_mut().for_each(StackName::unwrap_trampoline);
@@ -139,7 +141,8 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     let call = (0..call_at).rev().take_while(|&at| !shown[at] || is_part_of_call(&stack[at], api)).last();
     let mut call = call.unwrap_or(call_at);
     let start = start_code(&stack[..call], in_python);
-    // If all frames are glue, the innermost glue frame is shown. Otherwise it would count as a part of the call.
+    // If all frames are glue (see `glue`), the innermost glue frame is shown. Otherwise this frame would count as a
+    // part of the call.
     if !(start..call).any(|at| shown[at])
         && let Some(innermost) = (start..call_at).rev().find(|at| stack[*at].glue != Glue::Never)
     {
@@ -154,13 +157,13 @@ pub(super) fn fold(stack: &mut [StackName<'_>]) -> Vec<bool> {
     shown
 }
 
-/// Returns the number of names at the root that are start code of the program or thread.
+/// Returns the number of names at the root of `stack` that are start code of the program or thread.
 pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     let code = &stack[..stack.iter().rposition(|name| !name.is_label).map_or(0, |last| last + 1)];
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
-/// Whether a frame that is directly around the API call belongs to the implementation of the call. Such frames are:
+/// Whether a frame directly around the API call belongs to the implementation of the call. The following frames do:
 /// - functions of a statically linked CUDA runtime, with names like `libcudart_static_…` and `__cudart804`;
 /// - C++ wrappers that have the name of the API function;
 /// - the host function that launches a kernel and has the kernel's name;
@@ -175,8 +178,8 @@ fn is_part_of_call(name: &StackName<'_>, api: &str) -> bool {
         || VENDORS.iter().flat_map(|vendor| vendor.functions).any(|inner| name.text.starts_with(inner))
 }
 
-/// Hides the native functions that implement an operator. If the operator calls a Python function, everything that this
-/// Python function calls is shown again.
+/// Hides the native functions that implement an operator. If the operator calls a Python function, all functions that
+/// this Python function calls are shown again.
 fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut is_inside = false;
     for (name, shown) in stack.iter().zip(shown).filter(|(_, shown)| **shown) {
@@ -185,7 +188,7 @@ fn hide_in_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides functions that only call an operator of the same name.
+/// Hides functions that do nothing but call an operator of the same name.
 fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut next = "";
     for (name, shown) in stack.iter().zip(shown).rev().filter(|(_, shown)| **shown) {
@@ -194,10 +197,10 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Hides an operator that is directly around the same operator, because both frames belong to one call that passes the
-/// dispatcher twice. An operator's implementation may also call the operator again, as `aten::copy_` does to convert a
-/// type. In this case both frames are shown. The two cases are distinguished by the frame of the implementation between
-/// them, even if that frame is hidden.
+/// If an operator is directly around the same operator, hides the outer one, because both frames belong to one call
+/// that passes PyTorch's dispatcher twice. An operator's implementation may also call the operator again, as
+/// `aten::copy_` does to convert a type. In that case both frames are shown. The two cases are distinguished by the
+/// frame of the operator's implementation between the two operators, even if that frame is hidden.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
@@ -211,7 +214,7 @@ fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// Returns the number of frames at the root of a stack that are start code.
+/// Returns the number of frames at the root of a stack that are start code of the program or thread.
 fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
     let marker = stack.iter().position(|name| name.traits.is_rust_marker);
     let is_start = |name: &StackName<'_>| match name.origin {
@@ -221,8 +224,8 @@ fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
         _ if marker.is_some() => name.traits.is_rust_start,
         _ => name.traits.is_start,
     };
-    // In a stripped program, `_start` has no name. It is recognized as the unnamed root frame that calls a function of
-    // the start code.
+    // In a stripped program, the function `_start` has no name. It is recognized as an unnamed root frame that calls a
+    // function of the start code.
     let nameless_entry = matches!(stack, [entry, next, ..] if is_start(next) && entry.text.contains("+0x"));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
     begin + stack[begin..].iter().take_while(|name| is_start(name)).count()
@@ -239,7 +242,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
         "start_thread",
         "execute_native_thread_routine",
     ];
-    // C library functions at the root, and functions of std::thread around the function that was passed to it.
+    // C library functions at the root, and functions around the function that was passed to std::thread.
     const PREFIXES: [&str; 5] = [
         "__libc_start_",
         "std::thread::_State_impl<",
@@ -249,7 +252,7 @@ fn is_start(name: &str, in_rust: bool) -> bool {
     ];
     NAMES.contains(&name)
         || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
-        // If `call_once` was inlined, its name in the debug information has no path.
+        // If the function `call_once` was inlined, its name in the debug information has no path.
         || (in_rust && (name.contains("FnOnce") && name.contains("call_once") || name.starts_with("call_once<")))
 }
 
@@ -257,9 +260,9 @@ fn is_start(name: &str, in_rust: bool) -> bool {
 mod tests {
     use super::*;
 
-    /// Folds a test stack and returns the shown names. The last name is the label of the API call. A prefix gives the
-    /// kind of a name, as in `cuda!name`, `libc!name`, `python!name`, `py!name`, `glue!name`, `in!name`, `around!name`
-    /// and `kernel!name`.
+    /// Folds the stack of a test, and returns the names that are shown. The last name in the text is the label of the
+    /// API call. A prefix states the kind of a name, as in `cuda!name`, `libc!name`, `python!name`, `py!name`,
+    /// `glue!name`, `in!name`, `around!name` and `kernel!name`.
     fn shown(stack: &str) -> String {
         let last = stack.split(';').count() - 1;
         let names: Vec<StackName<'_>> = stack
@@ -410,7 +413,7 @@ mod tests {
         let stack = "main;aten::linear;in!linear;aten::addmm;in!addmm;in!gemm;blas;cudaLaunchKernel";
         assert_eq!(shown(stack), "main;aten::linear;aten::addmm;blas;cudaLaunchKernel");
         assert_eq!(shown("main;in!addmm;blas;cudaLaunchKernel"), "main;addmm;blas;cudaLaunchKernel");
-        // Python code that an operator calls is user code, so all functions called by this code are shown.
+        // If an operator calls Python code, this code is user code, so all functions that it calls are shown.
         let called_back = "main;aten::linear;in!linear;python!x;py!forward (a.py:1);in!gemm;cudaLaunchKernel";
         assert_eq!(shown(called_back), "main;aten::linear;forward (a.py:1);gemm;cudaLaunchKernel");
         // An operator that calls itself is shown twice, even if the frames of its implementation are hidden.
@@ -433,7 +436,7 @@ mod tests {
             "f (a.py:1);relu (functional.py:9);g (b.py:1);aten::relu;cudaLaunchKernel"
         );
         assert_eq!(to("python!z"), "f (a.py:1);relu (functional.py:9);cudaLaunchKernel");
-        // If there are no other frames, only the operator is shown.
+        // If the stack has no other frames, only the operator is shown.
         assert_eq!(
             shown("around!relu (functional.py:9);aten::relu;cudaLaunchKernel"),
             "aten::relu;cudaLaunchKernel"

@@ -1,30 +1,30 @@
-//! Recognizes glue frames. Glue frames are between user code and the code that it calls, and tell readers nothing about
-//! either. Each kind of glue frame has a row in a table of this module.
+//! Recognizes glue frames, which are hidden. A glue frame is between user code and the code that it calls, and is not
+//! useful for understanding either of them. Each kind of glue frame has an entry in a table of this module.
 //!
 //! In stacks of PyTorch, the language binding, the dispatcher and the dispatcher's wrappers are between a Python
-//! function and an operator. Each pass through the dispatcher repeats the operator's frame. All these frames are folded
-//! away. Each operator is displayed under one name, such as `aten::linear`, and each node of the backward pass under a
-//! name such as `AddmmBackward0`. Between two Python functions are library functions that only call a function that was
-//! passed to them, such as module hooks and decorators. The interpreter's own frames are recognized by their file (see
-//! `fold::CodeOrigin`).
+//! function and the operator that it calls. Each pass through the dispatcher repeats the operator's frame. All these
+//! frames are hidden. Each operator is displayed under one name, such as `aten::linear`. Each node of the backward pass
+//! is displayed under a name such as `AddmmBackward0`. Between two Python functions, there are library functions that
+//! only call a function that was passed to them. Examples are module hooks and decorators. The interpreter's frames are
+//! not in these tables, because they are recognized by their file (see `fold::CodeOrigin`).
 
 use std::path::Path;
 
-/// Condition under which a frame is glue, and therefore hidden.
+/// Condition under which a frame is glue and is therefore hidden.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Glue {
     /// The frame is never glue.
     #[default]
     Never,
     Always,
-    /// The frame is glue inside an operator, where it is a part of the operator's implementation.
+    /// The frame is glue if it is inside an operator, because it is then a part of the operator's implementation.
     InOperator,
-    /// The frame is glue directly around an operator of the same name.
+    /// The frame is glue if it is directly around an operator of the same name.
     AroundOperator,
 }
 
-/// A rule for native functions. The functions are selected by prefixes of their names, and by a prefix of their file's
-/// name. An empty prefix matches any file.
+/// A rule for native functions. The functions are selected by prefixes of their names, and by a prefix of the name of
+/// the file that contains them. An empty prefix matches any file.
 struct NativeRule {
     glue: Glue,
     file: &'static str,
@@ -69,8 +69,8 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "at::autocast::WrapFunction_<",
         ],
     },
-    // Functions of autograd's engine, and functions that call a backward node for the engine. `Engine::thread_main`,
-    // the root of the engine's threads, is not in the list.
+    // Functions of autograd's engine, and functions that compute a backward node for the engine. The function
+    // `Engine::thread_main`, which is at the root of the engine's threads, is not in the list.
     NativeRule {
         glue: Glue::Always,
         file: "libtorch",
@@ -83,12 +83,13 @@ const NATIVE_RULES: [NativeRule; 5] = [
             "torch::autograd::Node::operator()",
         ],
     },
-    // Functions that implement operators. The operators and libraries that they call have separate frames.
+    // Functions that implement PyTorch's operators. The operators and libraries that such a function calls have their
+    // own frames.
     NativeRule { glue: Glue::InOperator, file: "libtorch", functions: &["at::native::"] },
 ];
 
-/// A rule for Python functions in a file of a package, such as `torch/_ops.py`. The functions are selected by prefixes.
-/// An empty prefix matches all functions.
+/// A rule for Python functions in one file of a package, such as `torch/_ops.py`. The functions are selected by
+/// prefixes of their names. An empty prefix matches all functions.
 struct PythonRule {
     glue: Glue,
     file: &'static str,
@@ -96,7 +97,7 @@ struct PythonRule {
 }
 
 const PYTHON_RULES: [PythonRule; 11] = [
-    // Functions that call a module. The module's `forward` shows which module it is.
+    // Functions that call a module (an `nn.Module`). The module's own function `forward` shows which module it is.
     PythonRule {
         glue: Glue::Always,
         file: "torch/nn/modules/module.py",
@@ -126,16 +127,17 @@ const PYTHON_RULES: [PythonRule; 11] = [
         ],
     },
     PythonRule { glue: Glue::Always, file: "torch/autograd/graph.py", functions: &["_engine_run_backward"] },
-    // Functions that only call an operator of the same name. For example, `layer_norm` around `aten::layer_norm` is
-    // hidden. Functions that call several operators, or an operator with another name, are shown. The next row hides
-    // the function that chooses between two variants, such as `_max_pool2d` with or without indices.
+    // Functions that do nothing but call an operator of the same name. For example, `layer_norm` is hidden if it is
+    // directly around `aten::layer_norm`. Functions that call several operators, or an operator with another name, are
+    // shown. The next row hides the function that chooses between two variants, such as `_max_pool2d` with or without
+    // indices.
     PythonRule { glue: Glue::AroundOperator, file: "torch/nn/functional.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
         file: "torch/_jit_internal.py",
         functions: &["boolean_dispatch.<locals>.fn"],
     },
-    // Wrappers of torch.compile around a compiled function.
+    // Functions of torch.compile that wrap a compiled function.
     PythonRule { glue: Glue::Always, file: "torch/_dynamo/eval_frame.py", functions: &[""] },
     PythonRule {
         glue: Glue::Always,
@@ -158,20 +160,20 @@ pub(super) fn python_glue<'a>(
     row.filter(|row| is_of_package(file, row.file, libraries)).map_or(Glue::Never, |row| row.glue)
 }
 
-/// Whether `path` is the file `file` of the package, and not a file of the user with the same name. A file of the
-/// package is in a folder where packages are installed, or next to mapped libraries of the package (for example PyTorch
-/// in its build folder).
+/// Whether `path` is the file `file` of the package, and not a user's file with the same name. A file of the package is
+/// in a folder where packages are installed, or next to mapped libraries of the package (for example if PyTorch is used
+/// from its build folder).
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));
-    // The conversion replaces non-UTF-8 parts in the same way in both paths, so they can be compared.
+    // The conversion replaces non-UTF-8 parts of both paths in the same way, so the results can be compared.
     let is_beside = |library: &Path| {
         library.to_string_lossy().strip_prefix(around).is_some_and(|rest| rest.starts_with(LIBRARIES))
     };
     is_installed || libraries.into_iter().any(is_beside)
 }
 
-/// Folder of PyTorch's libraries in the package, with the prefix of their file names.
+/// Folder of PyTorch's libraries inside the package, followed by the common prefix of their file names.
 const LIBRARIES: &str = "torch/lib/libtorch";
 
 /// Returns a shorter name for a PyTorch function: `aten::linear` for `at::_ops::linear::call`, `AddmmBackward0` for
@@ -181,7 +183,7 @@ pub(super) fn short_name(function: &str) -> Option<String> {
     operator.or_else(|| node(function).map(str::to_owned))
 }
 
-/// Returns the node of the backward pass that a function computes. `None` if it computes no node.
+/// Returns the name of the node of the backward pass that a function computes. `None` if it computes no node.
 fn node(function: &str) -> Option<&str> {
     let path = function.strip_prefix("torch::autograd::")?;
     let (node, way) = path.strip_prefix("generated::").unwrap_or(path).split_once("::")?;
@@ -194,7 +196,7 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     let is_it = |row: &&NativeRule| {
         file.starts_with(row.file) && row.functions.iter().any(|begin| function.starts_with(begin))
     };
-    // Helper functions that compute a node of the backward pass.
+    // Helper functions around the computation of a backward node.
     let is_of_node = file.starts_with("libtorch")
         && function.starts_with("torch::autograd::generated::")
         && function.ends_with("_apply_functional");
@@ -205,14 +207,15 @@ pub(super) fn glue(file: &str, function: &str) -> Glue {
     }
 }
 
-/// Returns the operator that a PyTorch function calls through the dispatcher: `linear` for `at::_ops::linear::call`.
+/// Returns the name of the operator that a PyTorch function calls through the dispatcher: `linear` for
+/// `at::_ops::linear::call`.
 fn operator(function: &str) -> Option<&str> {
     let (operator, way) = function.strip_prefix("at::_ops::")?.split_once("::")?;
     matches!(way, "call" | "redispatch").then_some(operator)
 }
 
-/// Whether a Python frame has the name of the operator that it calls. Examples are `layer_norm (functional.py:12)` with
-/// `aten::layer_norm`, `relu` with `aten::relu_`, and `_max_pool2d` with `aten::max_pool2d`.
+/// Whether the name of a Python frame is also the name of the operator that it calls. Examples are `layer_norm
+/// (functional.py:12)` with `aten::layer_norm`, `relu` with `aten::relu_`, and `_max_pool2d` with `aten::max_pool2d`.
 pub(super) fn is_name_of(python: &str, operator: &str) -> bool {
     let function = python.split(" (").next().unwrap_or(python).trim_start_matches('_');
     let own = operator.strip_prefix(OPERATOR_PREFIX).and_then(|operator| operator.strip_prefix(function));
@@ -301,15 +304,15 @@ mod tests {
         let libraries = |folder: &'static str| {
             [format!("{folder}/torch/lib/libtorch_python.so"), "/usr/lib/libcuda.so.1".to_owned()]
         };
-        // Each case has the folder of the Python file, the folder of PyTorch's libraries, and whether the file's
-        // functions are glue.
+        // Each case consists of the folder of the Python file, the folder of PyTorch's libraries, and whether the
+        // functions in the Python file are glue.
         for (folder, torch, is_glue) in [
             (PACKAGES, PACKAGES, true),
             ("/usr/lib/python3/dist-packages", "/usr/lib/x86_64-linux-gnu", true),
-            // PyTorch was built in a checkout, or installed by `pip install --target`.
+            // In this case, PyTorch was built in a checkout, or installed by `pip install --target`.
             ("/home/me/pytorch", "/home/me/pytorch", true),
             ("/home/me/pytorch", PACKAGES, false),
-            // The folder `torch` belongs to the user.
+            // In this case, the folder `torch` belongs to the user.
             ("/srv/app", PACKAGES, false),
             ("/srv/app/compat", "/srv/app", false),
             ("/opt/venv/lib/python3.11/site-packages/models/compat", PACKAGES, false),
@@ -331,13 +334,13 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // These files do not belong to the package. Their names only end (`mytorch`, `my_ops.py`) or begin (`_ops.pyc`)
-        // like names of the package.
+        // The files below do not belong to the package. Their names only end like names in the package (`mytorch`,
+        // `my_ops.py`), or only begin like them (`_ops.pyc`).
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }
         stays("torch/_ops.py", &[]);
-        // A file is not a file of PyTorch only because libraries of the user are next to it.
+        // A file does not belong to PyTorch just because a user's libraries are next to it.
         stays("/srv/app/torch/_ops.py", &["/srv/app/torch/_C.so", "/srv/app/torch/libtorch.so"]);
     }
 

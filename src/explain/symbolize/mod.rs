@@ -1,13 +1,14 @@
-//! `Symbolizer` finds names for the frames and kernels of a profile. Each frame is named once, as late as possible.
+//! `Symbolizer` finds names for the frames and kernels of a profile. Each frame is named only once, and as late as
+//! possible.
 //!
-//! A frame is shown as the function at its address, or as several functions if calls were inlined. The functions come
-//! from the symbols and debug information of the file that was mapped at the address when the frame was captured. A
-//! frame without a name is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if there was no
-//! file. A missing name is not an error, and is stored with its reason. After naming, frames that do not matter to
-//! readers are hidden (see `fold`).
+//! A frame is shown as the function at its address, or as several functions if the compiler inlined calls. The
+//! functions come from the symbols and debug information of the file that was mapped at the address when the frame was
+//! captured. If a frame has no name, it is shown as `lib.so+0x1234` (an address in the file), or as `[unknown]+0x…` if
+//! there was no file. A missing name is not an error. The reason for it is stored with the frame. After naming, frames
+//! that are not useful to readers are hidden (see `fold`).
 //!
-//! The symbolizer reads only files, never the memory of the process. So it can also name profiles of another process or
-//! of an earlier run.
+//! The symbolizer reads only files, and never reads the memory of the process. So it can also name profiles of another
+//! process or of an earlier run.
 
 mod backward;
 mod demangle;
@@ -43,24 +44,24 @@ use gpuflame_model::record::{
 };
 use modules::ModuleIndex;
 
-/// Options for the display of stacks.
+/// Options for how stacks are displayed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SymbolizeOptions {
-    /// Whether to show frames of CUDA's libraries, of compiler stubs, and of the start code that calls `main`. Default:
-    /// false.
+    /// Whether to show frames of CUDA's libraries, of stubs that compilers generate, and of the start code that calls
+    /// `main`. Default: false.
     pub internal_frames: bool,
-    /// Whether the name of a Python frame contains the executed line instead of the function's first line. Default:
-    /// false.
+    /// Whether the name of a Python frame contains the line that was being executed, instead of the first line of the
+    /// function. Default: false.
     pub python_lines: bool,
-    /// Whether to hide native frames in stacks with Python frames. Default: false.
+    /// Whether native frames are hidden in stacks that have Python frames. Default: false.
     pub python_only: bool,
-    /// Whether to move launches of PyTorch's backward pass under the forward pass, if NVTX ranges link the two passes
+    /// Whether launches of PyTorch's backward pass are moved under the forward pass, if NVTX ranges link the two passes
     /// (see `backward`). Default: false.
     pub backward_under_forward: bool,
 }
 
-/// Finds names for a profile. The symbolizer remembers the names of frames, so naming a profile again after it has
-/// grown takes time only for the new frames. Use one symbolizer per profile.
+/// Finds the names of frames and kernels in a profile. The symbolizer stores the names that it found. So if the profile
+/// has grown and is named again, only the new frames take time. Use a separate symbolizer for each profile.
 #[derive(Debug, Default)]
 pub struct Symbolizer {
     options: SymbolizeOptions,
@@ -68,29 +69,30 @@ pub struct Symbolizer {
     frames: Vec<FrameNames>,
     /// Hashes of the symbols of the profile's kernels.
     kernels: IdMap<u64, ()>,
-    /// Number of frames without a name, by reason.
+    /// Number of frames without a name, for each reason.
     misses: BTreeMap<Unnamed, u64>,
     tied: BackwardTime,
-    /// Value of [`Profile::renumbered`] when the profile was last named.
+    /// Value of [`Profile::renumbered`] at the time when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files, for a recording. `None` if no recording needs the rows.
+    /// Rows with the functions that were found in files. They are written to a recording. `None` if no recording needs
+    /// the rows.
     found: Option<FunctionRows>,
 }
 
-/// Rows that define the functions of native frames, for a recording of the profile.
+/// Rows that define the functions of native frames, for a recording of the named profile.
 #[derive(Debug, Default)]
 struct FunctionRows {
     chunk: Chunk,
-    /// Id of each source file's path, by the hash of the path.
+    /// Id of the path of each source file, keyed by the hash of the path.
     paths: IdMap<u64, u32>,
-    /// The complete chunks, as bytes.
+    /// Chunks that are complete, as bytes.
     bytes: Vec<u8>,
 }
 
 impl FunctionRows {
-    /// Adds rows for a frame, if its file was queried. A frame without a name gets a row only if the file has no symbol
-    /// for it. If the file itself was not found, no row is added, because the machine that reads the recording may have
-    /// the file.
+    /// If the file of `frame` was queried, adds the rows for the frame. If a frame has no name, it gets a row only if
+    /// the reason is that the file has no symbol for it. If the file itself was not found, no row is added, because the
+    /// machine on which the recording is read may have the file.
     fn add(&mut self, frame: Frame, found: &FrameToName) {
         let FrameToName::Code { symbols: Some(symbols), module: Some(_), .. } = found else { return };
         match symbols {
@@ -114,29 +116,29 @@ impl FunctionRows {
     }
 }
 
-/// Size in bytes at which a chunk of rows is complete and a new chunk begins.
+/// Size in bytes at which a chunk of rows is finished and a new chunk begins.
 const MAX_CHUNK_BYTES: usize = 1 << 20;
 
-/// Names of a frame, outermost first: the function that was compiled as a separate function, then the functions inlined
+/// Names of a frame, outermost first: the function that was compiled on its own, then the functions that were inlined
 /// into it.
 #[derive(Clone, Debug)]
 struct FrameNames {
     names: Vec<ShownName>,
-    /// Identifies the function: its start address in the module's file, combined with the module. `None` if one of the
-    /// two is unknown.
+    /// Identifies the function: a combination of its start address in the module's file and the module. `None` if the
+    /// start address or the module is unknown.
     start: Option<u64>,
     origin: CodeOrigin,
     is_label: bool,
-    /// Displayed frame of the label, if the frame is the label of an API call.
+    /// The displayed frame, if the captured frame is the label of an API call.
     call: Option<ShownFrameId>,
-    /// Whether the file was not queried because the frame is probably hidden. See [`Symbolizer::name_hidden`].
+    /// Whether the frame's file was not queried because the frame is probably hidden. See [`Symbolizer::name_hidden`].
     is_hidden: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct ShownName {
     frame: ShownFrameId,
-    /// Hash of the mangled symbol. The hash is enough to recognize a kernel's symbol, and takes less memory than the
+    /// Hash of the kernel's mangled symbol. The hash is enough to recognize the symbol, and takes less memory than the
     /// symbol.
     symbol: u64,
     glue: Glue,
@@ -151,17 +153,17 @@ impl ShownName {
 }
 
 impl Symbolizer {
-    /// Creates a symbolizer without any names.
+    /// Creates a symbolizer that has found no names yet.
     pub fn new(options: SymbolizeOptions) -> Self {
         Self { options, ..Self::default() }
     }
 
-    /// Creates a symbolizer that also creates rows for the functions that it finds.
+    /// Creates a symbolizer that also creates rows with the functions that it finds.
     pub fn with_rows(options: SymbolizeOptions) -> Self {
         Self { found: Some(FunctionRows::default()), ..Self::new(options) }
     }
 
-    /// Returns the rows with the functions that were found in files, as bytes of a recording.
+    /// Removes and returns the rows with the functions that were found in files, as bytes of a recording.
     pub fn take_rows(&mut self) -> Vec<u8> {
         let Some(FunctionRows { mut chunk, mut bytes, .. }) = self.found.take() else { return Vec::new() };
         if !chunk.is_empty() {
@@ -170,7 +172,7 @@ impl Symbolizer {
         bytes
     }
 
-    /// Names all frames, kernels and stacks of `profile` that have no name yet.
+    /// Names all frames, kernels and stacks of `profile` that were not named yet.
     pub fn name(&mut self, profile: &mut Profile) {
         if self.renumbered != profile.renumbered() {
             let found = self.found.is_some().then(FunctionRows::default);
@@ -191,12 +193,13 @@ impl Symbolizer {
         self.name_pauses(profile);
     }
 
-    /// GPU time of the backward pass, and the part of it that was moved under the forward pass.
+    /// Returns the GPU time of the backward pass, and the part of this time that was moved under the forward pass.
     pub fn backward_time(&self) -> BackwardTime {
         self.tied
     }
 
-    /// Number of code frames without a name, by reason. Frames that are never shown were not looked up.
+    /// Returns the number of code frames without a name, for each reason. Frames that are never shown do not count,
+    /// because their names were not looked up.
     pub fn misses(&self) -> &BTreeMap<Unnamed, u64> {
         &self.misses
     }
@@ -216,12 +219,12 @@ impl Symbolizer {
         self.kernels.reserve(kernels.len() - known.min(kernels.len()));
         for (id, symbol) in kernels {
             self.kernels.insert(hash_one(profile.strings().get(symbol)), ());
-            // Usually the kernel already has a name, because kernels are named when their row arrives. Demangling a
-            // name takes 2 us.
+            // Usually the kernel already has a name, because a kernel is named when its row arrives. Demangling the
+            // name of a kernel takes 2 us.
             name_kernel(profile, id);
         }
         if self.kernels.len() > known {
-            // A frame that counted as user code may be the host function that launches one of the new kernels.
+            // A frame that was shown as user code may be the host function that launches one of the new kernels.
             profile.forget_shown();
         }
     }
@@ -237,14 +240,15 @@ impl Symbolizer {
         }
     }
 
-    /// Whether a frame belongs to autograd's engine. Hidden frames are included.
+    /// Whether a frame belongs to autograd's engine, even if the frame is hidden.
     fn is_engine(&self, profile: &Profile, named: &FrameNames) -> bool {
         let text = |shown_name: &ShownName| profile.strings().get(profile.shown_frame(shown_name.frame).name);
         named.names.iter().any(|shown_name| is_engine(text(shown_name)))
     }
 
-    /// Returns the shown frames between the innermost frame of `engine` and the leaf. The caller inserts them under
-    /// Python functions. Native frames are omitted if `python_only` is set.
+    /// Returns the shown frames between the innermost frame that `engine` marks and the leaf of the stack. The caller
+    /// of this function puts these frames below Python functions. Native frames are omitted if the option `python_only`
+    /// is set.
     fn shown_inside(&self, profile: &Profile, context: ContextId, engine: &[bool]) -> Vec<ShownFrameId> {
         let Some(known) = profile.context(context) else { return Vec::new() };
         let mut inside: Vec<_> =
@@ -256,7 +260,7 @@ impl Symbolizer {
     }
 
     /// Sets the displayed frames of the stacks of `contexts`. Returns the stacks that show a frame whose file was not
-    /// queried yet.
+    /// queried.
     fn name_stacks(&self, profile: &mut Profile, contexts: &[ContextId]) -> DeferredStacks {
         let mut waiting = DeferredStacks::default();
         profile.reserve_shown(contexts.len());
@@ -279,9 +283,9 @@ impl Symbolizer {
         waiting
     }
 
-    /// Names those frames of the C and C++ runtimes that are shown. The files of the runtimes are queried late, because
-    /// nearly all frames in them are hidden start code, and reading libc's debug information (if installed) takes 40
-    /// ms.
+    /// Looks up the names of those frames of the C and C++ runtimes that are shown. The files of these runtimes are
+    /// queried late, for two reasons: nearly all frames in them are hidden start code, and reading libc's debug
+    /// information (if it is installed) takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();
@@ -293,7 +297,7 @@ impl Symbolizer {
         }
     }
 
-    /// Returns the displayed frames of a stack. `frames` and the result are sorted from root to leaf.
+    /// Returns the displayed frames of a stack. Both `frames` and the result are sorted from root to leaf.
     fn display(&self, profile: &Profile, frames: &[FrameId]) -> Vec<Displayed> {
         let (mut names, call) = self.names(profile, frames);
         let is_of = |name: &Displayed, kind| profile.shown_frame(name.frame).kind == kind;
@@ -315,8 +319,8 @@ impl Symbolizer {
         names.get(entry).map_or(frames.len(), |name| name.depth)
     }
 
-    /// Returns all names of a stack, and the displayed frame of its API call. The call is the leaf of the stack (not
-    /// counting ranges), if the leaf is a label. Labels in other positions come from an importer.
+    /// Returns all names in a stack, and the displayed frame of the stack's API call. If the leaf of the stack (not
+    /// counting ranges) is a label, it is the API call. Labels at other positions come from a trace of another tool.
     fn names(&self, profile: &Profile, frames: &[FrameId]) -> (Vec<Displayed>, Option<ShownFrameId>) {
         let mut names = Vec::with_capacity(frames.len() + SPARE_NAMES);
         for (depth, frame) in frames.iter().enumerate() {
@@ -332,7 +336,7 @@ impl Symbolizer {
         (names, call)
     }
 
-    /// Converts the names of a stack to the input of `fold`.
+    /// Converts the names of a stack to the form that `fold` needs.
     fn to_fold<'a>(
         &self,
         profile: &'a Profile,
@@ -344,8 +348,8 @@ impl Symbolizer {
             let FrameNames { origin, is_label, names, .. } = &self.frames[frames[name.depth].index()];
             let (origin, is_label, known) = (*origin, *is_label, names[name.inlined]);
             let is_kernel = !is_label && self.kernels.contains_key(&known.symbol);
-            // A stack without a call is a CPU sample. Frames inside an operator are then the work that the thread does,
-            // so they are shown.
+            // A stack without an API call is a CPU sample. In a CPU sample, frames inside an operator are the work that
+            // the thread does, so they are shown.
             let says = known.glue == Glue::InOperator && call.is_none();
             let glue = if says { Glue::Never } else { known.glue };
             let text = profile.strings().get(profile.shown_frame(name.frame).name);
@@ -355,21 +359,21 @@ impl Symbolizer {
     }
 }
 
-/// Number of inlined functions per stack for which memory is allocated in advance.
+/// Number of inlined functions per stack for which memory is reserved in advance.
 const SPARE_NAMES: usize = 8;
 
-/// A displayed frame, and the position of the captured frame from which it was made.
+/// A displayed frame, with the position of the captured frame from which it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Displayed {
     /// Position of the captured frame in its stack, counted from the root.
     depth: usize,
-    /// Position among the functions at the address of the captured frame. 0 is the function that was compiled as a
-    /// separate function; inlined functions follow.
+    /// Position of the function among the functions at the captured frame's address. 0 is the function that was
+    /// compiled on its own; inlined functions follow.
     inlined: usize,
     frame: ShownFrameId,
 }
 
-/// Finds the name of a kernel that has no name yet.
+/// Sets the displayed name of a kernel that has no such name yet.
 pub fn name_kernel(profile: &mut Profile, id: NameId) {
     let Some(symbol) = profile.kernel_text(id).filter(|_| !profile.has_shown_kernel(id)) else { return };
     let raw = profile.strings().get(symbol);
@@ -392,23 +396,24 @@ struct DeferredStacks {
     frames: Vec<usize>,
 }
 
-/// A frame for which a name must be found, with the data for doing so.
+/// A frame for which a name must be found, with the data that is needed to find it.
 enum FrameToName {
     Label(LabelId, LabelKind),
     Range(RangeId),
     Python(CodeId, u32),
     Code {
-        /// Symbols at the frame's address; `None` if the file was not queried.
+        /// Symbols at the frame's address; `None` if the frame's file was not queried.
         symbols: Option<Symbols>,
-        /// Index of the frame's module, and the address in the module's file.
+        /// Index of the module that contains the frame, and the frame's address in the module's file.
         module: Option<(usize, u64)>,
         address: u64,
     },
     Unknown(u8),
 }
 
-/// Finds the symbols of frames: in the profile, if the recorded process stored them there, and otherwise in files. A
-/// file is queried once for all its addresses, but only if `is_asked` returns true for the file's origin.
+/// Finds the symbols of frames. If the recorded process stored them in the profile, they are taken from there,
+/// otherwise from files. Each file is queried once for all its addresses, and only if `is_asked` returns true for the
+/// kind of code in the file.
 fn find_symbols(
     frames: &[Frame],
     profile: &Profile,
@@ -436,7 +441,7 @@ fn find_symbols(
                 if let Some((module, in_file)) = module.filter(|_| is_asked) {
                     by_module.entry(module).or_default().push((at, in_file));
                 }
-                // A frame without a module is generated code, or code in one of several files that cannot be
+                // If a frame has no module, it is generated code, or its code is in one of several files that cannot be
                 // distinguished.
                 let why = match frame.is_of_unknown_module() {
                     true => Unnamed::ModuleUnknown,
@@ -459,7 +464,7 @@ fn find_symbols(
     found
 }
 
-/// Converts functions that the recorded process stored to symbols.
+/// Converts functions that the recorded process stored in the profile to symbols.
 fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Symbols {
     let symbols = functions.filter(|function| !function.name.is_empty()).map(|function| FunctionSymbol {
         name: function.name.to_owned(),
@@ -471,7 +476,8 @@ fn stored_symbols<'a>(functions: impl Iterator<Item = FrameFunction<'a>>) -> Sym
 }
 
 impl FrameToName {
-    /// Looks up the name of code that is in no file. The code generator may have written the name to a map or dump.
+    /// Looks up the names of functions whose code is in no file. The code generator may have written these names to a
+    /// map or jitdump.
     fn look_up_generated(&mut self, profile: &Profile) {
         if let Self::Code { symbols, module, address } = self
             && *symbols == Some(Err(Unnamed::Generated))
@@ -489,7 +495,7 @@ fn name_frame(profile: &mut Profile, found: FrameToName, options: &SymbolizeOpti
             is_label: true,
             ..one_name(profile, OTHER_STACKS, ShownFrameKind::Loss, CodeOrigin::Code)
         },
-        // This label replaces Python functions, so the interpreter's frames around it are folded away.
+        // This label replaces Python functions, so the interpreter's frames around it are hidden.
         FrameToName::Label(LabelId::PYTHON_NOT_READ, _) => {
             one_name(profile, PYTHON_NOT_READ, ShownFrameKind::Loss, CodeOrigin::Python)
         }
@@ -591,7 +597,7 @@ fn name_code(
     FrameNames { names, start, origin, is_label: false, call: None, is_hidden }
 }
 
-/// Names code that is in no file, with the name that the code generator wrote to a map or dump.
+/// Names a function whose code is in no file, with the name that the code generator wrote to a map or jitdump.
 fn name_generated(profile: &mut Profile, functions: &[FunctionSymbol], internal: bool) -> FrameNames {
     let origin =
         functions.first().map_or(CodeOrigin::Code, |function| CodeOrigin::from_generated(&function.name));

@@ -1,4 +1,4 @@
-//! Compares the stacks of two API calls of one thread, and determines which functions certainly ran during the pause
+//! Compares the stacks of two API calls of one thread, to find out which functions certainly ran during the pause
 //! between the two calls.
 //!
 //! ```text
@@ -6,14 +6,15 @@
 //! call after:   main > train > load   > cudaMemcpyAsync         train: another call site
 //! ```
 //!
-//! The stacks are compared from the root, by code and call site, never by name. Let P be the first function in which
-//! the call sites of the two stacks differ (`train` above). If no call sites differ, P is the function that made both
-//! API calls. Functions that P called have returned before the pause, or were called after it. P itself may have run
-//! during the whole pause, or may have returned and run again, because a loop inside P and a loop around P result in
-//! the same stacks. The same is true for each function around P. So a function certainly ran during the whole pause
-//! only if a thread enters it once. Such functions are the program's `main` or `<module>`, and the start function of a
-//! thread. The start function of a coroutine or greenlet is not such a function, because many coroutines on one thread
-//! can start with the same function.
+//! The frames of the two stacks are compared from the root. They are compared by code and call site, never by name. In
+//! the following, P is the first function in which the call sites of the two stacks differ (`train` in the example
+//! above). If all call sites are equal, P is the function that made both API calls. A function that P called has
+//! returned before the pause, or was called after it. P itself may have run during the whole pause, but it may also
+//! have returned and been called again: a loop inside P and a loop around P result in the same stacks. The same is true
+//! for each function that called P. So a function certainly ran during the whole pause only if a thread enters this
+//! function only once. Examples are the program's `main` or `<module>`, and the start function of a thread. The start
+//! function of a coroutine or greenlet is not an example, because many coroutines on one thread can start with the same
+//! function.
 
 use std::collections::BTreeMap;
 
@@ -22,13 +23,13 @@ use gpuflame_model::record::{ContextFlags, ContextId, FrameKind, LabelKind};
 
 use super::{Displayed, Symbolizer};
 
-/// A captured stack and its displayed frames, both from root to leaf.
+/// A captured stack and its displayed frames, both sorted from root to leaf.
 struct Stack {
     frames: Vec<FrameId>,
     /// Number of captured frames from the root up to the function that made the API call.
     callers: usize,
     displayed: Vec<Displayed>,
-    /// Number of displayed frames at the root whose functions are entered once per thread.
+    /// Number of displayed frames at the root whose functions a thread enters only once.
     once: usize,
 }
 
@@ -52,7 +53,7 @@ impl Symbolizer {
         let callers = first.callers.min(second.callers);
         let pairs = || first.frames.iter().zip(&second.frames).take(callers);
         let same = pairs().take_while(|(a, b)| a == b).count();
-        // Each inlined function counts as a separate function.
+        // If functions were inlined, each of them counts as a separate function.
         let inside = pairs().nth(same).map_or(0, |(a, b)| self.same_functions(profile, *a, *b));
         let is_shared =
             |shown: &&Displayed| shown.depth < same || shown.depth == same && shown.inlined < inside;
@@ -62,8 +63,8 @@ impl Symbolizer {
         SharedFrames { once, after, before }
     }
 
-    /// Returns the stack of a context. `None` if the context is unknown, or if its stack is displayed under another
-    /// stack (as stacks of a backward pass may be).
+    /// Returns the captured stack of a context. `None` if the context is unknown, or if its stack is displayed below
+    /// another stack (which may be the case in a backward pass).
     fn stack_of(&self, profile: &Profile, context: ContextId) -> Option<Stack> {
         let known = profile.context(context)?;
         let mut frames: Vec<FrameId> = profile.stack(known.stack).collect();
@@ -88,8 +89,8 @@ impl Symbolizer {
         Some(Stack { frames, callers, displayed, once })
     }
 
-    /// Returns the number of functions that two frames with different call sites have in common. A frame has several
-    /// functions if calls were inlined.
+    /// Returns how many functions two frames with different call sites have in common. A frame has several functions if
+    /// the compiler inlined calls.
     fn same_functions(&self, profile: &Profile, a: FrameId, b: FrameId) -> usize {
         let (first, second) = (&self.frames[a.index()], &self.frames[b.index()]);
         let code = |frame: FrameId| match profile.frames()[frame.index()].kind() {
@@ -111,23 +112,24 @@ impl Symbolizer {
     }
 }
 
-/// Returns the number of displayed frames at the root whose functions are entered once per thread. `entry` is the depth
+/// Returns the number of displayed frames at the root whose functions a thread enters only once. `entry` is the depth
 /// of the first frame after the start code.
 fn entered_once(profile: &Profile, displayed: &[Displayed], entry: usize) -> usize {
     let text = |one: &Displayed| profile.strings().get(profile.shown_frame(one.frame).name);
-    // The start code of a program or thread has at least two frames, such as `clone` and `start_thread`. A coroutine's
-    // stack has no start code, or one frame of the C library's `makecontext`.
+    // The start code of a program or of a thread has at least two frames, such as `clone` and `start_thread`. The stack
+    // of a coroutine has no start code, or one frame of the C library's function `makecontext`.
     let start = displayed.iter().take_while(|one| one.depth < entry).count();
     let Some(first) = displayed.get(start).filter(|one| entry > 1 && (one.depth, one.inlined) == (entry, 0))
     else {
         return 0;
     };
-    // A greenlet's stack begins with the start code of its thread, but its first Python function can be any function.
+    // The stack of a greenlet begins with the start code of its thread, but the first Python function in it can be any
+    // function.
     let is_python = profile.shown_frame(first.frame).kind == ShownFrameKind::Python;
     if is_python && !is_launcher(profile, first) && !text(first).starts_with("<module>") {
         return 0;
     }
-    // Start code that is written in Python calls the next function once.
+    // Start code that is written in Python calls the function after it only once.
     let launchers = displayed[start..].iter().take_while(|one| is_launcher(profile, one)).count();
     let once = start + launchers + 1;
     let is_unique = |one: &Displayed| displayed.iter().filter(|other| text(other) == text(one)).count() == 1;

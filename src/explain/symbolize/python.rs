@@ -1,11 +1,11 @@
-//! Formats the names of Python frames, and finds the source line of an instruction.
+//! Formats the names of Python frames, and finds the source line of a bytecode instruction.
 //!
-//! CPython has three formats of line tables, described in its `Objects/lnotab_notes.txt` and `Objects/locations.md`. If
-//! a table is truncated or invalid, the result is the first line of the function.
+//! CPython has three formats of line tables. Its files `Objects/lnotab_notes.txt` and `Objects/locations.md` describe
+//! them. If a table is truncated or invalid, the result is the first line of the function.
 
 use gpuflame_model::record::CodeObject;
 
-/// Formats a Python frame as `Block.forward (model.py:12)`: function, file name and `line`.
+/// Formats a Python frame as `Block.forward (model.py:12)`, which consists of function, file name and `line`.
 pub(super) fn text(code: &CodeObject<'_>, line: u32) -> String {
     if code.file.is_empty() {
         return code.name.to_owned();
@@ -14,8 +14,8 @@ pub(super) fn text(code: &CodeObject<'_>, line: u32) -> String {
     format!("{} ({file}:{line})", code.name)
 }
 
-/// Parses the file and line from a function's name in a trace. The name has the form `/srv/train.py(12): step` if
-/// torch.profiler wrote it, or `step (train.py:12)` if gpuflame wrote it.
+/// Parses the file and line in the name of a Python function from a trace. The name has the form `/srv/train.py(12):
+/// step` if torch.profiler wrote the trace, or `step (train.py:12)` if gpuflame wrote it.
 pub(super) fn parse_location(text: &str) -> Option<(&str, u32)> {
     let (file, line) = match text.split_once("): ") {
         Some((place, _)) => place.rsplit_once('(')?,
@@ -25,7 +25,7 @@ pub(super) fn parse_location(text: &str) -> Option<(&str, u32)> {
     is_place.then(|| Some((file, line.parse().ok()?))).flatten()
 }
 
-/// Returns the source line of the instruction at byte offset `at` in the function.
+/// Returns the source line of the instruction at byte offset `at` in the function's bytecode.
 pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
     let first = i64::from(code.first_line);
     let found = match code.version {
@@ -37,8 +37,8 @@ pub(super) fn line(code: &CodeObject<'_>, at: u32) -> u32 {
     found.and_then(|line| u32::try_from(line).ok()).unwrap_or(code.first_line)
 }
 
-/// Looks up the line of an instruction in a table of CPython 3.9. The table consists of pairs of bytes: the distance to
-/// the first instruction of the next line, in bytes of code and in lines.
+/// Looks up the line of an instruction in a line table of CPython 3.9. The table consists of pairs of bytes. Each pair
+/// is the distance to the first instruction of the next line, in bytes of code and in lines.
 fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut start, mut line) = (0_u64, first);
@@ -52,9 +52,9 @@ fn line_in_pairs(table: &[u8], first: i64, at: u32) -> i64 {
     line
 }
 
-/// Looks up the line of an instruction in a table of CPython 3.10. The table consists of pairs of bytes: the length of
-/// an address range in bytes, and its distance in lines from the last range that has a line. A distance of -128 means
-/// that the range has no line.
+/// Looks up the line of an instruction in a line table of CPython 3.10. The table consists of pairs of bytes. Each pair
+/// is the length of an address range in bytes, and the distance of the range in lines from the previous range that has
+/// a line. The distance -128 means that the range has no line.
 fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     let (pairs, _) = table.as_chunks::<2>();
     let (mut end, mut line) = (0_u64, first);
@@ -71,8 +71,8 @@ fn line_in_ranges(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// Looks up the line of an instruction in a table of CPython 3.11 or later. An entry of the table is one byte with the
-/// highest bit set, and the following bytes whose highest bit is clear.
+/// Looks up the line of an instruction in a line table of CPython 3.11 or later. Each entry of the table begins with a
+/// byte whose highest bit is set. In all further bytes of the entry, this bit is clear.
 ///
 /// ```text
 /// entry := 1:1 kind:4 units-1:3  rest     units are instructions of two bytes
@@ -97,7 +97,8 @@ fn line_in_locations(table: &[u8], first: i64, at: u32) -> Option<i64> {
     None
 }
 
-/// Decodes a signed number with six bits per byte, lowest bits first. The lowest bit of the decoded value is the sign.
+/// Decodes a signed number that is stored with six bits per byte, lowest bits first. The lowest bit of the decoded
+/// value is the sign.
 fn decode_signed(bytes: &[u8]) -> Option<i64> {
     let mut value = 0_u64;
     for (byte, shift) in bytes.iter().zip((0..60).step_by(6)) {
@@ -126,19 +127,19 @@ mod tests {
         }
     }
 
-    /// Returns the lines of all instructions. Instructions are at even offsets.
+    /// Returns the line of each instruction. The instructions are at even offsets.
     fn lines(version: u16, table: &[u8], bytes: u32) -> Vec<u32> {
         (0..bytes).step_by(2).map(|at| line(&code(version, table), at)).collect()
     }
 
-    /// The tables are from a function on lines 10 to 13 that has no code on line 12: `def f(x):`, `y = x` and
-    /// `return y`. The first table is the function's `co_lnotab`, and the others are its `co_linetable` in later
+    /// The line tables are from a function on lines 10 to 13 that has no code on line 12: `def f(x):`, `y = x` and
+    /// `return y`. The first line table is the function's `co_lnotab`, and the others are its `co_linetable` in later
     /// versions.
     #[test]
     fn line_tables_of_each_version_give_pythons_own_lines() {
         assert_eq!(lines(0x0309, &[0, 1, 4, 2], 8), [11, 11, 13, 13]);
         assert_eq!(lines(0x030a, &[4, 1, 4, 2], 8), [11, 11, 13, 13]);
-        // This table begins with an instruction on the `def` line.
+        // This line table begins with an instruction on the line of the `def` statement.
         let table = [128, 0, 216, 8, 9, 128, 65, 224, 11, 12, 128, 72];
         for version in [0x030b, 0x030c, 0x030d, 0x030e, 0x030f] {
             assert_eq!(lines(version, &table, 10), [10, 11, 11, 13, 13]);
@@ -155,8 +156,8 @@ mod tests {
 
     #[test]
     fn line_deltas_may_be_negative_and_large() {
-        // The line moves 5 down and 7 up, encoded as signed numbers of one byte, and then 1000 down, encoded in two
-        // bytes.
+        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. Then it
+        // increases by 1000, encoded in two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "the number has no end");

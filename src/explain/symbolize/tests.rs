@@ -1,4 +1,4 @@
-//! Tests `Symbolizer` with real files: this test program, its C library, and programs that the tests compile if a
+//! Tests `Symbolizer` with real files: the test program itself, its C library, and programs that the tests compile if a
 //! compiler is installed.
 
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use gpuflame_model::record::{
     CodeObject, ContextFlags, ContextId, LabelId, Module, ModuleEpoch, NameId, RangeId, Reader, Row, ThreadId,
 };
 
-/// Returns the modules of this process that contain code, as `capture` would describe them, but without build ids.
+/// Returns the modules of this process that contain code, in the form that `capture` would describe them, but without
+/// build ids.
 fn own_modules() -> Vec<Module> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let mut modules: Vec<Module> = Vec::new();
@@ -23,7 +24,7 @@ fn own_modules() -> Vec<Module> {
         }
         let hex = |text: &str| u64::from_str_radix(text, 16).unwrap();
         let (start, end) = range.split_once('-').map(|(start, end)| (hex(start), hex(end))).unwrap();
-        // In position-independent files the first mapping begins at virtual address 0 of the file.
+        // In a position-independent file, the first mapping begins at virtual address 0 of the file.
         let bias = *first.entry(path.to_owned()).or_insert(start - hex(offset));
         if permissions.contains('x') {
             let epoch = ModuleEpoch(0);
@@ -40,7 +41,7 @@ fn a_function_to_find() -> u64 {
 
 const API: LabelId = LabelId(1);
 
-/// Returns a profile with one context, whose stack is `cudaLaunchKernel` called from `addresses` (leaf first).
+/// Returns a profile with one context. In its stack, `cudaLaunchKernel` is called from `addresses` (leaf first).
 fn profile_of(modules: &[Module], addresses: &[u64]) -> Profile {
     let mut profile = Profile::default();
     profile.push(&Row::Label { id: API, text: "cudaLaunchKernel" });
@@ -58,7 +59,7 @@ fn frames(profile: &Profile) -> Vec<ShownFrame> {
     profile.shown_stack(shown).map(|id| *profile.shown_frame(id)).collect()
 }
 
-/// Names the profile, and returns the displayed names of its stack, root first.
+/// Names the frames of the profile, and returns the displayed names of its stack, root first.
 fn shown(profile: &mut Profile, options: SymbolizeOptions) -> Vec<String> {
     Symbolizer::new(options).name(profile);
     let mut names: Vec<_> =
@@ -161,7 +162,7 @@ fn a_rust_threads_stack_starts_at_its_thread_function() {
     assert!(all.len() > names.len() + 3, "{all:#?}");
 }
 
-/// A folder that is removed at the end of the test.
+/// A temporary folder that is removed at the end of the test.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -174,7 +175,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // Ignore errors, because the test must not fail if the folder cannot be removed from /tmp.
+        // Errors are ignored, because the test must not fail if the folder cannot be removed from /tmp.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -193,7 +194,7 @@ fn compile(folder: &Folder, compiler: &str, source: &str, arguments: &[&str]) ->
     }
 }
 
-/// Returns the address of a symbol in `program`, as printed by `nm`.
+/// Returns the address that `nm` prints for a symbol in `program`.
 fn address_of(program: &Path, symbol: &str) -> u64 {
     let output = Command::new("nm").arg(program).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -224,7 +225,7 @@ fn inlined_calls_become_frames_outermost_first() {
     let Some(program) = compile(&folder, "c++", INLINED, &["-g", "-O2", "-Wl,--build-id"]) else { return };
     let at = address_of(&program, "_Z5outeri");
     let bias = 0x5555_0000_0000;
-    // At least one of these addresses is in the loop.
+    // At least one of these addresses is inside the loop.
     let names = (0..40).step_by(4).map(|i| {
         let mut profile = profile_of(&[mapped(&program, bias)], &[bias + at + i]);
         shown(&mut profile, SymbolizeOptions::default())
@@ -233,8 +234,8 @@ fn inlined_calls_become_frames_outermost_first() {
     assert_eq!(deepest, ["outer", "middle", "lib::inner<int>", "cudaLaunchKernel"]);
 }
 
-/// The test must pass whichever name the symbol table lists first, and also if debug information for the C library is
-/// installed.
+/// The test must pass no matter which of several names the symbol table lists first, and even if debug information for
+/// the C library is installed.
 #[test]
 fn c_library_functions_have_their_public_names() {
     let libc = own_modules().into_iter().find(|module| module.path.ends_with("libc.so.6")).unwrap();
@@ -292,7 +293,7 @@ fn the_leaf_label_is_the_call_and_ranges_are_ranges() {
 
 #[test]
 fn python_frames_show_their_functions_line_or_the_executed_line() {
-    // The line table has two bytes of code on line 12, and two bytes on line 13.
+    // According to the line table, two bytes of code are on line 12, and two bytes on line 13.
     let code = |id, name| CodeObject {
         id: CodeId(id),
         version: 0x030b,
@@ -325,7 +326,7 @@ fn python_frames_show_their_functions_line_or_the_executed_line() {
     assert_eq!(lines[1], "Block.forward (model.py:13)");
     let only = named(SymbolizeOptions { python_only: true, ..SymbolizeOptions::default() });
     assert_eq!(only, ["[function lost]", "Block.forward (model.py:12)", "cudaLaunchKernel"]);
-    // The source location is the executed line, even if the name shows the first line of the function.
+    // The source location contains the executed line, even if the name contains the first line of the function.
     let mut profile = stack();
     Symbolizer::default().name(&mut profile);
     let frame = frames(&profile)[2];
@@ -401,7 +402,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
         let mut profile = profile_of(&[module], &[0x4321]);
         let names = shown(&mut profile, ALL);
         assert_eq!(names, ["lib.so+0x4321", "cudaLaunchKernel"]);
-        // The parser may read a part of the broken file, so both reasons are accepted.
+        // The parser may be able to read a part of the broken file, so both reasons are accepted.
         let why = frames(&profile)[1].unnamed;
         assert!(
             why == Some(Unnamed::FileUnreadable) || (is_elf && why == Some(Unnamed::NoSymbol)),
@@ -410,7 +411,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
     }
 }
 
-/// Reads `rows`, the bytes of a recording without its header, into a profile.
+/// Reads `rows` into a profile. They are the bytes of a recording without its file header.
 fn push_rows(profile: &mut Profile, rows: &[u8]) {
     let file = [&Chunk::file_header()[..], rows].concat();
     let mut reader = Reader::new(&file[..]).unwrap();

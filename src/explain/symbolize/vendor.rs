@@ -1,14 +1,14 @@
-//! Names by which code of GPU vendors, and of gpuflame itself, is recognized in a stack. The frames with these names
-//! are between the user's code and the API call, and are folded away (see `fold`).
+//! Lists names by which the code of GPU vendors, and of gpuflame itself, is recognized in a stack. Frames with these
+//! names are between the user's code and the API call, and are hidden (see `fold`).
 
 /// Names by which the code of one vendor is recognized in a stack.
 pub(super) struct Vendor {
-    /// Names of the vendor's library files, without `.so` or `-` and everything after it.
+    /// Names of the vendor's library files, up to the first `.so` or `-`.
     pub(super) libraries: &'static [&'static str],
-    /// Prefixes of functions that are recognized in any file: the inner functions of a statically linked runtime, and
+    /// Prefixes of functions that are recognized in any file: internal functions of a statically linked runtime, and
     /// functions that compilers generate around a launch.
     pub(super) functions: &'static [&'static str],
-    /// Suffixes that the name of an implementing function may have after the name of the API function.
+    /// Suffixes that may follow the name of an API function in the name of the function that implements it.
     pub(super) versions: &'static [&'static str],
 }
 
@@ -28,5 +28,5 @@ const NVIDIA: Vendor = Vendor {
 const GPUFLAME: Vendor =
     Vendor { libraries: &["libgpuflame"], functions: &["gpuflame::", "<gpuflame::"], versions: &[] };
 
-/// All vendors, and gpuflame.
+/// All GPU vendors, and gpuflame.
 pub(super) const VENDORS: [Vendor; 2] = [NVIDIA, GPUFLAME];

@@ -1,5 +1,5 @@
-//! Stores what threads did before they made a late launch, derived from the threads' API calls alone. Time that a
-//! thread spent between two calls is described by these two calls.
+//! Stores what each thread did before it made a late launch. Only the threads' API calls are used to determine this. If
+//! a thread spent time between two calls, these two calls describe the time.
 //!
 //! ```text
 //!   thread   ---P---|        busy elsewhere           |---L---     P, L: two calls, one after another
@@ -7,8 +7,8 @@
 //!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only long calls and long pauses are stored, and only the newest ones, because a gap is accounted for soon after its
-//! end. A *piece* is one such call or pause.
+//! Only long calls and long pauses are stored, and only the newest of them, because each gap in a GPU's work is
+//! accounted for soon after it ends. A *piece* is one long call or one long pause.
 
 use std::collections::VecDeque;
 
@@ -16,39 +16,40 @@ use super::idle_culprit::IdleCulprit;
 use super::stretches::LaunchSpan;
 use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 
-/// Minimum duration in ns of the calls and pauses that are stored. If a program launches without a break, at about
-/// 100,000 launches per second, all its calls and pauses are shorter.
+/// Minimum duration in ns of a call or pause that is stored. If a program launches without a break, at about 100,000
+/// launches per second, all its calls and pauses are shorter than this.
 const MIN_PIECE_NS: u64 = 10_000;
-/// Maximum number of pieces. A piece has 24 bytes.
+/// Maximum number of pieces (calls and pauses) that are stored. A piece takes 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
-/// Number of pieces at which pieces that cannot overlap any future gap are dropped.
+/// When this number of pieces is reached, the pieces that cannot overlap any future gap are dropped.
 const PIECES_HIGH_WATER: usize = 1 << 13;
-/// Maximum number of threads tracked, and of culprit threads reported separately.
+/// Maximum number of threads whose calls are stored, and maximum number of culprit threads that are reported
+/// separately.
 const MAX_THREADS: usize = 4096;
 const MAX_CULPRIT_THREADS: usize = 64;
-/// Number of threads, counted from the one that launched most recently, that are searched for a culprit.
+/// Number of threads that are searched for a culprit, beginning with the thread that launched most recently.
 const MAX_RECENT_THREADS: usize = 16;
 
-/// Long calls and pauses of all threads. See the module's documentation.
+/// Long calls and long pauses of all threads. See the module's documentation.
 #[derive(Clone, Debug)]
 pub(super) struct CallHistory {
     threads: IdMap<ThreadId, ThreadHistory>,
-    /// The threads that launched most recently. The thread of the newest launch is first.
+    /// The threads that launched most recently, newest first.
     recent: Vec<ThreadId>,
     /// Total number of pieces of all threads.
     pieces: usize,
-    /// Number of pieces at which unneeded pieces are dropped the next time.
+    /// When this number of pieces is reached, unneeded pieces are dropped again.
     drop_at: usize,
     max_pieces: usize,
 }
 
-/// Culprit threads: threads that delayed the launches of other threads. At most [`MAX_CULPRIT_THREADS`] are
-/// distinguished.
+/// Culprit threads, which are threads that delayed the launches of other threads. At most [`MAX_CULPRIT_THREADS`] of
+/// them are distinguished.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CulpritThreads(Vec<ThreadId>);
 
 impl CulpritThreads {
-    /// Returns `thread`, or `ThreadId::OTHERS` if too many threads are already reported separately.
+    /// Returns `thread`, or `ThreadId::OTHERS` if the maximum number of threads is already reported separately.
     fn name(&mut self, thread: ThreadId) -> ThreadId {
         let is_known = self.0.contains(&thread);
         if !is_known && self.0.len() < MAX_CULPRIT_THREADS {
@@ -62,9 +63,10 @@ impl CulpritThreads {
 #[derive(Clone, Debug, Default)]
 struct ThreadHistory {
     last: Option<CallSpan>,
-    /// Start time of the latest sequence of short calls with short pauses, and the context of the first call in it.
+    /// The latest sequence of short calls with short pauses: the start time of its first call, and the context of this
+    /// call.
     run: Option<(u64, ContextId)>,
-    /// The thread's pieces in order of time, without overlaps.
+    /// Pieces of the thread in order of time. They do not overlap.
     pieces: VecDeque<HistoryPiece>,
 }
 
@@ -81,10 +83,10 @@ struct CallSpan {
 struct HistoryPiece {
     since: u64,
     until: u64,
-    /// The call, or for a pause the call after the pause.
+    /// Context of the call. If this piece is a pause, context of the call after the pause.
     call: ContextId,
-    /// The call before the pause. [`HistoryPiece::CALL`] if this piece is a call. [`HistoryPiece::BEGINNING`] if this
-    /// piece is the pause before the thread's first call.
+    /// Context of the call before the pause. The value is [`HistoryPiece::CALL`] if this piece is a call. The value is
+    /// [`HistoryPiece::BEGINNING`] if this piece is the pause before the thread's first call.
     after: ContextId,
 }
 
@@ -98,7 +100,7 @@ impl HistoryPiece {
         self.after == Self::CALL
     }
 
-    /// The call before the pause, if it is known.
+    /// Returns the context of the call before the pause, if it is known.
     fn after(&self) -> Option<ContextId> {
         (self.after >= ContextId::FIRST).then_some(self.after)
     }
@@ -123,7 +125,8 @@ impl CallHistory {
         Self { max_pieces, drop_at: PIECES_HIGH_WATER.min(max_pieces), ..Self::default() }
     }
 
-    /// Adds a completed call, or a launch that is still in progress. Calls of a thread must be added in order of time.
+    /// Adds a call that has returned, or a launch that is still in progress. The calls of each thread must be added in
+    /// order of time.
     pub(super) fn add(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add_any(id, (begun, ended), call, false);
     }
@@ -144,10 +147,10 @@ impl CallHistory {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
             }
-            // This call is older than the last one: its row was delayed, or the clock was set.
+            // If this call is older than the last one, its row was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
-            // After a long call, a pause of any duration is stored, because the call at the end of the pause shows
-            // which thread made the next launch.
+            // After a long call, even a short pause is stored, because the call at the end of the pause shows which
+            // thread made the next launch.
             Some(CallSpan { ended: since, call: after, .. })
                 if begun >= since.saturating_add(MIN_PIECE_NS) || since == last_until && begun > since =>
             {
@@ -162,7 +165,7 @@ impl CallHistory {
         self.pieces += thread.pieces.len() - count_before;
     }
 
-    /// Adds a launch, under the same conditions as [`CallHistory::add`].
+    /// Adds a launch. The same conditions as for [`CallHistory::add`] apply.
     pub(super) fn add_launch(&mut self, id: ThreadId, begun: u64, ended: u64, call: ContextId) {
         self.add_any(id, (begun, ended), call, true);
         if self.recent.first() != Some(&id) {
@@ -172,7 +175,7 @@ impl CallHistory {
         }
     }
 
-    /// Returns the thread that made the late launch `call`. `None` if the thread cannot be determined.
+    /// Returns the thread that made the late launch `call`. `None` if it is unknown which thread made it.
     pub(super) fn launching_thread(&self, call: &LaunchSpan) -> Option<ThreadId> {
         if let [only] = self.recent[..] {
             return Some(only);
@@ -183,9 +186,10 @@ impl CallHistory {
         self.recent.iter().find(is_it).copied()
     }
 
-    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits: calls, and pauses
-    /// between calls. Returns the culprits in order of time. Calls before `opened`, when the window opened, are
-    /// ignored. `threads` are the threads that launch on the same GPU; `None` means all threads.
+    /// The launch `call` was late during `from..to`. Divides this time among the culprits, which are calls and pauses
+    /// between calls. The result contains the culprits in order of time. `opened` is the time at which the window
+    /// opened. Calls before it are ignored. `threads` contains the threads that launch on the same GPU; `None` means
+    /// all threads.
     pub(super) fn blame(
         &self,
         call: &LaunchSpan,
@@ -199,7 +203,7 @@ impl CallHistory {
         }
     }
 
-    /// Divides the time `from..to` as [`CallHistory::blame`] does, if the thread `id` of the late launch is known.
+    /// Divides the time `from..to` as [`CallHistory::blame`] does, for a late launch that the thread `id` made.
     pub(super) fn blame_thread(
         &self,
         (id, caller): (ThreadId, Caller),
@@ -243,13 +247,13 @@ impl CallHistory {
         blamed
     }
 
-    /// Whether there are enough pieces that [`CallHistory::forget`] should be called.
+    /// Whether there are so many pieces that [`CallHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.pieces >= self.drop_at
     }
 
-    /// Drops the pieces for whose time `is_over` returns true, which means that no future gap can overlap this time. If
-    /// there are still too many pieces, drops the older half.
+    /// Drops each piece for whose time `is_over` returns true. True means that no future gap can overlap this time. If
+    /// there are still too many pieces, the older half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -283,7 +287,7 @@ impl CallHistory {
         }
     }
 
-    /// Drops the half of the threads that made no call for the longest time. These threads have usually exited.
+    /// Drops the half of the threads that have made no call for the longest time. Such threads have usually exited.
     fn forget_threads(&mut self) {
         let mut ends: Vec<u64> = self.threads.values().map(ThreadHistory::ended).collect();
         let (_, &mut middle, _) = ends.select_nth_unstable(MAX_THREADS / 2);
@@ -302,10 +306,10 @@ impl CallHistory {
 }
 
 impl ThreadHistory {
-    /// Adds a short call to the sequence of short calls directly before it. A sequence is stored as one long call with
-    /// the context of the first call, because a thread that polls a thousand times is as busy as in one long call.
-    /// Returns false if the call does not belong to a sequence of at least [`MIN_PIECE_NS`]. A launch never belongs to
-    /// one, because consecutive launches do not explain idle time.
+    /// If a short call directly follows a sequence of short calls, adds it to the sequence. A sequence is stored as one
+    /// long call with the context of its first call, because a thread that polls a thousand times is as busy as in one
+    /// long call. Returns false if the call does not belong to a sequence that lasted at least [`MIN_PIECE_NS`]. A
+    /// launch never belongs to a sequence, because consecutive launches do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self
@@ -328,7 +332,7 @@ impl ThreadHistory {
     }
 
     fn push(&mut self, piece: HistoryPiece) {
-        // The last piece overlaps the new piece: it is a call that was added before its end was known.
+        // If the last piece overlaps the new piece, the last piece is a call that was added before its end was known.
         if let Some(last) = self.pieces.back_mut()
             && last.until > piece.since
         {
@@ -337,7 +341,7 @@ impl ThreadHistory {
         self.pieces.push_back(piece);
     }
 
-    /// Whether a stored pause of the thread ended at `time` with `call`.
+    /// Whether a pause of the thread is stored that ended at `time`, when `call` began.
     fn was_busy_until(&self, time: u64, call: ContextId) -> bool {
         let at = self.pieces.partition_point(|piece| piece.until < time);
         let ending_now = self.pieces.range(at..).take_while(|piece| piece.until == time);
@@ -348,13 +352,13 @@ impl ThreadHistory {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// Pieces of the thread that overlap the time `from..to`.
+    /// Returns the pieces of the thread that overlap the time `from..to`.
     fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &HistoryPiece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)
     }
 
-    /// Returns the last call that the thread had begun by `time`. `None` if it is unknown.
+    /// Returns the last call that the thread had begun at `time`. `None` if this call is unknown.
     fn last_call_at(&self, time: u64) -> Option<CallSpan> {
         let behind = self.pieces.partition_point(|piece| piece.since <= time);
         match behind.checked_sub(1).map(|at| self.pieces[at]).filter(|piece| piece.until > time) {
@@ -373,10 +377,10 @@ mod tests {
 
     const US: u64 = 1000;
 
-    /// Begin and end of a launch in us, and the launch's context id.
+    /// Begin and end of a launch in us, and the id of the launch's context.
     type Times = (u64, u64, u32);
 
-    /// Returns a history in which each thread of `known` makes the given launches.
+    /// Returns a history in which each thread of `known` makes the launches given for it.
     fn calls(known: &[(u32, &[Times])]) -> CallHistory {
         let mut calls = CallHistory::default();
         for (thread, all) in known {
@@ -387,7 +391,8 @@ mod tests {
         calls
     }
 
-    /// Returns the culprits of a gap in `from..to` that the launch `call` at `to` ended. Times are in us.
+    /// Returns the culprits for the gap `from..to`, which ended with the launch `call` at `to`. The times in the result
+    /// are in us.
     fn blame(
         calls: &CallHistory,
         (opened, from, to): (u64, u64, u64),
@@ -414,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_split_into_the_first_calls_own_time_and_the_rest() {
-        // In each case, the gap ends with call 102 at 500. Call 101 ended at 70.
+        // In each case below, the gap ends with call 102 at 500 us. Call 101 ended at 70 us.
         let calls = calls(&[(1, &[(0, 5, 100), (20, 70, 101), (500, 505, 102)])]);
         assert_eq!(blame(&calls, (0, 50, 500), 102, &[1]), ["101 20", "101-102 430"]);
         assert_eq!(blame(&calls, (0, 100, 500), 102, &[1]), ["101-102 400"]);
@@ -441,7 +446,8 @@ mod tests {
         let mut add = |begun: u64, ended: u64, call| {
             calls.add(ThreadId(1), begun * US, ended * US, ContextId(call));
         };
-        // Calls of 3 us every 4 us from 100 to 499, then a pause of 40 us, then another call.
+        // The thread makes calls of 3 us every 4 us from 100 to 499 us, then pauses for 40 us, and then makes another
+        // call.
         (0..100).for_each(|at| add(100 + 4 * at, 103 + 4 * at, 103 + (at % 2) as u32));
         add(539, 541, 105);
         calls.add_launch(ThreadId(1), 600 * US, 605 * US, ContextId(102));
@@ -461,7 +467,7 @@ mod tests {
         assert_eq!(blame(&one, (0, 310, 900), 102, &[1, 2]), ["201 20", "2/201-102 570"]);
         assert_eq!(blame(&one, (0, 340, 900), 102, &[1]), ["100-102 560"], "thread 2 uses another GPU");
         assert_eq!(blame(&one, (0, 200, 900), 102, &[1, 2]), ["100-102 700"], "thread 2 had not begun");
-        // Thread 2 made its first call after the call of thread 1.
+        // Thread 2 made its first call after the call that thread 1 made.
         assert_eq!(blame(&one, (0, 100, 300), 200, &[1, 2]), ["1/100-200 200"]);
         assert_eq!(blame(&one, (6, 100, 300), 200, &[1, 2]), ["200 200"], "call 100 is before the window");
     }

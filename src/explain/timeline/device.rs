@@ -1,4 +1,4 @@
-//! The account of one device's time: every nanosecond in which a window was open counts as busy or idle.
+//! Accounts for the time of one device: every nanosecond in which a window was open counts as busy or idle.
 
 use super::call_history::{CallHistory, CulpritThreads};
 use super::host_states::HostStates;
@@ -12,7 +12,7 @@ use super::windows::WindowSpans;
 use gpuflame_model::profile::{BusyIdle, Cause, DeviceTime, SteadyPart};
 use gpuflame_model::record::{Activity, Caller, ContextId, DeviceId, Nanos, ThreadId};
 
-/// Data other than activities that are needed to compute a device's busy and idle time.
+/// Data that, in addition to activities, are needed to compute the busy and idle time of a device.
 pub(super) struct AccountInputs<'a> {
     pub(super) windows: &'a WindowSpans,
     pub(super) host_states: &'a HostStates,
@@ -20,13 +20,13 @@ pub(super) struct AccountInputs<'a> {
     pub(super) samples: &'a SampleHistory,
     pub(super) culprit_threads: &'a mut CulpritThreads,
     pub(super) cuts: &'a Cuts,
-    /// Whether this device is the only GPU.
+    /// Whether this device is the only GPU in the run.
     pub(super) is_only: bool,
 }
 
 impl AccountInputs<'_> {
-    /// Divides the time `from..to`, during which the launch `call` was late, among the culprits. Each culprit is
-    /// returned once. `threads` are the threads that launch on this GPU.
+    /// The launch `call` was late during `from..to`. Divides this time among the culprits (the code that delayed the
+    /// launch). Each culprit is returned only once. `threads` contains the threads that launch on this GPU.
     fn blame(
         &mut self,
         call: &LaunchSpan,
@@ -48,8 +48,8 @@ impl AccountInputs<'_> {
         blamed.map(|(caller, nanos)| (IdleCulprit::Caller(caller), nanos)).collect()
     }
 
-    /// Divides the time `from..to` among the culprits that calls alone show. Returns them in order of time; a culprit
-    /// may occur several times.
+    /// Divides the time `from..to` among the culprits that can be derived from API calls alone. The culprits are in
+    /// order of time; a culprit may occur several times.
     fn by_calls(
         &mut self,
         call: &LaunchSpan,
@@ -62,8 +62,8 @@ impl AccountInputs<'_> {
         self.calls.blame(call, times, threads, self.culprit_threads)
     }
 
-    /// Returns the sampled stacks of the launching thread in the time `from..to`. Each stack comes with the pause
-    /// between two calls in which it was sampled.
+    /// Returns the sampled stacks of the launching thread in `from..to`. Each stack is returned with the pause between
+    /// two calls in which it was sampled.
     fn sampled_stacks(
         &mut self,
         call: &LaunchSpan,
@@ -86,43 +86,45 @@ impl AccountInputs<'_> {
     }
 }
 
-/// A sampled stack, and the time in ns that the sample represents.
+/// Context of a sampled stack, and the time in ns that the sample represents.
 type SampledTime = (ContextId, u64);
 
-/// Maximum number of launching threads that are stored per GPU, for runs with several GPUs. If there are more, the
-/// threads that most recently ended a gap on this GPU are kept.
+/// Maximum number of launching threads that are stored for each GPU. They are stored only in runs with several GPUs. If
+/// there are more, the threads that most recently ended a gap on this GPU are stored.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
-/// Initial limit on the number of stretches that wait to be accounted for. They take 2 MiB.
+/// Initial limit on the number of busy stretches that wait to be accounted for. This number of stretches takes 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
-/// Maximum of the limit on the number of waiting stretches. They take 16 MiB. This is enough for fifty threads whose
-/// buffers of 10,000 activity records arrive one after another.
+/// Highest value to which the limit on the number of waiting stretches can grow. This number of stretches takes 16 MiB.
+/// It is enough for fifty threads whose buffers of 10,000 activity records arrive one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
 pub(super) struct DeviceAccount {
     pub(super) id: DeviceId,
-    /// Stretches of work that was launched in a window, or whose launch is unknown.
+    /// Busy stretches of work that was launched in a window, or whose launch is unknown.
     recorded: BusyStretches,
-    /// Stretches of work that was launched outside of windows. Only the part of such work that ran while a window was
-    /// open is accounted for.
+    /// Busy stretches of work that was launched outside of windows. Only the part of such work that ran while a window
+    /// was open is accounted for.
     outside: BusyStretches,
-    /// Current limit on the number of stretches in `recorded`, and on that in `outside`.
+    /// Current limit on the number of stretches in `recorded`, which is also the limit for `outside`.
     room: usize,
-    /// Time at which the latest activity on the device so far ended.
+    /// Latest end time of all activities on the device so far.
     newest: u64,
-    /// Maximum delay of out-of-order activities. The first value is the maximum since stretches were last removed. The
-    /// second value is the maximum in the period before that.
+    /// Maximum time by which an activity was delivered out of order. The first value is the maximum since stretches
+    /// were last removed from the buffers. The second value is the maximum in the period before that removal.
     disorder: [u64; 2],
     pub(super) streams: StreamSums,
     threads: Vec<ThreadId>,
-    /// End of the time that is already accounted for. `None` if no time is accounted for yet.
+    /// Time up to which the device's time is accounted for. `None` if no time was accounted for yet.
     cursor: Option<u64>,
     busy: u64,
     idle: u64,
-    /// Busy and idle time between cuts. The key is the cut at which the period begins (see `Cuts`).
+    /// Busy and idle time between two cuts. (Cuts divide the time of a run into parts.) The key is the cut at which the
+    /// part begins (see `Cuts`).
     pieces: Vec<(u64, BusyIdle)>,
-    /// Busy time while no window was open. It is the time by which work outlasted its window.
+    /// Busy time while no window was open, in ns. It is the time by which GPU work outlasted the window in which it was
+    /// launched.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -157,12 +159,12 @@ impl DeviceAccount {
         }
     }
 
-    /// Returns the end of the time that is already accounted for.
+    /// Returns the time up to which the device's time is accounted for.
     pub(super) fn cursor(&self) -> u64 {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if there is no room for it. In this case, call
+    /// Adds an activity with usable times. Returns false if the buffer has no room for it. In this case, call
     /// [`DeviceAccount::make_room`] and try again.
     pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
@@ -187,7 +189,7 @@ impl DeviceAccount {
         true
     }
 
-    /// Notes that a thread has launched on this device.
+    /// Adds `thread` to the threads that launch on this device.
     fn launched_by(&mut self, thread: ThreadId) {
         if !self.threads.contains(&thread) {
             self.threads.truncate(MAX_LAUNCHING_THREADS - 1);
@@ -195,22 +197,22 @@ impl DeviceAccount {
         }
     }
 
-    /// Whether the time from `since` to `until` contains no gap that must still be accounted for. This is true if the
-    /// device was busy, or if the time is already accounted for.
+    /// Whether no gap between `since` and `until` must still be accounted for. This is true if the device was busy
+    /// during the whole time, or if the time is already accounted for.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Sorts and merges the waiting stretches. Required before look-ups.
+    /// Sorts the waiting stretches, and merges those that overlap. This is required before stretches are looked up.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
-    /// Makes room for more stretches. Accounts for the oldest waiting stretches, at most half of them, before which no
-    /// further activity is expected. If these are less than a quarter, the limit on the number of stretches is doubled
-    /// instead, up to [`MAX_STRETCHES`].
+    /// Makes room in the buffer for more stretches. Accounts for the oldest waiting stretches, but at most for half of
+    /// them. No activity may be expected any more before these stretches. If these are less than a quarter of the
+    /// stretches, the limit on the number of stretches is doubled instead, up to [`MAX_STRETCHES`].
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -235,7 +237,7 @@ impl DeviceAccount {
         self.account(time, &mut inputs, charge);
     }
 
-    /// Accounts for all work that began before `time`.
+    /// Accounts for the waiting work that began before `time`.
     fn account(
         &mut self,
         time: u64,
@@ -268,7 +270,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Accounts for all time before `time`. No window may be open at `time`.
+    /// Accounts for all of the device's time before `time`. `time` must be a time at which no window was open.
     pub(super) fn account_to(
         &mut self,
         time: u64,
@@ -294,7 +296,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Charges idle time after the last work in a window.
+    /// Charges the idle time between the last work in a window and the closing of the window.
     fn charge_closing(
         &mut self,
         from: u64,
@@ -305,8 +307,8 @@ impl DeviceAccount {
         cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
-    /// Charges `nanos` of idle time to no code: time after the last work in a window, or in windows without work. All
-    /// of this time is between the cut `since` and the next cut.
+    /// Charges `nanos` of idle time to no code. It is time after the last work in a window, or time in windows without
+    /// work. All of this time must be between the cut `since` and the next cut.
     pub(super) fn charge_windows(
         &mut self,
         since: u64,
@@ -320,7 +322,7 @@ impl DeviceAccount {
 
     /// Returns the busy and idle time from the cut `since` to the next cut.
     fn piece(&mut self, since: u64) -> &mut BusyIdle {
-        // The search begins at the last entry, which is nearly always the right one.
+        // The search begins with the last entry, because that is nearly always the right one.
         let at = self.pieces.iter().rposition(|(known, _)| *known == since).unwrap_or_else(|| {
             self.pieces.push((since, BusyIdle::default()));
             self.pieces.len() - 1
@@ -328,7 +330,8 @@ impl DeviceAccount {
         &mut self.pieces[at].1
     }
 
-    /// Charges the gap from `from` to the beginning of `stretch`. Only time in which a window was open is charged.
+    /// Charges the idle time from `from` to the beginning of `stretch`. Only time during which a window was open is
+    /// charged.
     fn charge_gap(
         &mut self,
         from: u64,
@@ -339,8 +342,8 @@ impl DeviceAccount {
         let BusyStretch { start, call, .. } = *stretch;
         let parts: Vec<_> = inputs.windows.parts(from, start).collect();
         for (open, to) in parts {
-            // The work that ended the gap may begin after the window closed. The gap is charged to this work only if it
-            // was launched before the window closed.
+            // The work that ended the gap may begin after the window closed. The gap is charged to this work only if
+            // the work was launched before the window closed.
             let was_launched = to == start || call.caller != Caller::OUTSIDE && (1..to).contains(&call.time);
             if !was_launched {
                 self.charge_closing(open, to, inputs.cuts, charge);
@@ -348,7 +351,7 @@ impl DeviceAccount {
             }
             self.idle += to - open;
             let is_first = open > from || self.cursor.is_none();
-            // The causes follow each other in time.
+            // The times of the causes follow each other without a gap.
             let mut since = open;
             for (cause, nanos) in split_by_cause(open, to, start, &call) {
                 let cuts = inputs.cuts;
@@ -360,7 +363,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Charges a piece of a gap that ended with the work launched by `call`.
+    /// Charges a part of a gap. The gap ended with the work that `call` launched.
     fn charge_piece(
         &mut self,
         CutPiece { since, from, to }: CutPiece,
@@ -391,7 +394,7 @@ impl DeviceAccount {
         }
     }
 
-    /// Returns the busy and idle time of the periods for whose first cut `is_in` returns true.
+    /// Returns the total busy and idle time of the periods between cuts for whose first cut `is_in` returns true.
     fn sum_pieces(&self, is_in: impl Fn(u64) -> bool) -> BusyIdle {
         let pieces = self.pieces.iter().filter(|(since, _)| is_in(*since));
         pieces.fold(BusyIdle::default(), |sum, (_, piece)| BusyIdle {
@@ -400,13 +403,13 @@ impl DeviceAccount {
         })
     }
 
-    /// Returns the busy and idle time of the device. The result is complete after all work was accounted for.
+    /// Returns the busy and idle time of the device. The result is complete only after all work was accounted for.
     pub(super) fn time(&self, windows: &WindowSpans, steady: Option<&SteadyPart>) -> Option<DeviceTime> {
         let window = match windows.has_any() {
             true => windows.total(self.cursor()) + self.beyond,
             false => self.last.saturating_sub(self.first),
         };
-        // A device that only ran work launched outside of windows has no account.
+        // If a device only ran work that was launched outside of windows, it has no busy and idle time.
         (self.first <= self.last).then_some(DeviceTime {
             device: self.id,
             window,
@@ -423,7 +426,7 @@ impl DeviceAccount {
         })
     }
 
-    /// Replaces the callers of waiting stretches by the callers that the function `caller` returns for them.
+    /// Replaces the caller of each waiting stretch by the result of `caller` for it.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         self.recorded.rename(&caller);
         self.outside.rename(&caller);

@@ -1,8 +1,8 @@
-//! Stores the states of CPU threads (the stack or operation that they were in) from traces of other tools. The states
-//! show what a thread did while a GPU waited for it.
+//! Stores the states of CPU threads from traces of other tools. A state is the stack or operation that a thread was in.
+//! The states show what a thread did while a GPU waited for the thread.
 //!
-//! If the states are known, time in which the host was late is divided among the states that the launching thread was
-//! in. The late launch at the end of this time is only the victim, so it is not charged.
+//! If the states are known, the time in which the host was late is divided among the states that the launching thread
+//! was in. This time is not charged to the late launch at its end, because that launch was only delayed.
 
 use std::sync::Arc;
 
@@ -12,18 +12,18 @@ use gpuflame_model::record::{Caller, ContextId, HostState, IdMap, ThreadId, map_
 /// States of all threads. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostStates {
-    /// States of each thread.
+    /// States of each thread, in order of time.
     threads: IdMap<ThreadId, Arc<StateHistory>>,
-    /// The thread that makes the launches with each context.
+    /// For each launch context, the thread that makes the launches with this context.
     launching: IdMap<ContextId, ThreadId>,
 }
 
 impl HostStates {
-    /// Adds a state of a thread. States of a thread must be added in order of time.
+    /// Adds a state that a thread entered. The states of each thread must be added in order of time.
     pub(super) fn add(&mut self, state: &HostState) {
         let states = self.threads.entry(state.thread).or_default();
-        // Only snapshots share the history with this struct, and snapshots are short-lived. So `make_mut` rarely
-        // copies.
+        // The history is shared only between this struct and snapshots, which are short-lived. So `make_mut` rarely has
+        // to copy it.
         Arc::make_mut(states).push(state.since.0, state.context);
     }
 
@@ -36,15 +36,15 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// Divides the time `from..to`, during which a launch by `caller` was late, among the culprits. Each culprit is
-    /// returned once. If no state of the thread is known, the launch itself is blamed.
+    /// A launch by `caller` was late during `from..to`. Divides this time among the culprits. Each culprit is returned
+    /// only once. If no state of the thread is known, the launch itself is the culprit.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {
             return vec![(caller, to - from)];
         };
         let mut blamed: Vec<(Caller, u64)> = Vec::new();
-        // The time may contain thousands of states with different stacks.
+        // The time `from..to` may contain thousands of states with different stacks.
         let mut known: IdMap<Caller, usize> = IdMap::default();
         let mut add = |culprit: Caller, nanos: u64| {
             if nanos > 0 {

@@ -4,12 +4,13 @@
 use super::stretches::LaunchSpan;
 use gpuflame_model::profile::Cause;
 
-/// Maximum time in ns from the return of a launch call to the beginning of its work, if nothing delays the work. On an
-/// idle GPU, work begins about 3 to 10 us after the call began. The call itself takes most of this time.
+/// Maximum time in ns from the return of a launch call to the beginning of its work, if the work does not have to wait.
+/// On an idle GPU, work begins about 3 to 10 us after the launch call began. The call itself takes most of this time.
 pub const MAX_DELIVERY_NS: u64 = 10_000;
 
-/// Splits the gap `from..to` among its causes. The work that ended the gap was launched by `call` and began at `start`.
-/// If the window closed before the work began, `start` is later than `to`. The parts add up to the duration of the gap:
+/// Divides the gap `from..to` among its causes. The gap ended with work that `call` launched and that began at `start`.
+/// If the window closed before the work began, `start` is later than `to`. The durations in the result add up to the
+/// duration of the gap:
 ///
 /// ```text
 ///   busy |from                                               to=start| busy
@@ -18,9 +19,9 @@ pub const MAX_DELIVERY_NS: u64 = 10_000;
 /// ```
 ///
 /// If the call began before `from`, the host was not late. If the call also returned long before `from`, the work was
-/// already queued, so the whole gap is dependency. If the CPU's and the GPU's clock disagree, work may seem to begin
-/// before its launch. Then the host counts as late for the whole gap. But if the gap is not longer than this clock
-/// error, its cause is unknown.
+/// already in a queue, so the cause of the whole gap is a dependency. If the clocks of the CPU and the GPU disagree,
+/// work may seem to begin before its launch. In this case, the host counts as late during the whole gap. But if the gap
+/// is not longer than this clock error, the cause is unknown.
 pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {
@@ -28,7 +29,8 @@ pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) 
     }
     let called = call.time.clamp(from, to);
     let delivered = match call.duration {
-        // The call was synchronous, or took more than four seconds. The work began during the call.
+        // A duration of 0 means a synchronous call, and `u32::MAX` means a call of more than four seconds. In both
+        // cases, the work began during the call.
         0 | u32::MAX => to,
         duration => call.time.saturating_add(u64::from(duration) + MAX_DELIVERY_NS).clamp(called, to),
     };

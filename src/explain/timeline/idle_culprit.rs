@@ -1,18 +1,18 @@
-//! Types for the code (culprits) and the causes to which idle time is charged.
+//! Types for the code (the *culprit*) and the cause to which idle time is charged.
 
 use gpuflame_model::profile::{Cause, SampleSite};
 use gpuflame_model::record::{Caller, ContextId, ThreadId};
 
-/// Code to which a part of the idle time is attributed.
+/// Code to which a part of the idle time is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum IdleCulprit {
-    /// A single context. Usually it is the launch that ended the gap, or a state of the launching thread during the
-    /// gap.
+    /// A single launch context. Usually it is the launch that ended the gap, or a state of the launching thread during
+    /// the gap.
     Caller(Caller),
-    /// Whatever the launching thread did between two API calls.
+    /// The code that the launching thread ran between two API calls.
     Pause {
         after: ContextId,
-        /// Thread that made the call `after`. `None` if the launching thread itself made it.
+        /// Thread that made the call `after`. `None` if the launching thread itself made this call.
         thread: Option<ThreadId>,
         before: ContextId,
     },
@@ -23,14 +23,15 @@ pub(super) enum IdleCulprit {
 pub(super) enum IdleCause {
     /// Part of a gap between two kernels, copies or fills.
     Between(IdleCulprit, Cause),
-    /// Part of the time from the opening of a window to the first work in it.
+    /// Part of the time from the opening of a window to the first work in the window.
     Opening(IdleCulprit, Cause),
     /// Time from the last work in a window to the closing of the window. It is charged to no code.
     Closing,
 }
 
 impl IdleCulprit {
-    /// Returns the stack of the culprit. For a pause, returns the stacks of the two calls.
+    /// Returns the stack of the culprit, as the site of a sample. For a pause, returns the stacks of the two calls
+    /// around it.
     pub(super) fn site(self) -> SampleSite {
         match self {
             Self::Caller(caller) => caller.launched().map_or_else(SampleSite::Missing, SampleSite::Context),
@@ -38,7 +39,7 @@ impl IdleCulprit {
         }
     }
 
-    /// Replaces a pause between two calls by the second call.
+    /// If the culprit is a pause between two calls, replaces it by the second call.
     pub(super) fn without_pause(self) -> Self {
         match self {
             Self::Pause { before, .. } => Self::Caller(before.into()),
@@ -48,7 +49,7 @@ impl IdleCulprit {
 }
 
 impl IdleCause {
-    /// Returns the cause without the information that it occurred at the opening of a window.
+    /// Returns the charge without the information that the idle time was at the opening of a window.
     pub(super) fn without_edge(self) -> Self {
         match self {
             Self::Opening(culprit, cause) => Self::Between(culprit, cause),
@@ -56,7 +57,7 @@ impl IdleCause {
         }
     }
 
-    /// Replaces the culprit by the one that the function `culprit` returns for it.
+    /// Replaces the culprit by the result of the function `culprit` for it.
     pub(super) fn map_culprit(self, culprit: impl Fn(IdleCulprit) -> IdleCulprit) -> Self {
         match self {
             Self::Between(blamed, cause) => Self::Between(culprit(blamed), cause),
@@ -66,15 +67,15 @@ impl IdleCause {
     }
 }
 
-/// Idle time of a single charge.
+/// Idle time of one charge, with the number of gaps that it belongs to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct IdleAmount {
     pub(super) nanos: u64,
-    /// Number of gaps, usually 1. If a gap is divided, its longest piece has 1 and all other pieces have 0. So the sum
-    /// over all charges is the number of gaps.
+    /// Number of gaps in the charge, usually 1. If a gap is divided into pieces, the longest piece has the value 1 and
+    /// all other pieces have 0. So the sum over all charges is the total number of gaps.
     pub(super) gaps: u64,
-    /// Stack of a CPU sample or a wait inside the idle time. If this field is set, `nanos` is the time that the sample
-    /// or wait represents, and is not added to the idle time.
+    /// Stack of a CPU sample, or of an off-CPU wait, during the idle time. If this field is set, `nanos` is the time
+    /// that the sample or wait represents. This time is not added to the idle time.
     pub(super) context: Option<ContextId>,
 }
 
@@ -83,7 +84,8 @@ impl IdleAmount {
         Self { nanos, gaps: 1, context: None }
     }
 
-    /// Creates the amount for a CPU sample or a wait. The idle time that contains it is charged separately.
+    /// Creates the amount for the stack of a CPU sample or an off-CPU wait. The idle time during which it occurred is
+    /// charged separately.
     pub(super) fn attributed((context, nanos): (ContextId, u64)) -> Self {
         Self { nanos, gaps: 0, context: Some(context) }
     }

@@ -1,24 +1,24 @@
-//! Finds the code that made launches late. For analyses that read a whole run first, and then look at gaps on single
-//! streams. The rules are the same as for the idle time of a GPU (see `call_history`).
+//! Finds the code that delayed launches. This module is for analyses that first read a whole run, and then examine gaps
+//! on single streams. The same rules apply as for the idle time of a GPU (see `call_history`).
 
 use super::call_history::{CallHistory, CulpritThreads};
 use gpuflame_model::profile::SampleSite;
 use gpuflame_model::record::{ContextId, ThreadId};
 
-/// A completed API call.
+/// An API call that has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimedCall {
     /// Time at which the call began, in ns since 1970.
     pub begun: u64,
     /// Time at which the call ended, in ns since 1970.
     pub ended: u64,
-    /// Context of the call: its stack and API function.
+    /// Launch context of the call: its stack and API function.
     pub context: ContextId,
     /// Whether the call launched GPU work.
     pub launches: bool,
 }
 
-/// All API calls of a run. See the module's documentation.
+/// All API calls of a run, used to find the code that delayed launches. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct LateLaunches {
     calls: CallHistory,
@@ -26,7 +26,7 @@ pub struct LateLaunches {
 }
 
 impl LateLaunches {
-    /// Stores the calls of all threads. `calls` may be in any order.
+    /// Stores the API calls of all threads. `calls` may be sorted in any order.
     pub fn new(mut calls: Vec<(ThreadId, TimedCall)>) -> Self {
         calls.sort_unstable();
         let mut history = CallHistory::default();
@@ -39,9 +39,9 @@ impl LateLaunches {
         Self { calls: history, culprits: CulpritThreads::default() }
     }
 
-    /// Divides the time `from..to`, during which a launch by `thread` with this context was late, among the culprits.
-    /// Returns the culprits in order of time. `opened` is the time at which the last window before `from` opened.
-    /// `threads` are the threads that launch on the same GPU.
+    /// A launch by `thread` with this context was late during `from..to`. Divides this time among the culprits (the
+    /// code that delayed the launch). The result contains the culprits in order of time. `opened` is the time at which
+    /// the last window before `from` opened. `threads` contains the threads that launch on the same GPU.
     pub fn culprits(
         &mut self,
         (thread, context): (ThreadId, ContextId),

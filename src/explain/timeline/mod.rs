@@ -2,13 +2,14 @@
 //! its idle time.
 //!
 //! The timeline processes joined rows in one pass. A device is busy while at least one of its activities runs. The time
-//! between is a *gap*. A gap is idle time, and is *charged* to the launch whose activity ended the gap, because an
-//! earlier launch would have made the gap shorter. `idle_cause` determines the cause. If the host was late, the time is
-//! charged to the *culprit*: what the launching thread did in that time. The culprits are found from:
-//! - the thread's states (`host_states`, from traces) or CPU samples (`sample_history`);
-//! - otherwise the thread's calls around that time (`call_history`).
+//! between two busy periods is a *gap*. A gap is idle time, and is *charged* to the launch whose activity ended the
+//! gap, because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap.
+//! If the cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran
+//! in that time. The culprits are derived from one of these sources:
+//! - * the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
+//! - * otherwise, the API calls that the thread made around that time (`call_history`).
 //!
-//! Only time in which a window was open is accounted for, and
+//! Only time during which a window was open is accounted for. For each device, this equation holds:
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond
@@ -17,14 +18,14 @@
 //!   |. opening .|#######|. between .|####|. between .|######|. closing .|
 //! ```
 //!
-//! where *busy* includes work that outlasted its window (the window counts as longer by that time). *Busy* also
-//! includes work that was launched outside of windows, but only the part that ran in a window. The time before the
-//! first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
-//! work is charged to no code.
+//! Here, *busy* includes work that outlasted its window (the window counts as longer by that time). *Busy* also
+//! includes work that was launched outside of windows, but only the part of it that ran in a window. The time before
+//! the first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
+//! work in a window is charged to no code.
 //!
 //! Memory grows with the number of distinct stacks, never with the number of launches, because activities wait in a
-//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for this buffer are counted as
-//! late. Their time is then reported as idle instead of busy.
+//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for this buffer are counted
+//! separately. The time of these activities is reported as idle instead of busy.
 
 mod call_history;
 mod device;
@@ -66,9 +67,9 @@ use steady::{Cuts, FoundPart, RepeatedLaunches};
 use stretches::LaunchSpan;
 use windows::WindowSpans;
 
-/// Splits the gap `from..to` among its causes, in order of time. The work that ended the gap was launched by `launched`
-/// and began at `start`. The parts add up to the duration of the gap. For analyses of gaps that must use the same rules
-/// as the account of idle time.
+/// Divides the gap `from..to` among its causes, in order of time. The gap ended with work that `launched` started and
+/// that began at `start`. The durations in the result add up to the duration of the gap. Analyses of gaps use this
+/// function, so that they follow the same rules as the account of idle time.
 pub fn gap_causes(from: u64, to: u64, start: u64, launched: Launched) -> [(Cause, u64); 3] {
     split_by_cause(from, to, start, &call(launched))
 }
@@ -81,9 +82,10 @@ pub struct Timeline {
     last: usize,
     windows: WindowSpans,
     host_states: HostStates,
-    /// API calls of all threads. Shared only with snapshots, which are short-lived.
+    /// API calls of all threads, from which culprits are found. The calls are shared only with snapshots, which are
+    /// short-lived.
     calls: Arc<CallHistory>,
-    /// CPU samples and waits of all threads. Shared in the same way as the calls.
+    /// CPU samples and off-CPU waits of all threads. They are shared only with snapshots, like the calls.
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
@@ -92,9 +94,9 @@ pub struct Timeline {
     cuts: Cuts,
 }
 
-/// Idle time by device, part of the run and cause. `found` is the time that CPU samples and waits attribute to stacks.
-/// While rows arrive, a part of the run is identified by the cut at which it begins. At the end, it is one of the
-/// constants in [`part`].
+/// Idle time by device, part of the run, and charge (culprit and cause). `found` is the time that CPU samples and
+/// off-CPU waits attribute to stacks. While rows arrive, a part of the run is identified by the cut at which it begins.
+/// After the last row, a part of the run is one of the constants in [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
@@ -103,21 +105,22 @@ struct IdleByCause {
 
 type Sums = IdMap<(DeviceId, u64, IdleCause), IdleAmount>;
 
-/// Parts of a run, for which idle time is summed separately.
+/// Parts of a run for which idle time is summed separately.
 mod part {
     pub(super) const STEADY: u64 = 0;
     pub(super) const START_UP: u64 = 1;
     pub(super) const SHUTDOWN: u64 = 2;
 }
 
-/// Maximum number of distinct charges. All charges together take 400 KiB. The same charge before and after a cut counts
-/// as two. Beyond this number, a pause between two calls is charged to the second call.
+/// Maximum number of distinct charges (combinations of culprit and cause). All charges together take 400 KiB. If a
+/// charge occurs before and after a cut, it counts as two charges. If there are more charges, a pause between two calls
+/// is charged to the second call instead.
 const MAX_CAUSES: usize = 1 << 12;
-/// Maximum number of cuts before the run has ended. If the limit prevents a cut, the account of the time before it is
-/// not divided.
+/// Maximum number of cuts that are made before the run has ended. If a cut would exceed the limit, it is not made, and
+/// the time around it is not divided.
 const MAX_CUTS: usize = 16;
-/// Maximum number of stacks to which CPU samples attribute time. Beyond this number, time stays attributed to the two
-/// calls around it.
+/// Maximum number of stacks to which CPU samples attribute idle time. If there are more, the idle time stays attributed
+/// to the two calls around it.
 const MAX_SAMPLED_STACKS: usize = 1 << 14;
 
 impl IdleByCause {
@@ -139,8 +142,7 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces each part and cause by those that `map` returns, and each stack in `found` by the one that `context`
-    /// returns.
+    /// Replaces each part and charge by the result of `map`, and each stack in `found` by the result of `context`.
     fn map_keys(
         &mut self,
         map: &dyn Fn(u64, IdleCause) -> (u64, IdleCause),
@@ -158,8 +160,8 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces cuts by the parts of the run. Outside the steady part, idle time at the opening of a window is not
-    /// distinguished.
+    /// Replaces each cut by the part of the run to which the time after it belongs. Outside the steady part, idle time
+    /// at the opening of a window is not distinguished.
     fn set_parts(&mut self, steady: Option<&SteadyPart>) {
         let part = |since: u64, charge: IdleCause| match steady {
             Some(steady) if since < steady.begin.0 => (part::START_UP, charge.without_edge()),
@@ -169,8 +171,8 @@ impl IdleByCause {
         self.map_keys(&part, &|context| context);
     }
 
-    /// Returns the sums. Of the time between two calls, the part that samples and waits cover is charged to their
-    /// stacks.
+    /// Returns the sums of idle time. If CPU samples and waits cover a part of the time between two calls, this part is
+    /// charged to their stacks.
     fn shared(&self) -> Sums {
         let mut found: IdMap<(DeviceId, u64, IdleCause), Vec<(ContextId, u64)>> = IdMap::default();
         for (&(device, part, charge, context), &nanos) in &self.found {
@@ -221,7 +223,8 @@ fn call(launched: Launched) -> LaunchSpan {
 }
 
 impl Timeline {
-    /// Creates a timeline that uses at most about `bytes` bytes for calls and pauses of threads. Default: 3 MiB.
+    /// Creates a timeline that uses at most about `bytes` bytes to store calls and pauses of threads. Without this
+    /// limit, it uses up to 3 MiB for them.
     pub fn bounded(bytes: usize) -> Self {
         Self {
             calls: Arc::new(CallHistory::bounded(bytes)),
@@ -230,11 +233,11 @@ impl Timeline {
         }
     }
 
-    /// Processes a window edge; ignores all other rows.
+    /// Processes the opening or closing of a window, and ignores all other rows.
     pub fn row(&mut self, row: &Row<'_>) {
         let Row::Window { edge, time } = *row else { return };
-        // The account of past time cannot change. A delayed edge therefore takes effect at the end of the time that is
-        // already accounted for.
+        // Time that is already accounted for cannot be accounted for again. So if the edge of a window arrives too
+        // late, it takes effect at the end of the accounted time.
         let accounted = self.accounted_until();
         match edge {
             WindowEdge::Open => self.windows.open(time.0.max(accounted)),
@@ -245,7 +248,8 @@ impl Timeline {
         }
     }
 
-    /// Makes this timeline distinguish start-up and shutdown from the rest of the run. Call before the first row.
+    /// Makes this timeline distinguish start-up and shutdown from the steady part of the run. Call this before the
+    /// first row.
     pub fn with_steady_part(self) -> Self {
         Self { launches: Some(RepeatedLaunches::default()), ..self }
     }
@@ -257,13 +261,13 @@ impl Timeline {
         }
     }
 
-    /// Adds a state that a thread entered. Add the state before the launch that ends the gap in which the thread had
-    /// this state.
+    /// Adds a state (stack or operation) that a thread entered. The state must be added before the launch that ends the
+    /// gap in which the thread had this state.
     pub fn add_host_state(&mut self, state: &HostState) {
         self.host_states.add(state);
     }
 
-    /// Whether [`Timeline::add_host_state`] was called. If so, the threads of launches must be known.
+    /// Whether [`Timeline::add_host_state`] was called. If so, the thread of each launch must be known.
     pub fn has_host_states(&self) -> bool {
         !self.host_states.is_empty()
     }
@@ -273,8 +277,8 @@ impl Timeline {
         self.host_states.note_launching_thread(context, thread);
     }
 
-    /// Adds a thread's completed call, or a launch that is still in progress. For a launch in progress, both times are
-    /// the time at which it began. Calls of a thread must be added in order of time.
+    /// Adds a call that a thread has completed, or a launch that is still in progress. For a launch in progress, both
+    /// times are the time at which it began. The calls of each thread must be added in order of time.
     pub fn add_call(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add(thread, begun.0, ended.0, context);
@@ -282,7 +286,7 @@ impl Timeline {
         }
     }
 
-    /// Adds a launch, under the same conditions as [`Timeline::add_call`].
+    /// Adds a launch. The same conditions as for [`Timeline::add_call`] apply.
     pub fn add_launch(&mut self, thread: ThreadId, (begun, ended): (Nanos, Nanos), context: ContextId) {
         if context >= ContextId::FIRST {
             Arc::make_mut(&mut self.calls).add_launch(thread, begun.0, ended.0, context);
@@ -290,7 +294,7 @@ impl Timeline {
         }
     }
 
-    /// Drops stored calls and pauses from periods in which no GPU was idle, if too many are stored.
+    /// If too many calls and pauses are stored, drops those from periods in which no GPU was idle.
     fn forget_calls(&mut self) {
         if self.calls.is_crowded() {
             let Self { devices, calls, .. } = self;
@@ -302,17 +306,18 @@ impl Timeline {
         }
     }
 
-    /// Whether a window was open at `time`. Always true if the run has no windows.
+    /// Whether a window was open at `time`. The result is always true if the run has no windows.
     pub fn is_in_window(&self, time: Nanos) -> bool {
         self.windows.parts(time.0, time.0.saturating_add(1)).next().is_some()
     }
 
-    /// Returns the parts of a period in which a window was open. Returns the whole period if the run has no windows.
+    /// Returns the parts of the period `from..to` during which a window was open. If the run has no windows, returns
+    /// the whole period.
     pub fn parts(&self, from: Nanos, to: Nanos) -> Vec<(u64, u64)> {
         self.windows.parts(from.0, to.0).collect()
     }
 
-    /// Adds a CPU sample of a thread. Add the sample before the gap in which it was taken is accounted for.
+    /// Adds a CPU sample of a thread. The sample must be added before the gap in which it was taken is accounted for.
     pub fn add_sample(&mut self, sampled: &CpuSample) {
         if sampled.context < ContextId::FIRST {
             return;
@@ -321,7 +326,7 @@ impl Timeline {
         self.forget_samples();
     }
 
-    /// Adds an off-CPU wait of a thread. Add the wait before the gap in which it occurred is accounted for.
+    /// Adds an off-CPU wait of a thread. The wait must be added before the gap in which it occurred is accounted for.
     pub fn add_wait(&mut self, blocked: &OffCpuWait) {
         if blocked.context >= ContextId::FIRST {
             Arc::make_mut(&mut self.samples).add_blocked(blocked);
@@ -339,12 +344,12 @@ impl Timeline {
         }
     }
 
-    /// Stores the busy and idle times in `profile`. The timeline does not change.
+    /// Stores the busy and idle times so far in `profile`. The timeline does not change.
     pub fn fill(&self, profile: &mut Profile) {
         self.clone().end(profile);
     }
 
-    /// Stores the final busy and idle times in `profile`. Call after the last row.
+    /// Stores the final busy and idle times in `profile`. Call this after the last row.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         let steady = all.cut_steady_part(profile);
@@ -357,7 +362,7 @@ impl Timeline {
         let is_known = |device| times.iter().any(|time| time.device == device);
         all.charges.set_parts(steady.as_ref());
         let charges = all.charges.shared();
-        let mut idle = Vec::with_capacity(charges.len()); // a vector that grows would take up to three times as much
+        let mut idle = Vec::with_capacity(charges.len()); // a growing vector would take up to three times as much
         let charges = charges.into_iter().filter(|((device, ..), _)| is_known(*device));
         idle.extend(charges.map(|((device, part, charge), sum)| {
             let mut values = [0; MAX_SAMPLE_VALUES];
@@ -376,8 +381,8 @@ impl Timeline {
         profile.set_steady(steady);
     }
 
-    /// Finds the steady part, and cuts the account at its beginning and end. Call after the last row. If one of these
-    /// times is already accounted for, the steady part is extended to the nearest cut.
+    /// Finds the steady part of the run, and makes cuts at its beginning and end. Call this after the last row. If the
+    /// time at such a cut is already accounted for, the steady part is extended to the nearest existing cut.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
         let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();
@@ -391,8 +396,8 @@ impl Timeline {
         Some(SteadyPart { rule, begin: Nanos(begin), end: Nanos(end) })
     }
 
-    /// Adds cuts at the beginning and end of each loop before these times are accounted for. Later it would be too
-    /// late, and only the end of the run shows which loop is the longest.
+    /// Makes cuts at the beginning and end of each loop before the time there is accounted for. At the end of the run,
+    /// when it is known which loop is the longest, it would be too late to make the cuts.
     fn cut_at_loops(&mut self) {
         let Some(launches) = &self.launches else { return };
         let accounted = self.accounted_until();
@@ -408,7 +413,7 @@ impl Timeline {
         }
     }
 
-    /// Returns the latest time up to which any device is accounted for.
+    /// Returns the latest time up to which the time of any device is accounted for.
     fn accounted_until(&self) -> u64 {
         self.devices.iter().map(DeviceAccount::cursor).max().unwrap_or(0)
     }
@@ -430,14 +435,14 @@ impl Timeline {
         self.host_states.rename(context);
     }
 
-    /// Number of heap bytes that the sums per context take.
+    /// Returns the heap size in bytes of the sums per context.
     pub fn charge_bytes(&self) -> usize {
         map_bytes(&self.charges.sums)
             + map_bytes(&self.charges.found)
             + self.launches.as_ref().map_or(0, RepeatedLaunches::heap_bytes)
     }
 
-    /// Number of bytes held on the heap.
+    /// Returns the heap size in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.devices.iter().map(DeviceAccount::heap_bytes).sum::<usize>()
             + self.charge_bytes()
@@ -475,8 +480,8 @@ impl Timeline {
     fn index_of(&mut self, id: DeviceId) -> usize {
         self.devices.iter().position(|device| device.id == id).unwrap_or_else(|| {
             let mut device = DeviceAccount::new(id);
-            // The device was idle in all windows that were already forgotten. All of these windows count as start-up,
-            // even if they were later, because only their total duration is known.
+            // The device was idle in all windows that were already forgotten. All these windows count as start-up, even
+            // if they were later, because only their total duration is known.
             if self.windows.forgotten_ns() > 0 {
                 let nanos = self.windows.forgotten_ns();
                 device.charge_windows(0, nanos, &mut self.charges.adder_for(id));
@@ -486,7 +491,8 @@ impl Timeline {
         })
     }
 
-    /// Accounts for all time before `time`, even if few activities wait. Called if too many windows are stored.
+    /// Accounts for all time before `time`, even if only a few activities wait in the buffers. This function is called
+    /// if too many windows are stored.
     fn account_before(&mut self, time: u64) {
         self.cut_at_loops();
         let (devices, mut inputs, charges) = self.accounting();
@@ -496,7 +502,7 @@ impl Timeline {
         self.forget_windows();
     }
 
-    /// Splits `self` into three borrows: the devices, the inputs of their accounts, and the charges.
+    /// Splits `self` into three borrows: the accounts of the devices, the inputs for these accounts, and the charges.
     fn accounting(&mut self) -> (&mut [DeviceAccount], AccountInputs<'_>, &mut IdleByCause) {
         let inputs = AccountInputs {
             windows: &self.windows,
@@ -516,7 +522,7 @@ impl Timeline {
     }
 }
 
-/// Converts a charge into a sample that has the culprit's stack and the kind of idle time.
+/// Converts a charge of idle time into a sample that has the stack of the culprit.
 fn sample(charge: IdleCause) -> Sample {
     let idle = |cause| Leaf::new(&[LeafFrame::Idle(cause)]);
     match charge {

@@ -1,13 +1,14 @@
-//! Stores the CPU samples and off-CPU waits of threads while a GPU waited for these threads. `call_history` knows the
-//! two calls of a thread before a late launch. Samples show what the thread did between these two calls.
+//! Stores CPU samples and off-CPU waits of threads, to find out what these threads did while a GPU waited for them.
+//! Module `call_history` knows the two calls that a thread made before a late launch. Samples show which code the
+//! thread ran between these two calls.
 //!
-//! A sample represents a period that is longer than most gaps. So samples are first summed over all gaps between the
-//! same two calls, and only then is the idle time divided (`divide_idle`). There are no samples from the time during
-//! which a thread waited. If context switches were recorded, the part of a wait that is inside a gap is charged to the
-//! waiting stack. Otherwise this time stays attributed to the two calls.
+//! The period that a sample represents is longer than most gaps. So samples are first summed over all gaps between the
+//! same two calls, and only after that is the idle time divided (`divide_idle`). While a thread waits off-CPU, no
+//! samples are taken. If context switches were recorded, the part of a wait that is inside a gap is charged to the
+//! stack that waited. Otherwise this part of the time stays attributed to the two calls.
 //!
-//! If another thread made the first of the two calls, the late thread often waits for that thread. For example,
-//! PyTorch's thread for the backward pass waits until the main thread hands it work. In this case, the stacks of the
+//! If another thread made the first of the two calls, the late thread has often waited for that thread. For example,
+//! PyTorch's thread for the backward pass waits until the main thread passes it work. In this case, the stacks of the
 //! other thread during the wait are used instead of the stack of the wait.
 
 use std::cmp::Reverse;
@@ -16,10 +17,10 @@ use std::collections::VecDeque;
 use super::idle_culprit::IdleAmount;
 use gpuflame_model::record::{ContextId, CpuSample, IdMap, OffCpuWait, ThreadId, map_bytes};
 
-/// Maximum number of stored samples (16 bytes each) and waits (24 bytes each). Gaps are accounted for soon after they
-/// end, so older samples and waits are not needed.
+/// Maximum number of samples (16 bytes each) and waits (24 bytes each) that are stored. Gaps are accounted for soon
+/// after they end, so older samples and waits are not needed.
 const MAX_SAMPLES: usize = 1 << 16;
-/// Number of samples and waits at which those that cannot be inside any future gap are dropped.
+/// When this number of samples and waits is reached, those that cannot be inside any future gap are dropped.
 const SAMPLES_HIGH_WATER: usize = 1 << 12;
 
 /// CPU samples and off-CPU waits of all threads. See the module's documentation.
@@ -28,12 +29,12 @@ pub(super) struct SampleHistory {
     threads: IdMap<ThreadId, VecDeque<StoredSample>>,
     waits: IdMap<ThreadId, VecDeque<StoredWait>>,
     count: usize,
-    /// Number of samples and waits at which unneeded entries are dropped the next time.
+    /// When this number of samples and waits is reached, unneeded entries are dropped again.
     drop_at: usize,
     max_samples: usize,
 }
 
-/// A CPU sample of a thread.
+/// A CPU sample of a thread, without the thread's id.
 #[derive(Clone, Copy, Debug)]
 struct StoredSample {
     time: u64,
@@ -41,7 +42,7 @@ struct StoredSample {
     context: ContextId,
 }
 
-/// An off-CPU wait and its stack. The waits of one thread do not overlap.
+/// An off-CPU wait of a thread, and the stack that waited. Waits of the same thread do not overlap.
 #[derive(Clone, Copy, Debug)]
 struct StoredWait {
     from: u64,
@@ -66,7 +67,7 @@ impl SampleHistory {
         Self { max_samples, drop_at: SAMPLES_HIGH_WATER.min(max_samples), ..Self::default() }
     }
 
-    /// Adds a sample. The samples of a thread arrive in order of time unless the clock was set.
+    /// Adds a CPU sample. Unless the clock was set, the samples of each thread arrive in order of time.
     pub(super) fn add(&mut self, sampled: &CpuSample) {
         let CpuSample { time, period, thread, context } = *sampled;
         let entries = self.threads.entry(thread).or_default();
@@ -75,7 +76,7 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Adds a wait. The waits of a thread arrive in order of time unless the clock was set.
+    /// Adds an off-CPU wait. Unless the clock was set, the waits of each thread arrive in order of time.
     pub(super) fn add_blocked(&mut self, blocked: &OffCpuWait) {
         let OffCpuWait { time, duration, thread, context } = *blocked;
         let entries = self.waits.entry(thread).or_default();
@@ -84,8 +85,8 @@ impl SampleHistory {
         self.count += 1;
     }
 
-    /// Stacks of a thread in `from..to`, each with its time in ns: the period of a sample, or the part of a wait inside
-    /// `from..to`.
+    /// Returns the stacks of a thread in `from..to`, each with a time in ns. The time is the period of a sample, or the
+    /// part of a wait that is inside `from..to`.
     pub(super) fn within(
         &self,
         thread: ThreadId,
@@ -97,8 +98,8 @@ impl SampleHistory {
             .chain(waited.map(|(context, from, to)| (context, to.saturating_sub(from))))
     }
 
-    /// Stacks in `from..to`, as [`SampleHistory::within`], for a thread whose call followed a call of the thread
-    /// `other`. If `other` is sampled, its stacks replace the waits of `thread`.
+    /// Returns the stacks in `from..to` as [`SampleHistory::within`] does, for a thread whose call followed a call that
+    /// the thread `other` made. If there are samples of `other`, their stacks replace the waits of `thread`.
     pub(super) fn within_hand_over(
         &self,
         (thread, other): (ThreadId, Option<ThreadId>),
@@ -113,7 +114,7 @@ impl SampleHistory {
         self.samples_within(thread, from, to).chain(meanwhile).collect()
     }
 
-    /// Stacks of the samples in `from..to`, each with the period of the sample in ns.
+    /// Returns the stacks of the samples in `from..to`, each with the period of the sample in ns.
     fn samples_within(&self, thread: ThreadId, from: u64, to: u64) -> impl Iterator<Item = (ContextId, u64)> {
         let found = self.threads.get(&thread).into_iter().flat_map(move |entries| {
             let first = entries.partition_point(|sample| sample.time < from);
@@ -122,7 +123,7 @@ impl SampleHistory {
         found.map(|sample| (sample.context, u64::from(sample.period)))
     }
 
-    /// Stacks of the waits that overlap `from..to`, each with the start and end of the overlap.
+    /// Returns the stacks of the waits that overlap `from..to`, each with the start and end of the overlap.
     fn waits_within(
         &self,
         thread: ThreadId,
@@ -140,13 +141,13 @@ impl SampleHistory {
         self.count == 0
     }
 
-    /// Whether there are enough samples and waits that [`SampleHistory::forget`] should be called.
+    /// Whether there are so many samples and waits that [`SampleHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.count >= self.drop_at
     }
 
-    /// Drops the samples and waits for whose time `is_over` returns true, which means that no future gap can contain
-    /// this time. If there are still too many samples and waits, drops the older half.
+    /// Drops each sample and wait for whose time `is_over` returns true. True means that no future gap can contain this
+    /// time. If there are still too many samples and waits, the older half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));
@@ -191,9 +192,10 @@ fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.values().map(VecDeque::len).sum()
 }
 
-/// Divides `idle` time among the stacks in `found`, each with the time in ns that its samples and waits represent. The
-/// entry `None` in the result is the remaining time without a stack. If the samples represent more than the idle time,
-/// the idle time is divided in proportion. The largest part gets the number of gaps.
+/// Divides the time `idle` among the stacks in `found`. Each of these stacks has the time in ns that its samples and
+/// waits represent. In the result, the entry `None` is the remaining time that belongs to no stack. If the samples
+/// represent more time than `idle`, the idle time is divided in proportion to their times. The number of gaps is given
+/// to the largest part.
 pub(super) fn divide_idle(
     idle: IdleAmount,
     mut found: Vec<(ContextId, u64)>,
@@ -213,7 +215,7 @@ pub(super) fn divide_idle(
         })
         .collect();
     match parts.first_mut() {
-        // Add the remainder of the divisions to the first part.
+        // Add the remainder of the integer divisions to the first part.
         Some((_, first)) if sampled > idle.nanos => first.nanos += left,
         _ => parts.push((None, IdleAmount { nanos: left, gaps: 0, context: None })),
     }
@@ -286,7 +288,7 @@ mod tests {
             let (thread, context) = (ThreadId(thread), ContextId(context));
             samples.add_blocked(&OffCpuWait { time: Nanos(from), duration, thread, context });
         };
-        // Thread 1 waits from 200 to 300. Thread 2 runs until 270, and then waits.
+        // In this test, thread 1 waits from 200 to 300. Thread 2 runs until 270, and then waits.
         wait(1, 200, 100, 7);
         wait(2, 270, 40, 8);
         let found = |other: u32| -> Vec<(u32, u64)> {
@@ -295,7 +297,8 @@ mod tests {
             found.map(|(context, nanos)| (context.0, nanos)).collect()
         };
         assert_eq!(found(2), [(120, 10), (350, 10), (20, 10), (21, 10), (8, 30)]);
-        // In the first case, thread 1 made both calls. In the second case, the other thread is not sampled.
+        // In the first case, thread 1 itself made both calls. In the second case, there are no samples of the other
+        // thread.
         assert_eq!(found(0), [(120, 10), (350, 10), (7, 100)]);
         assert_eq!(found(3), [(120, 10), (350, 10), (7, 100)]);
     }
@@ -305,7 +308,7 @@ mod tests {
         assert_eq!(shared(100, &[(7, 60), (8, 30)]), [(Some(7), 60, 3), (Some(8), 30, 0), (None, 10, 0)]);
         assert_eq!(shared(100, &[(7, 10)]), [(Some(7), 10, 0), (None, 90, 3)]);
         assert_eq!(shared(100, &[(7, 100)]), [(Some(7), 100, 3)]);
-        // 100 * 20 / 120 = 16, 100 * 100 / 120 = 83, and 1 is left over.
+        // The parts are 100 * 20 / 120 = 16 and 100 * 100 / 120 = 83, and 1 is left over.
         assert_eq!(shared(100, &[(7, 20), (8, 100)]), [(Some(8), 84, 3), (Some(7), 16, 0)]);
         assert_eq!(shared(100, &[]), [(None, 100, 3)]);
     }

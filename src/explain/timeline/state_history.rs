@@ -1,20 +1,20 @@
-//! Stores the states of one thread in order of time, in 8 bytes per state. A trace has a state for each slice of a
-//! thread. A trace of half a gigabyte may contain a million states.
+//! Stores the states of one thread (stacks or operations) in order of time, in 8 bytes per state. A trace contains a
+//! state for each slice of a thread. A trace of half a gigabyte may contain a million states.
 
 use gpuflame_model::record::ContextId;
 
-/// States of a thread. Each state lasts until the next state begins.
+/// States of one thread, in order of time. Each state lasts until the next state begins.
 #[derive(Clone, Debug, Default)]
 pub struct StateHistory {
-    /// Lower half of each state's start time, and the context of the state.
+    /// Lower half of the start time of each state, and the context of the state.
     states: Vec<(u32, ContextId)>,
-    /// Upper halves of the start times, each with the index of the first state that has this upper half. The upper half
-    /// changes every 4.3 s.
+    /// Each upper half of a start time, with the index of the first state that has this upper half. The upper half of
+    /// the time changes every 4.3 s.
     upper: Vec<(u32, usize)>,
 }
 
 impl StateHistory {
-    /// Adds a state. States must be added in order of time.
+    /// Adds a state that begins at `since`. The states must be added in order of time.
     pub fn push(&mut self, since: u64, context: ContextId) {
         let [upper, lower] = halves(since);
         if self.upper.last().is_none_or(|(last, _)| *last != upper) {
@@ -23,8 +23,8 @@ impl StateHistory {
         self.states.push((lower, context));
     }
 
-    /// Returns the state at `time` and all later states, each with its start time. If `time` is before the first state,
-    /// returns all states.
+    /// Returns the state that the thread had at `time`, and all later states, each with its start time. If `time` is
+    /// before the first state, returns all states.
     pub fn since(&self, time: u64) -> impl Iterator<Item = (u64, ContextId)> + '_ {
         let first = self.count_until(time).saturating_sub(1);
         let mut at = self.upper.partition_point(|(_, index)| *index <= first).saturating_sub(1);

@@ -1,63 +1,66 @@
-//! Finds the steady part of a run, in which the program repeats its work. The time before it is the start-up, and the
-//! time after it is the shutdown.
+//! Finds the steady part of a run, in which the program repeats the same work. The time before the steady part is the
+//! start-up, and the time after it is the shutdown.
 //!
-//! If the program marks several steps, the steady part begins with the first step. It ends when the work of the last
-//! launch in a step has ended. Otherwise, the steady part is the longest loop that launches the same stacks in each
-//! iteration. This loop is found without storing launches:
+//! If the program marks more than one step, the steady part begins with the first step. It ends when the work of the
+//! last launch in a step has ended. Otherwise, the steady part is the longest loop that launches the same stacks in
+//! each iteration. This loop is found in the following way, without storing single launches:
 //!
-//! 1. A loop launches each of its stacks once or more per iteration, so one stack can represent the loop. It is chosen
-//!    among the stacks that launch kernels at least three times. The stack with the longest time from its first to its
-//!    last launch is tried first.
-//! 2. If more than half of this time passes between the stack's first and second launch, the first launch belongs to the
-//!    start-up (for example to a warm-up step). In the same way, the last launch may belong to the shutdown.
-//! 3. Other repeated stacks belong to the loop if they are launched during at least half of the loop's time.
-//! 4. The steady part lasts from the first launch of all these stacks until the work of their last launch has ended.
-//! 5. The stacks of the loop must launch at least half of the run's kernels, or have at least half of the GPU time of
-//!    all kernels. Otherwise the loop is only a detail of the run (such as the layers of a single forward pass), or the
-//!    stack represents only a part of the loop. Then the stack with the next longest time is tried. If no loop has
-//!    enough kernels or GPU time, there is no steady part.
+//! 1. * A loop launches each of its stacks at least once per iteration, so one stack can represent the loop. * This
+//!    stack is chosen among the stacks that launch kernels at least three times. * The stack for which most time passes
+//!    between its first and last launch is tried first.
+//! 2. If more than half of this time passes between the stack's first and second launch, the first launch belongs to
+//!    the start-up (for example to a warm-up step). * In the same way, the last launch may belong to the shutdown.
+//! 3. * Other stacks that are launched repeatedly belong to the loop if they are launched during at least half of the
+//!    loop's time.
+//! 4. * The steady part begins with the first launch of any of these stacks, and ends when the work of their last
+//!    launch has ended.
+//! 5. * The stacks of the loop must launch at least half of the run's kernels, or their kernels must have at least half
+//!    of the GPU time of all kernels. Otherwise the loop is only a detail of the run (such as the layers of a single
+//!    forward pass), or the stack represents only a part of the loop. * In this case, the stack with the next longest
+//!    time is tried. * If no loop fulfils this condition, there is no steady part.
 //!
-//! The result does not depend on the order in which work arrives. This order differs between a live session and a later
-//! reading of the recording.
+//! The result does not depend on the order in which GPU work arrives. This is important because the order in a live
+//! session differs from the order when the recording is read.
 //!
-//! Memory grows with the number of stacks. Launches without GPU work are not considered.
+//! The memory for the search grows with the number of stacks. Launches without GPU work are ignored.
 
 use gpuflame_model::profile::{Profile, StackId, SteadyPart, SteadyRule};
 use gpuflame_model::record::{Activity, ContextId, Detail, IdMap, Nanos, Step, map_bytes};
 
-/// Minimum number of launches of the stack that represents a loop.
+/// Minimum number of times that the stack which represents a loop must be launched.
 const MIN_REPEATS: usize = 3;
 
-/// Times of launches and steps so far. See the module's documentation.
+/// Times of all launches and steps so far, by stack. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RepeatedLaunches {
     stacks: IdMap<ContextId, StackTimes>,
     steps: Option<StepTimes>,
-    /// Time of the newest launch.
+    /// Time at which the newest launch was made.
     newest: u64,
     /// Time at which the latest GPU work ended.
     latest_end: u64,
 }
 
-/// Result of the search for the steady part, based on the rows so far.
+/// Result of the search for the steady part, for the rows so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundPart {
     pub(super) part: SteadyPart,
-    /// Whether the steady part has ended. If so, later launches do not belong to it.
+    /// Whether the steady part has ended. If so, later launches do not belong to the steady part.
     pub(super) is_over: bool,
 }
 
-/// Maximum number of stacks that are tried as representatives of a loop. The stack that is launched over the longest
-/// time is tried first. One stack is not enough, because the first step may be long and may launch the stacks of a
-/// model's layers several times. These stacks then last longer than all other stacks of the loop.
+/// Maximum number of stacks that are tried as the representative of a loop. The stack with the longest time from its
+/// first to its last launch is tried first. One stack is not enough, because the first step of a program may be long,
+/// and may launch the stacks of a model's layers several times. The time of these stacks is then longer than that of
+/// all other stacks in the loop.
 const MAX_LEADERS: usize = 16;
 
-/// Number of first launches, and number of last launches, that are stored per stack. Increasing this number by one
-/// costs 24 bytes per stack.
+/// Number of first launches that are stored per stack, which is also the number of last launches that are stored.
+/// Increasing this number by one costs 24 bytes per stack.
 const KNOWN: usize = 2;
 
-/// Times of the launches of a stack. All fields are sums, minima or maxima, so they do not depend on the order of
-/// arrival.
+/// Times at which a stack made launches. All fields are sums, minima or maxima, so they do not depend on the order in
+/// which activities arrive.
 #[derive(Clone, Copy, Debug)]
 struct StackTimes {
     /// Times of the first launches, ascending. If there are fewer than `KNOWN` launches, the last entry is repeated.
@@ -65,15 +68,15 @@ struct StackTimes {
     /// Times of the last launches, descending, each with the time at which the launched work ended. If there are fewer
     /// than `KNOWN` launches, the last entry is repeated.
     last: [(u64, u64); KNOWN],
-    /// Number of activities that the stack launched.
+    /// Number of activities that the stack has launched.
     count: u64,
-    /// Total duration in ns of the work that the stack launched.
+    /// Total duration in ns of the work that the stack has launched.
     nanos: u64,
     /// Whether the stack launches kernels or graphs (and not only copies and fills).
     computes: bool,
 }
 
-/// Times of a stack's launches in the loop. Launches in the start-up and in the shutdown are excluded.
+/// Times of a stack's launches that belong to the loop. Launches in the start-up and in the shutdown are excluded.
 #[derive(Clone, Copy, Debug)]
 struct Repeated {
     first: u64,
@@ -88,11 +91,11 @@ impl Repeated {
     }
 }
 
-/// Key of a stack. Equal stacks of different threads have the same key.
+/// Key that identifies a stack. Equal stacks of different threads have the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum StackKey {
     Stack(StackId),
-    /// The context of a stack that is not in the profile.
+    /// Context of the launches, if the stack is not in the profile.
     Context(ContextId),
 }
 
@@ -103,7 +106,7 @@ impl StackKey {
     }
 }
 
-/// Times of the program's steps so far.
+/// Times of the program's steps in the rows so far.
 #[derive(Clone, Copy, Debug)]
 struct StepTimes {
     count: u64,
@@ -111,14 +114,15 @@ struct StepTimes {
     /// Smallest sequence number of a step.
     first_number: u64,
     last: u64,
-    /// Time at which the last step ended. `None` if it is unknown.
+    /// Time at which the last step ended. `None` if this time is unknown.
     end: Option<u64>,
     /// Time at which the latest work that was launched in a step ended. Used only if the ends of steps are known.
     work_end: u64,
 }
 
 impl RepeatedLaunches {
-    /// Adds a step. If the end of a step is known, add the step before the work that was launched in it.
+    /// Adds a step of the program. If the end of the step is known, add the step before the work that was launched in
+    /// it.
     pub(super) fn add_step(&mut self, step: &Step<'_>) {
         let (time, end) = (step.time.0, step.end.map(|end| end.0));
         let new =
@@ -127,7 +131,7 @@ impl RepeatedLaunches {
         steps.count += 1;
         steps.first = steps.first.min(time);
         steps.first_number = steps.first_number.min(step.number);
-        // A step may arrive after steps that are nested in it.
+        // A step may arrive after the steps that are nested in it.
         steps.end = match (steps.end, end) {
             (Some(known), Some(end)) => Some(known.max(end)),
             _ if time >= steps.last => end,
@@ -136,7 +140,7 @@ impl RepeatedLaunches {
         steps.last = steps.last.max(time);
     }
 
-    /// Adds an activity that was launched at `time` with this context.
+    /// Adds an activity that was launched at `time` from this context.
     pub(super) fn add(&mut self, activity: &Activity, context: ContextId, time: u64) {
         let (end, computes) = (activity.end.0, matches!(activity.detail, Detail::Kernel(_) | Detail::Graph));
         if let Some(steps) = &mut self.steps
@@ -154,8 +158,8 @@ impl RepeatedLaunches {
         self.stacks.entry(context).and_modify(|stack| stack.add(&new)).or_insert(new);
     }
 
-    /// Returns the steady part of the run so far. Contexts with the same stack in `profile` count as one stack, even on
-    /// different threads. Only stacks whose first launch was at or after `since` are considered.
+    /// Returns the steady part of the run, for the rows so far. Contexts that have the same stack in `profile` count as
+    /// one stack, even on different threads. Only stacks whose first launch was at or after `since` are considered.
     pub(super) fn find(&self, since: u64, profile: Option<&Profile>) -> Option<FoundPart> {
         if self.steps.is_some_and(|steps| steps.count > 1) {
             return self.find_steps().filter(|found| found.part.begin.0 >= since);
@@ -180,15 +184,15 @@ impl RepeatedLaunches {
             None if self.newest < steps.first => return None,
             None => self.latest_end,
         };
-        // If recording began in the program's second step or later, it contains no start-up.
+        // If recording began in the program's second step or later, the recording contains no start-up.
         let begin = if steps.first_number > 1 { 0 } else { steps.first };
         let part = SteadyPart { rule: SteadyRule::Steps, begin: Nanos(begin), end: Nanos(end) };
         let is_over = steps.end.is_some_and(|end| self.newest >= end);
         (end > begin).then_some(FoundPart { part, is_over })
     }
 
-    /// Replaces each context by the context that the function `context` returns for it. Forgets stacks that were merged
-    /// into `[other stacks]`.
+    /// Replaces each context by the context that the function `context` returns for it. The times of stacks that were
+    /// merged into `[other stacks]` are forgotten.
     pub(super) fn rename(&mut self, context: impl Fn(ContextId) -> ContextId) {
         for (id, times) in std::mem::take(&mut self.stacks) {
             let id = context(id);
@@ -204,7 +208,8 @@ impl RepeatedLaunches {
 }
 
 impl StackTimes {
-    /// Adds one activity. Most activities belong to the newest launch so far, so they need no sorting.
+    /// Adds an activity that the stack launched. Most activities belong to the newest launch so far, so no sorting is
+    /// needed for them.
     fn add(&mut self, new: &Self) {
         let (time, end) = new.last[0];
         let knows_first = self.first[KNOWN - 1] > self.first[KNOWN - 2] && time >= self.first[KNOWN - 1];
@@ -226,14 +231,15 @@ impl StackTimes {
         self.computes |= other.computes;
     }
 
-    /// Adds launches of the same stack.
+    /// Adds the launches in `other`, which belong to the same stack.
     fn merge(&mut self, other: &Self) {
         let mut first = [0; 2 * KNOWN];
         first[..KNOWN].copy_from_slice(&self.first);
         first[KNOWN..].copy_from_slice(&other.first);
         first.sort_unstable();
         keep_distinct(first, |time| *time, &mut self.first);
-        // All activities of one launch have the same launch time. The entry with the latest end is kept.
+        // All activities of one launch have the same launch time, so they would be separate entries. Only the entry
+        // with the latest end is kept.
         let mut last = [(0, 0); 2 * KNOWN];
         last[..KNOWN].copy_from_slice(&self.last);
         last[KNOWN..].copy_from_slice(&other.last);
@@ -242,7 +248,8 @@ impl StackTimes {
         self.add_sums(other);
     }
 
-    /// Returns the times of the stack's launches in the loop. `None` if the stack is launched fewer than three times.
+    /// Returns the times of those launches of the stack that belong to the loop. `None` if the stack was launched fewer
+    /// than three times.
     fn repeated(&self) -> Option<Repeated> {
         let is_long = |pause: u64, rest: u64| pause > rest / 2;
         let (mut from, mut to) = (0, 0);
@@ -266,7 +273,8 @@ impl StackTimes {
     }
 }
 
-/// Copies the first entries with distinct keys to `kept`. If there are fewer than `KNOWN`, the last entry is repeated.
+/// Copies the first entries of `sorted` that have distinct keys to `kept`. If there are fewer than `KNOWN` such
+/// entries, the last one is repeated.
 fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept: &mut [T; KNOWN]) {
     let mut count = 0;
     for entry in sorted {
@@ -279,8 +287,8 @@ fn keep_distinct<T: Copy>(sorted: [T; 2 * KNOWN], key: impl Fn(&T) -> u64, kept:
     kept[count..].fill(newest);
 }
 
-/// Returns the longest loop that has at least half of the kernels or of the GPU time. `newest` is the time of the
-/// newest launch of any stack.
+/// Returns the longest loop that has at least half of the run's kernels or of their GPU time. `newest` is the time of
+/// the newest launch by any stack.
 fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
     let all = stacks.iter().fold((0, 0), add_kernels);
     let rank = |stack: &StackTimes, times: &Repeated| (times.span(), stack.count, times.end);
@@ -304,14 +312,14 @@ fn find_loop(stacks: &[StackTimes], newest: u64) -> Option<FoundPart> {
             continue;
         }
         let part = SteadyPart { rule: SteadyRule::Repeated, begin: Nanos(begin), end: Nanos(end) };
-        // If no iteration follows within eight average iterations, the loop has probably ended.
+        // If no launch follows within eight times the average duration of an iteration, the loop has probably ended.
         let patience = 8 * (leader.span() / stack.count.max(1));
         return Some(FoundPart { part, is_over: newest > leader.last.saturating_add(patience) });
     }
     None
 }
 
-/// Adds the kernels of a stack, and their GPU time, to the totals.
+/// Adds the number of a stack's kernels and their GPU time to the totals.
 fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128) {
     match stack.computes {
         true => (count + u128::from(stack.count), nanos + u128::from(stack.nanos)),
@@ -319,13 +327,13 @@ fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128)
     }
 }
 
-/// Times (cuts) at which the accounts of all devices are divided, so that idle time before and after each cut is summed
-/// separately.
+/// Times (*cuts*) at which the accounts of all devices are divided, so that idle time before and after each cut is
+/// summed separately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cuts(Vec<u64>);
 
 impl Cuts {
-    /// Adds a cut. The time after the cut must not be accounted for yet.
+    /// Adds a cut. The time after the cut must not have been accounted for yet.
     pub(super) fn add(&mut self, time: u64) {
         if let Err(at) = self.0.binary_search(&time) {
             self.0.insert(at, time);
@@ -336,7 +344,7 @@ impl Cuts {
         self.0.len()
     }
 
-    /// Returns the last cut at or before `time`. Returns 0 if there is none.
+    /// Returns the last cut at or before `time`. Returns 0 if there is no such cut.
     pub(super) fn before(&self, time: u64) -> u64 {
         self.0.partition_point(|cut| *cut <= time).checked_sub(1).map_or(0, |at| self.0[at])
     }
@@ -346,7 +354,7 @@ impl Cuts {
         self.0.get(self.0.partition_point(|cut| *cut < time)).copied()
     }
 
-    /// Divides `from..to` at the cuts, and passes each piece to `each`, in order of time.
+    /// Divides `from..to` at the cuts, and passes each part to `each`, in order of time.
     pub(super) fn split(&self, from: u64, to: u64, each: &mut dyn FnMut(CutPiece)) {
         let mut at = self.0.partition_point(|cut| *cut <= from);
         let mut start = from;
@@ -362,7 +370,7 @@ impl Cuts {
 /// A period that contains no cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CutPiece {
-    /// Last cut at or before the beginning of the period. 0 if there is none.
+    /// Last cut at or before the beginning of the period. 0 if there is no such cut.
     pub(super) since: u64,
     pub(super) from: u64,
     pub(super) to: u64,
@@ -376,7 +384,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Adds launches of a stack at these times in ms. Each launch has 1 ms of work that begins immediately.
+    /// Adds launches of the stack `stack`, which are made at the given times in ms. Each launch starts 1 ms of GPU work
+    /// immediately.
     fn add(launches: &mut RepeatedLaunches, stack: u32, times: impl IntoIterator<Item = u64>) {
         for time in times {
             launches.add(&kernel(1, time * MS, (time + 1) * MS), ContextId(stack), time * MS);
@@ -396,8 +405,9 @@ mod tests {
     #[test]
     fn the_longest_loop_is_found_with_all_of_its_stacks() {
         let mut launches = RepeatedLaunches::default();
-        // The start-up has single launches and a loop of 100 ms. The main loop has 100 iterations of 10 ms with three
-        // stacks, one of which is launched in an inner loop. Another loop follows.
+        // The start-up of the test's program has single launches and a loop of 100 ms. The main loop has 100 iterations
+        // of 10 ms. It launches three stacks, and one of them is launched in an inner loop. A further loop follows the
+        // main loop.
         add(&mut launches, 10, [5]);
         add(&mut launches, 11, (0..50).map(|at| 100 + 2 * at));
         for step in 0..100 {
@@ -439,7 +449,7 @@ mod tests {
         add(&mut launches, 20, (0..10).map(|at| 100 + at));
         (0..11).for_each(|at| add(&mut launches, 100 + at, [200 + 10 * u64::from(at)]));
         assert_eq!(steady(&launches), None);
-        // Add work so that the loop has most of the GPU time.
+        // Add work to the loop, so that it has most of the GPU time.
         launches.add(&kernel(1, 120 * MS, 140 * MS), ContextId(20), 110 * MS);
         assert_eq!(steady(&launches), Some((100, 140)));
     }
@@ -476,7 +486,8 @@ mod tests {
             .for_each(|(time, number)| launches.add_step(&step(time, None, number)));
         add(&mut launches, 11, [550, 750]);
         assert_eq!(steady(&launches), Some((0, 751)));
-        // A single step does not define a steady part, because it may be a mark before or after the work.
+        // A single step does not define a steady part, because it may be a mark that the program sets before or after
+        // its work.
         let mut launches = RepeatedLaunches::default();
         launches.add_step(&step(600, None, 1));
         add(&mut launches, 11, [550, 650]);
@@ -486,8 +497,8 @@ mod tests {
     #[test]
     fn a_first_step_long_before_the_loop_is_start_up() {
         let mut launches = RepeatedLaunches::default();
-        // The forward pass has a different stack in the warm-up than later. The backward pass runs on another thread,
-        // and always has the same stack.
+        // The stack of the forward pass is different in the warm-up than in later steps. The backward pass runs on
+        // another thread, and its stack is always the same.
         add(&mut launches, 10, [0]);
         add(&mut launches, 20, [2]);
         for step in 0..40 {
@@ -495,7 +506,7 @@ mod tests {
             add(&mut launches, 20, [2502 + 4 * step]);
         }
         assert_eq!(steady(&launches), Some((2500, 2659)));
-        // One more step, long after the others, belongs to the shutdown.
+        // One more step, which is long after the others, belongs to the shutdown.
         add(&mut launches, 12, [9000]);
         assert_eq!(steady(&launches), Some((2500, 2659)));
     }

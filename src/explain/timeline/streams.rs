@@ -1,19 +1,19 @@
-//! Sums the number and duration of activities for each stream of a device.
+//! Computes the number of activities and the busy time for each stream of a device.
 
 use gpuflame_model::profile::StreamUse;
 use gpuflame_model::record::{Activity, DeviceId, GpuContextId, IdMap, StreamId, map_bytes};
 
-/// Maximum number of streams that are summed separately. The work of further streams is summed together, because
+/// Maximum number of streams that are summed separately. The work of all further streams is summed together, because
 /// otherwise a program that creates a stream per request would fill the memory.
 const MAX_STREAMS: usize = 4096;
 
-/// Sums of each stream of one device. See the module's documentation.
+/// Sums for each stream of one device. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StreamSums {
     indices: IdMap<(GpuContextId, StreamId), u32>,
     sums: Vec<StreamSum>,
-    /// Index of the last activity's stream. It is tried first, because consecutive activities are usually on the same
-    /// stream.
+    /// Index of the stream that the last activity ran on. This stream is tried first, because consecutive activities
+    /// are usually on the same stream.
     last: usize,
     others: StreamSum,
 }
@@ -22,28 +22,30 @@ pub(super) struct StreamSums {
 struct StreamSum {
     stream: (GpuContextId, StreamId),
     count: u64,
-    /// Total time in ns during which at least one activity of the stream ran.
+    /// Total time in ns during which at least one activity ran on the stream.
     nanos: u64,
     recent: RecentTimes,
 }
 
-/// Number of recent busy periods that are stored per stream, because activities may arrive out of order.
+/// Number of recent busy periods that are stored per stream. Several are needed, because activities may arrive out of
+/// order.
 const MAX_RECENT: usize = 4;
 
-/// The newest periods in which a stream was busy. Activities on one stream may overlap: nodes of a graph, and kernels
-/// with programmatic dependent launch.
+/// The newest periods in which a stream was busy. Activities on one stream may overlap if they are nodes of a graph, or
+/// kernels with programmatic dependent launch.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentTimes {
-    /// Disjoint periods, sorted by start.
+    /// Busy periods, sorted by start. They do not overlap.
     times: [(u64, u64); MAX_RECENT],
     len: usize,
-    /// End of the latest period that is no longer stored. The stream counts as busy at all times before it, so that
-    /// part of a delayed activity is ignored.
+    /// End of the latest busy period that is no longer stored. The stream counts as busy at all times before this end.
+    /// So if a delayed activity is earlier, that part of it is ignored.
     floor: u64,
 }
 
 impl RecentTimes {
-    /// Adds the busy period from `start` to `end`. Returns the part of it, in ns, in which the stream was not yet busy.
+    /// Adds the busy period from `start` to `end`. Returns the duration in ns of the part of this period in which the
+    /// stream was not busy so far.
     fn add(&mut self, start: u64, end: u64) -> u64 {
         let start = start.max(self.floor);
         if start >= end {
@@ -73,7 +75,7 @@ impl RecentTimes {
 }
 
 impl StreamSums {
-    /// Adds an activity with usable times.
+    /// Adds an activity that has usable times.
     pub(super) fn add(&mut self, activity: &Activity) {
         let stream = (activity.context, activity.stream);
         if self.sums.get(self.last).is_none_or(|sum| sum.stream != stream) {
@@ -100,7 +102,7 @@ impl StreamSums {
         self.sums.len() - 1
     }
 
-    /// Returns the sums of each stream. All streams beyond the limit are one entry without a stream.
+    /// Returns the sums for each stream. All streams beyond the limit are combined into one entry without a stream.
     pub(super) fn uses(&self, device: DeviceId) -> impl Iterator<Item = StreamUse> {
         let known = self.sums.iter().map(|sum| (Some(sum.stream), sum));
         let others = (self.others.count > 0).then_some((None, &self.others));

@@ -1,21 +1,22 @@
-//! Computes the busy time of a device, which is the union of the times of its activities, in one pass and in bounded
-//! space.
+//! Computes the busy time of a device in one pass and in bounded space. It is the union of the times of the device's
+//! activities.
 //!
-//! Activities arrive roughly in order of time, but the tracer's buffers overlap in time. So the newest *stretches* of
-//! busy time wait in a reorder buffer. When the buffer is full, the older stretches are removed. The buffer is a vector
-//! that is sorted only when it is full. It costs less per activity than an ordered map, because each of CUPTI's buffers
-//! is already ordered and the sort makes use of that.
+//! Activities arrive roughly in order of time, but the times in different buffers of the tracer overlap. So the newest
+//! *stretches* (periods in which the device was busy) wait in a reorder buffer. When the buffer is full, the older
+//! stretches are accounted for and removed. The buffer is a vector, which is sorted only when it is full. The vector
+//! takes less time per activity than an ordered map, because each of CUPTI's buffers is already sorted and the sort
+//! makes use of that.
 
 use gpuflame_model::record::Caller;
 
 /// A period in which a device was busy without a pause.
 ///
-/// Comparisons use the fields in the order of their declaration. If several activities begin at the same time, the one
-/// that was launched first therefore counts as the end of the gap before them, whatever the order of arrival.
+/// Comparisons of stretches use the fields in the order of their declaration. So if several activities begin at the
+/// same time, the one that was launched first counts as the end of the gap before them, in any order of arrival.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,
-    /// The call that launched the first work in the stretch.
+    /// API call that launched the first work in the stretch.
     pub(super) call: LaunchSpan,
     pub(super) end: u64,
 }
@@ -26,24 +27,24 @@ const _: () =
 /// The API call that launched a kernel, copy or fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct LaunchSpan {
-    /// Time at which the call began. 0 if it is unknown.
+    /// Time at which the call began. 0 if this time is unknown.
     pub(super) time: u64,
-    /// Duration of the call in ns. 0 if it is unknown, because the call was recorded when it began. `u32::MAX` means
-    /// that the call took at least this long.
+    /// Duration of the call in ns. 0 if the duration is unknown because the call was recorded when it began. The
+    /// highest value, `u32::MAX`, means that the call took at least this long.
     pub(super) duration: u32,
-    /// Context that launched the work.
+    /// Launch context (stack and API call) that launched the work, or the reason why it is unknown.
     pub(super) caller: Caller,
 }
 
-/// A buffer of stretches that wait to be accounted for. See the module's documentation.
+/// A buffer of busy stretches that wait to be accounted for. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct BusyStretches {
     waiting: Vec<BusyStretch>,
 }
 
 impl BusyStretches {
-    /// Adds a non-empty stretch. Returns false if the buffer already has `room` stretches. In this case, some must be
-    /// removed first.
+    /// Adds a stretch, which must not be empty. Returns false if the buffer already has `room` stretches. In this case,
+    /// the caller must first remove some stretches.
     pub(super) fn add(&mut self, new: BusyStretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
@@ -64,7 +65,8 @@ impl BusyStretches {
         merge(&mut self.waiting);
     }
 
-    /// Whether a single stretch covers the whole time from `since` to `until`. Call after [`BusyStretches::merge`].
+    /// Whether a single stretch covers the time from `since` to `until` completely. Call this after
+    /// [`BusyStretches::merge`].
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
         at > 0 && self.waiting[at - 1].end >= until
@@ -74,12 +76,12 @@ impl BusyStretches {
         self.waiting.len()
     }
 
-    /// Number of stretches that begin before `time`. Call after [`BusyStretches::merge`].
+    /// Returns the number of stretches that begin before `time`. Call this after [`BusyStretches::merge`].
     pub(super) fn count_before(&self, time: u64) -> usize {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }
 
-    /// Start of the stretch at `position`. `u64::MAX` if there is none.
+    /// Returns the start of the stretch at `position`. `u64::MAX` if there is no stretch at this position.
     pub(super) fn start_of(&self, position: usize) -> u64 {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }

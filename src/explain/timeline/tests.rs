@@ -1,8 +1,9 @@
-//! Tests `Timeline` with two kinds of rows. Some tests draw the rows as text, with the expected charges below them.
-//! Other tests use random rows, and compare the result with an oracle that marks every nanosecond.
+//! Tests `Timeline` with two kinds of input rows. Some tests contain a drawing: text that shows the rows, with the
+//! expected charges below them. Other tests use random rows, and compare the result with an oracle that marks every
+//! nanosecond.
 //!
-//! A column of a drawing is 5 us, so work that begins within two columns after its call counts as delivered without
-//! delay. The rows of a drawing are:
+//! A column of a drawing represents 5 us. So work that begins within two columns after its call counts as delivered
+//! without delay. The lines of a drawing are:
 //!
 //! ```text
 //! window     [---]           a window, from bracket to bracket
@@ -22,14 +23,14 @@ use gpuflame_model::record::testing::{Rng, kernel, launch};
 use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos, Step, ThreadId};
 
 const COLUMN: u64 = 5_000;
-/// Time in ns at the first column. It is not 0, because 0 would mean "not collected".
+/// Time in ns that the first column represents. It is not 0, because a time of 0 would mean "not collected".
 const ORIGIN: u64 = 1_000_000_000;
 
-/// Rows and expected results of a drawing.
+/// Rows and expected results that a drawing shows.
 #[derive(Default)]
 struct Drawing {
     rows: Vec<Row<'static>>,
-    /// Expected idle time by device, charged site and cause.
+    /// Expected idle time, by device, culprit's stack and cause.
     idle: BTreeMap<(u32, SampleSite, String), u64>,
     /// Expected window time, busy time and idle time of each device.
     times: BTreeMap<u32, (u64, u64, u64)>,
@@ -39,7 +40,7 @@ fn time(column: usize) -> u64 {
     ORIGIN + column as u64 * COLUMN
 }
 
-/// Returns each run of equal letters as (letter, first column, end column).
+/// Returns each run of equal letters in a line, as (letter, first column, end column).
 fn runs(text: &str) -> Vec<(char, usize, usize)> {
     let mut found: Vec<(char, usize, usize)> = Vec::new();
     for (column, letter) in text.chars().enumerate().filter(|(_, letter)| *letter != ' ') {
@@ -99,7 +100,7 @@ impl Drawing {
     fn work(&mut self, columns: &str, device: u32) {
         for (letter, from, to) in runs(columns) {
             let work = kernel(id(letter), time(from), time(to));
-            // A letter `G` is a graph; any other letter is a launch of one kernel.
+            // The letter `G` is a graph; any other letter is the launch of one kernel.
             let graph = GraphId(u32::from(letter == 'G'));
             self.rows.push(Row::Activity(Activity { device: DeviceId(device), graph, ..work }));
         }
@@ -124,7 +125,7 @@ impl Drawing {
         }
     }
 
-    /// Passes the rows through the join and the timeline in this order, and compares the result with the expected
+    /// Passes the rows through the join and the timeline in the given order, and compares the result with the expected
     /// values.
     #[track_caller]
     fn check(&self, rows: &[Row<'_>]) {
@@ -171,7 +172,7 @@ fn account(rows: &[Row<'_>], limits: Limits) -> Profile {
     profile
 }
 
-/// Checks a drawing, both in the order of its rows and in random orders.
+/// Checks a drawing with its rows in the drawn order, and also in random orders.
 #[track_caller]
 fn check(text: &str) {
     let drawing = Drawing::read(text);
@@ -180,7 +181,7 @@ fn check(text: &str) {
         let (edges, mut rest): (Vec<_>, Vec<_>) =
             drawing.rows.iter().cloned().partition(|row| matches!(row, Row::Window { .. }));
         Rng::new(seed).shuffle(&mut rest, 100);
-        // The window edges keep their order, but they may all arrive before or after the other rows.
+        // The edges of windows stay in order, but they may all arrive before the other rows, or all after them.
         drawing.check(&[edges.clone(), rest.clone()].concat());
         drawing.check(&[rest, edges].concat());
     }
@@ -336,7 +337,8 @@ charged 0       bbbb
     );
 }
 
-/// Returns the account of device 0. Checks that busy and idle time add up to the window time.
+/// Returns the busy and idle time of device 0, which must be the only device. Also checks that busy and idle time add
+/// up to the time in which a window was open.
 fn only(profile: &Profile) -> DeviceTime {
     let [time] = profile.times() else { panic!("{:?}", profile.times()) };
     assert_eq!(time.window, time.busy + time.idle, "{time:?}");
@@ -352,8 +354,8 @@ fn window(edge: WindowEdge, time: u64) -> Row<'static> {
 fn sums_match_the_oracle_for_rows_in_any_order() {
     for seed in 1..300 {
         let mut rng = Rng::new(seed);
-        // State at each nanosecond: whether a window is open, whether recorded work runs, and whether work runs that
-        // was launched outside of windows.
+        // For each nanosecond: whether a window is open, whether recorded work runs, and whether work runs that was
+        // launched outside of windows.
         let (mut open, mut busy, mut outside) = ([false; 4000], [false; 4000], [false; 4000]);
         let (mut edges, mut rows, mut at) = (Vec::new(), Vec::new(), 1 + rng.below(500) as usize);
         while at < 3500 {
@@ -382,8 +384,8 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. All belong to one graph, and have no
-/// launch.
+/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. They all belong to one graph, and
+/// their launches are unknown.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
     (0..count).map(|at| Row::Activity(work(at))).collect()
@@ -404,7 +406,7 @@ fn nearly_ordered_rows_are_accounted_exactly() {
 
 #[test]
 fn forty_threads_may_deliver_ten_thousand_records_each_in_turn() {
-    // Forty threads launch in turn. The tracer delivers the buffer of a thread when the buffer is full.
+    // Forty threads launch one after another. The tracer delivers each thread's buffer when this buffer is full.
     let (threads, records) = (40, 10_000);
     let mut rows = vec![Row::Launch(launch(1, 11))];
     for round in 0..4 {
@@ -454,7 +456,7 @@ fn one_window_per_step_does_not_grow_memory_and_stays_exact() {
         }
     }
     assert_eq!(timeline.heap_bytes(), most);
-    // A device that had no work so far was idle in all earlier windows.
+    // If a device had no work so far, it was idle in all earlier windows.
     let rows = [
         window(WindowEdge::Open, 20_000_000),
         Row::Activity(Activity { device: DeviceId(1), ..kernel(99_999, 20_000_010, 20_000_020) }),
@@ -503,8 +505,8 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
 }
 
 /// Returns the rows of a run that consists of loops, and the times at which the window opens, each loop begins and
-/// ends, and the window closes. Each loop is given by its stacks, its number of launches, and the pause in ns after it.
-/// A launch with 5 us of work is made every 10 us.
+/// ends, and the window closes. Each loop is described by its stacks, its number of launches, and the pause in ns after
+/// it. In a loop, a launch with 5 us of work is made every 10 us.
 fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     const US: u64 = 1_000;
     let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);
@@ -527,8 +529,8 @@ fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     (rows, edges)
 }
 
-/// Returns the account of device 0, with start-up and shutdown separate. Checks that the idle samples agree with the
-/// account.
+/// Returns the busy and idle time of device 0, with start-up and shutdown separate from the steady part. Also checks
+/// that the samples of the idle view add up to the same idle time.
 fn in_parts(rows: &[Row<'_>]) -> DeviceTime {
     let (mut join, mut timeline) = (Join::default(), Timeline::default().with_steady_part());
     for row in rows {
@@ -556,8 +558,8 @@ fn windows_of_parts(time: &DeviceTime) -> [u64; 3] {
 
 #[test]
 fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_last() {
-    // In the second and third case, the loops before and after the longest loop are so long that they are accounted for
-    // before the run ends.
+    // In the second and third case, the loops before and after the longest loop are so long that their time is
+    // accounted for before the run ends.
     for (before, count, after) in [(10, 200, 10), (100_000, 200_000, 90_000), (200_000, 100_000, 50_000)] {
         let (rows, edges) =
             loops(&[(&[10], before, 5_000_000), (&[20, 21, 21], count, 7_000_000), (&[30], after, 900_000)]);
@@ -578,7 +580,7 @@ fn start_up_and_shutdown_are_exact_in_runs_that_are_accounted_for_while_they_las
 #[test]
 fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     let (mut rows, edges) = loops(&[(&[10], 50, 5_000_000), (&[20], 4, 7_000_000), (&[30], 1, 900_000)]);
-    // Add two steps with two launches each. The second step ends before the last launch.
+    // Add two steps with two launches each. The second step ends before the last launch is made.
     for (number, time) in [(1, edges[3] - 1_000), (2, edges[3] + 19_000)] {
         let (time, end) = (Nanos(time), Some(Nanos(time + 20_000)));
         rows.insert(1, Row::Step(Step { time, end, thread: ThreadId(1), number, name: "" }));
@@ -590,9 +592,9 @@ fn steps_divide_a_run_and_a_run_without_repetition_is_not_divided() {
     assert_eq!(windows_of_parts(&in_parts(&rows)), [0, edges[5] - edges[0], 0]);
 }
 
-/// Returns the rows of a training run, the time of its first launch, and the time at which its last work ends. Each
-/// step launches one forward stack four times, one backward stack twice, and two more stacks once. The first step takes
-/// 31 ms, because code is loaded between the forward and the backward pass. All further steps take 1 ms.
+/// Returns the rows of a training run, the time of its first launch, and the time at which its last GPU work ends. Each
+/// step launches one forward stack four times, one backward stack twice, and each of two more stacks once. The first
+/// step takes 31 ms, because code is loaded between the forward and the backward pass. All further steps take 1 ms.
 fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) {
     const US: u64 = 1_000;
     let begin = ORIGIN + 6_000_000 * US;
@@ -604,7 +606,7 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // Forward kernels are short, so they are less than half of the kernels and take less than half of the GPU
+            // Forward kernels are short. They are less than half of the kernels, and take less than half of the GPU
             // time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
@@ -673,7 +675,8 @@ fn idle_time_between_calls_is_charged_to_the_launching_threads_samples() {
     for (at, context) in [(0, 100), (1000, 101)] {
         timeline.add_launch(ThreadId(1), (us(at), us(at + 5)), ContextId(context));
     }
-    // Samples of another thread have no effect. The same holds for samples before or after the gap (20 to 1000 us).
+    // Samples of another thread have no effect. Samples of the launching thread before or after the gap (20 to 1000 us)
+    // have no effect either.
     for (at, thread, context) in
         [(15, 1, 9), (200, 1, 7), (500, 2, 9), (600, 1, 7), (800, 1, 8), (1015, 1, 9)]
     {

@@ -1,19 +1,20 @@
-//! Stores the times at which windows were open. Idle time is charged only for these times.
+//! Stores the times at which windows were open. Only for these times is idle time charged to a cause.
 
 use std::collections::VecDeque;
 
-/// Maximum number of windows that are stored individually. A limit is needed, because a program that opens a window per
-/// step opens one every few milliseconds. Time before the oldest stored window was already accounted for.
+/// Maximum number of windows that are stored individually. The limit is needed, because a program that opens a window
+/// per step opens a window every few milliseconds. When the limit is reached, the oldest windows are forgotten; their
+/// time was accounted for before.
 const MAX_WINDOWS: usize = 4096;
 
-/// The windows so far. See the module's documentation.
+/// The windows of the run so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSpans {
-    /// Stored windows in order of time. They do not overlap. The last window may still be open.
+    /// Stored windows, in order of time. They do not overlap. The last window may still be open.
     spans: VecDeque<WindowSpan>,
-    /// Total duration in ns of the windows that are no longer stored.
+    /// Total duration in ns of the windows that were forgotten.
     forgotten_ns: u64,
-    /// Whether a window was ever opened.
+    /// Whether a window has been opened so far.
     any: bool,
 }
 
@@ -25,8 +26,8 @@ struct WindowSpan {
 }
 
 impl WindowSpans {
-    /// Whether a window was ever opened. Rows from another tool may have no windows. In this case, the whole time from
-    /// the first activity to the last counts as one window.
+    /// Whether a window has been opened so far. A trace of another tool may have no windows. In this case, the whole
+    /// time from the first activity to the last counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }
@@ -46,7 +47,8 @@ impl WindowSpans {
         }
     }
 
-    /// If too many windows are stored, the time at which the newer half of them begins. Otherwise `None`.
+    /// If too many windows are stored, returns the time at which the newer half of them begins. Otherwise returns
+    /// `None`.
     pub(super) fn overflow_start(&self) -> Option<u64> {
         (self.spans.len() > MAX_WINDOWS).then(|| self.spans[MAX_WINDOWS / 2].from)
     }
@@ -69,23 +71,23 @@ impl WindowSpans {
         )
     }
 
-    /// Time at which the window that was open at `time` had opened. 0 if the run has no windows.
+    /// Returns the time at which the window that was open at `time` was opened. 0 if the run has no windows.
     pub(super) fn opened(&self, time: u64) -> u64 {
         let at = self.spans.partition_point(|window| window.to <= time);
         self.spans.get(at).map_or(0, |window| window.from)
     }
 
-    /// Total duration in ns of the windows that are no longer stored.
+    /// Returns the total duration in ns of the windows that were forgotten.
     pub(super) fn forgotten_ns(&self) -> u64 {
         self.forgotten_ns
     }
 
-    /// Time at which the last window closed. `None` while the last window is open.
+    /// Returns the time at which the last window closed. `None` while the last window is open.
     pub(super) fn last_close(&self) -> Option<u64> {
         self.spans.back().map(|last| last.to).filter(|&to| to != u64::MAX)
     }
 
-    /// Total time in ns during which a window was open. A window that is still open counts up to `now`.
+    /// Returns the total time in ns during which a window was open. If a window is still open, it counts up to `now`.
     pub(super) fn total(&self, now: u64) -> u64 {
         let lengths = self.spans.iter().map(|window| match window.to {
             u64::MAX => now.saturating_sub(window.from),

@@ -5,10 +5,10 @@
 pub enum Cause {
     /// The call that launched the next work had not started yet.
     HostLate,
-    /// The call that launched the next work was in flight, or had returned so recently that the work had not yet
+    /// The call that launched the next work was still running, or had returned so recently that the work had not yet
     /// reached the GPU.
     LaunchLatency,
-    /// The next work was launched long before, and waited for an event, for another device, for the host, or for
+    /// The next work was launched long before, and waited for a CUDA event, for another device, for the host, or for
     /// preceding work.
     Dependency,
     /// The call that launched the next work is unknown, or the clocks of host and GPU contradict each other.

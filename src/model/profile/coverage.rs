@@ -1,5 +1,5 @@
-//! Computes the coverage of a run: the share of launches whose GPU work was recorded. A GPU seems to be idle while it
-//! runs work that was not recorded. So idle time is known only if nearly all work was recorded.
+//! Computes the coverage of a run: the share of launches whose GPU work was recorded. A GPU that runs unrecorded work
+//! seems to be idle. So idle time is known only if nearly all GPU work was recorded.
 
 use std::collections::BTreeMap;
 
@@ -10,54 +10,56 @@ use crate::record::{ContextId, FrameKind, Missing};
 
 /// Minimum share of launches with an activity, in percent, for which idle time counts as known.
 const MIN_COVERED_PERCENT: u64 = 95;
-/// Denominator N of the maximum part 1/N of activities that may lack times if idle time is to count as known. It
-/// corresponds to [`MIN_COVERED_PERCENT`].
+/// Highest share of activities without times, written as 1/N with this constant as N, for which idle time counts as
+/// known. The constant is derived from [`MIN_COVERED_PERCENT`].
 const MAX_UNTIMED_PART: u64 = 100 / (100 - MIN_COVERED_PERCENT);
 /// Maximum number of steps that a message lists.
 const MAX_NAMED_STEPS: usize = 8;
 
-/// Counts of launches with and without GPU work, for the whole run and by step.
+/// Counts of launches with and without recorded GPU work, for the whole run and for each step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
     /// Counts of launches in the whole run.
     pub all: LaunchCoverage,
     /// Whether the run is a trace that another tool recorded. In a trace, steps without GPU work suggest that records
-    /// are missing. Recordings of gpuflame need no such guess, because they count lost records.
+    /// are missing. Recordings of gpuflame need no such guess, because they contain the number of lost records.
     pub is_trace: bool,
     /// Number of steps, or of closed windows if the run has no steps.
     pub steps: u64,
-    /// Indices of the steps in which too few launches have an activity. Launches are counted per group of steps
-    /// ([`StepGroup`](super::StepGroup)). So if too few launches of a group have an activity, all steps of the group
-    /// are listed.
+    /// Indices of the steps in which too few launches have an activity. Launches are counted per group of consecutive
+    /// steps ([`StepGroup`](super::StepGroup)). So if too few launches of a group have an activity, all steps of the
+    /// group are listed.
     pub uncovered_steps: Vec<u64>,
     /// Indices of the steps in which nothing ran on a GPU.
     pub empty_steps: Vec<u64>,
     /// Number of activities.
     pub activities: u64,
-    /// Number of activities without times.
+    /// Number of activities without start or end times.
     pub untimed: u64,
-    /// Number of launches without an activity that were made after the last launch with an activity, and for which
-    /// their thread has waited. The wait shows that their work was not in a queue when recording ended.
+    /// Number of launches that have no activity, were made after the last launch with an activity, and whose thread has
+    /// waited for the GPU since then. Because of this wait, the work of these launches was not in a queue when
+    /// recording ended.
     pub waited_without_work: u64,
-    /// Waits of the host which show that some GPU work was not recorded.
+    /// Waits of the host which show that some GPU work was not recorded, if there are any.
     pub late_waits: Option<LateWaits>,
-    /// Idle time that may in fact be GPU work that was not recorded. Set only if it is most of the idle time.
+    /// Idle time during which unrecorded GPU work may have run. Set only if it is more than half of the idle time.
     pub beside_lost: Option<BesideLost>,
 }
 
 /// Waits of the host for a GPU that returned long after all recorded GPU work had ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateWaits {
-    /// Number of waits that returned late.
+    /// Number of waits that returned long after the recorded work had ended.
     pub count: u64,
-    /// Number of waits for the GPU, including late ones.
+    /// Number of all waits for the GPU, including the late ones.
     pub waits: u64,
-    /// Total time in ns from the end of the recorded work to the return of each late wait.
+    /// Sum of the times in ns from the end of the recorded work to the return of each late wait.
     pub nanos: u64,
 }
 
-/// Idle time during which a launched kernel waited, although all recorded work before it on its stream had ended. A
-/// launch without an activity was between, so its work may have run during this time.
+/// Idle time during which a launched kernel did not start, although all recorded work before it on its stream had
+/// ended. Between that work and the kernel, a launch without an activity was made, so the work of this launch may have
+/// run during the idle time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BesideLost {
     /// Number of launches without an activity that may have caused such idle time.
@@ -73,12 +75,12 @@ pub struct BesideLost {
 pub struct LaunchCoverage {
     /// Number of launches. Launches that need no activity (such as a launch of an empty graph) are not counted.
     pub launches: u64,
-    /// Number of these launches that have no activity.
+    /// Number of launches that should have an activity but have none.
     pub uncovered: u64,
 }
 
 impl LaunchCoverage {
-    /// Adds `count` launches, which have activities if `is_covered`.
+    /// Adds `count` launches, which have an activity if `is_covered` is true.
     pub fn add(&mut self, count: u64, is_covered: bool) {
         self.launches = self.launches.saturating_add(count);
         if !is_covered {
@@ -152,7 +154,7 @@ impl Coverage {
             && u128::from(with_work) * 100 < u128::from(self.steps) * u128::from(MIN_COVERED_PERCENT)
     }
 
-    /// Returns the list of the steps in which nothing ran on a GPU, as text: `2, 5 to 7, counted from 0`.
+    /// Formats the indices of the steps in which nothing ran on a GPU, as in: `2, 5 to 7, counted from 0`.
     pub fn list_empty_steps(&self) -> String {
         list_steps(&self.empty_steps)
     }
@@ -178,9 +180,9 @@ fn list_steps(steps: &[u64]) -> String {
     named.join(", ")
 }
 
-/// Whether a launch by the API call with this name should have an activity. Launches of graphs, copies and fills need
-/// no activity, because a graph may be empty, and a copy or fill may have a size of 0. A call without a name counts as
-/// a kernel launch.
+/// Whether a launch by the API call with this name should have an activity. Launches of graphs, copies and fills may
+/// have no activity, because a graph may be empty, and a copy or fill may have a size of 0. A call without a name
+/// counts as a kernel launch.
 fn requires_activity(call: Option<&str>) -> bool {
     call.is_none_or(|call| call.contains("Launch") && !call.contains("Graph"))
 }
@@ -204,10 +206,11 @@ impl Profile {
         }
     }
 
-    /// Computes the coverage of the whole run. [`RowFacts`](super::RowFacts) contains the number of launches with
-    /// activities. Launches without activities are counted from samples. Launches whose work was probably in a queue
-    /// when recording ended do not count. If there are no [`RowFacts`](super::RowFacts), as in sums written by earlier
-    /// versions, `matched` is used as the number of launches with activities.
+    /// Computes the coverage of the whole run. The profile's [`RowFacts`](super::RowFacts) contain the number of
+    /// launches with an activity. Launches without an activity are counted from the profile's samples. Launches whose
+    /// work was probably still in a queue when recording ended are not counted. If there are no
+    /// [`RowFacts`](super::RowFacts), as in sums written by earlier versions, `matched` is used as the number of
+    /// launches with activities.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();
@@ -240,8 +243,8 @@ impl Profile {
         self.set_coverage(Coverage { all, steps, uncovered_steps, ..Coverage::default() });
     }
 
-    /// Returns the number of steps. In a run without steps, closed windows count as steps, as in
-    /// [`StepSpans`](crate::record::StepSpans). Returns 0 if their number is unknown.
+    /// Returns the number of steps of the run. In a run without steps, closed windows count as steps, as in
+    /// [`StepSpans`](crate::record::StepSpans). Returns 0 if the number is unknown.
     pub fn step_count(&self) -> u64 {
         match self.steps().count {
             0 => self.row_facts.map_or(0, |facts| facts.closed_windows),
@@ -329,7 +332,8 @@ mod tests {
             values: [0, count, 0, 0],
             ..Sample::new(SampleSite::Context(ContextId(context)), leaf)
         };
-        // The graph of context 12 has run, and the graph of context 13 may be empty.
+        // In this test, the graph that context 12 launched has run, and the graph that context 13 launched may be
+        // empty.
         let mut samples = vec![sample(12, Leaf::work(Work::Set), 1)];
         samples.extend(
             [(11, 7), (12, 5), (13, 90), (14, 90)].map(|(id, count)| sample(id, Leaf::PENDING, count)),

@@ -1,14 +1,14 @@
 //! A map for ids that are assigned consecutively, such as the ids of kernels. The map stores values in a vector that is
-//! indexed by id. Look-ups must be fast, because at the end of a run every value is looked up several times, in order
-//! of id. A hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the end of the
-//! vector, which a hostile file may contain, are stored in a hash map.
+//! indexed by id. Look-ups must be fast, because at the end of a run every value is looked up several times, in
+//! ascending order of id. A hash map with a hundred thousand entries would take 0.2 us per look-up. Ids far beyond the
+//! end of the vector are stored in a hash map instead. A hostile file may contain such ids.
 
 use crate::record::{IdMap, NameId, map_bytes};
 
-/// Maximum distance of a new id from the end of the vector at which the vector is extended. Ids that are further away
-/// are stored in the hash map.
+/// Maximum distance between a new id and the end of the vector for which the vector is extended. An id that is further
+/// away is stored in the hash map.
 const MAX_GAP: usize = 1024;
-/// Maximum number of vector slots per stored value. If there are more slots after removals, all values move to the hash
+/// Maximum number of vector slots per stored value. If removals leave more slots per value, all values move to the hash
 /// map.
 const MAX_SLOTS_PER_VALUE: usize = 4;
 
@@ -37,7 +37,7 @@ impl<T: Copy> DenseIdMap<T> {
         near.or_else(|| self.sparse.get_mut(&id))
     }
 
-    /// Adds a value. If two values have the same id, the first value wins.
+    /// Adds a value. If a value with this id exists already, the existing value stays.
     pub fn add(&mut self, id: NameId, thing: T) {
         let at = id.0 as usize;
         if self.get(id).is_some() {
@@ -61,7 +61,7 @@ impl<T: Copy> DenseIdMap<T> {
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
         // If few values remain, the empty slots would take more memory than the values: 12 MB for a million slots, and
-        // twice as much while the vector grows.
+        // twice as much while the vector is reallocated.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {
             let row = (0..).zip(std::mem::take(&mut self.dense));
@@ -71,7 +71,8 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.shrink_to_fit();
     }
 
-    /// Returns the values in ascending order of id. The values in the hash map come last, in no particular order.
+    /// Returns the values and their ids, in ascending order of id. The values that are stored in the hash map come
+    /// last, in no particular order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NameId, &T)> {
         let near = (0..).zip(&self.dense).filter_map(|(at, thing)| Some((NameId(at), thing.as_ref()?)));
         near.chain(self.sparse.iter().map(|(&id, thing)| (id, thing)))
@@ -96,8 +97,8 @@ mod tests {
 
     #[test]
     fn sparse_and_dense_ids_are_found_and_the_first_value_wins() {
-        // The third id (2000) is far beyond the end of the vector when it is added. Later ids extend the vector past
-        // that slot.
+        // The third id (2000) is far beyond the end of the vector when it is added. Ids that are added later extend the
+        // vector past that slot.
         let ids = [0, 3, 2000, u32::MAX, 1, 1000, 1990, 2001];
         let mut numbered = DenseIdMap::default();
         ids.into_iter().for_each(|id| numbered.add(NameId(id), id));
@@ -115,8 +116,7 @@ mod tests {
         assert_eq!((numbered.len(), numbered.dense.len(), numbered.values_mut().count()), (2, 4, 2));
     }
 
-    /// Models a program that generates new kernels for as long as it runs, while the profile retains only a few of
-    /// them.
+    /// Models a program that generates new kernels as long as it runs, while the profile retains only a few kernels.
     #[test]
     fn memory_depends_on_retained_entries_not_on_the_number_added() {
         let held = |count: u32| {
@@ -132,7 +132,7 @@ mod tests {
             numbered.heap_bytes()
         };
         let (few, many) = (held(100_000), held(1_000_000));
-        // The vector may still hold one of the values.
+        // The bound allows one more value, which may still be in the vector.
         assert!(many <= few + 2 * size_of::<Option<u64>>(), "{few} and {many} bytes");
     }
 }

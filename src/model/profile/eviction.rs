@@ -12,8 +12,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Number of newly named threads that keep their names although they have no stack yet. More threads rarely start
-/// between two reads of the threads' logs.
+/// Maximum number of recently named threads that keep their names although they have no stack yet. It is unlikely that
+/// more threads start between two reads of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
@@ -23,8 +23,8 @@ pub const OTHER_KERNELS: &str = "[other kernels]";
 pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {
-    /// Keeps only the contexts selected by `keep`, and the frames of their stacks. Returns a replacement for each
-    /// dropped context: the merged context of the API function that the dropped stack called.
+    /// Keeps only the contexts for which `keep` returns true, and the frames of their stacks. Returns a replacement for
+    /// each dropped context: the merged context for the API function that the dropped stack called.
     pub fn keep_contexts(&mut self, keep: impl Fn(ContextId) -> bool) -> IdMap<ContextId, ContextId> {
         self.drop_shown();
         let frames = std::mem::take(&mut self.frames);
@@ -35,8 +35,8 @@ impl Profile {
         let mut ids: Vec<ContextId> = contexts.keys().copied().collect();
         ids.sort_unstable();
         let (mut replacements, mut stack) = (IdMap::default(), Vec::new());
-        // New position of each frame that was already kept. The table avoids look-ups by hash, because hundreds of
-        // thousands of stacks share a few thousand frames.
+        // New position of each frame that was already copied to the new table. With this table, frames are looked up
+        // without a hash, because hundreds of thousands of stacks share a few thousand frames.
         let mut kept_at = vec![None; frames.len()];
         for id in ids {
             let Context { thread, flags, stack: StackId(node) } = contexts[&id];
@@ -65,7 +65,8 @@ impl Profile {
         replacements
     }
 
-    /// Keeps only the names of the kernels selected by `keep`. All other kernels are merged into [`NameId::OTHERS`].
+    /// Keeps only the names of the kernels for which `keep` returns true. All other kernels are merged into
+    /// [`NameId::OTHERS`].
     pub fn keep_kernels(&mut self, keep: impl Fn(NameId) -> bool) {
         self.kernels.retain(|id| id == NameId::OTHERS || keep(id));
         let others = self.strings.intern(OTHER_KERNELS);
@@ -76,7 +77,7 @@ impl Profile {
         self.drop_shown();
     }
 
-    /// Notes that a thread was named. If the list is full, its oldest thread is forgotten.
+    /// Adds a thread to the list of recently named threads. If the list is full, its oldest thread is forgotten.
     pub(super) fn note_newest_thread(&mut self, id: ThreadId) {
         if self.newest_threads.len() == MAX_NEWEST_THREADS {
             self.newest_threads.remove(0);
@@ -84,9 +85,9 @@ impl Profile {
         self.newest_threads.push(id);
     }
 
-    /// Keeps only the names of threads that have a context, and of the newest threads. The newest threads may have no
-    /// context yet, because the collector may read the name of a thread before its first context. Returns the number of
-    /// dropped names.
+    /// Keeps only the names of threads that have a context, and the names of the recently named threads. A recently
+    /// named thread may have no context yet, because the collector may read the name of a thread before the thread's
+    /// first context. Returns the number of dropped thread names.
     pub fn keep_threads(&mut self) -> usize {
         let all = self.threads.len();
         let mut of_contexts: Vec<ThreadId> = self.contexts.values().map(|context| context.thread).collect();
@@ -97,8 +98,9 @@ impl Profile {
         all - self.threads.len()
     }
 
-    /// Drops the displayed frames, the displayed stacks and the samples of every view. All are rebuilt before the next
-    /// output. Ids of displayed frames, displayed stacks and strings may change.
+    /// Drops the displayed frames, the displayed stacks and the samples of every view. Dropped displayed stacks and
+    /// samples are rebuilt before the next output is written. The ids of displayed frames, displayed stacks and strings
+    /// may be different after this call.
     pub fn drop_shown(&mut self) {
         self.renumbered += 1;
         self.samples = BTreeMap::new();
@@ -137,7 +139,7 @@ impl Profile {
         (self.stacks.node_count(), self.stacks.symbols())
     }
 
-    /// Returns the heap size of contexts and their stacks.
+    /// Returns the heap size of contexts and their stacks in bytes.
     pub fn context_bytes(&self) -> usize {
         self.frames.capacity() * size_of::<Frame>()
             + self.frame_index.heap_bytes()
@@ -146,7 +148,7 @@ impl Profile {
             + map_bytes(&self.first_with)
     }
 
-    /// Returns the heap size of displayed frames, displayed stacks and samples.
+    /// Returns the heap size of displayed frames, displayed stacks and samples in bytes.
     pub fn shown_bytes(&self) -> usize {
         self.shown.heap_bytes()
             + self.shown_frames.capacity() * size_of::<ShownFrame>()
@@ -155,7 +157,8 @@ impl Profile {
             + self.samples.values().map(|samples| samples.capacity() * size_of::<Sample>()).sum::<usize>()
     }
 
-    /// Returns an upper bound on the heap size of kernels and their names (tables grow by doubling).
+    /// Returns an upper bound on the heap size in bytes of kernels and their names. (It is an upper bound because
+    /// tables grow by doubling.)
     pub fn kernel_bytes(&self) -> usize {
         2 * self.kernel_text + self.kernels.heap_bytes()
     }
@@ -164,7 +167,8 @@ impl Profile {
     /// context on first use.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // Labels of API calls have small ids. Only a few special labels have the highest ids.
+            // The ids of labels for API calls are small. Only a few special labels, such as this one, have the highest
+            // ids.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)

@@ -1,11 +1,12 @@
-//! Defines frames of displayed stacks, with their kind. Symbolization sets the kind, and drawing reads it. Code must
-//! not guess the kind of a frame from brackets in its name.
+//! Defines frames of displayed stacks, with their kind. The symbolizer sets the kind of each frame, and the code that
+//! draws flame graphs reads the kind. Code must not guess the kind of a frame from brackets in its name.
 
 use super::cause::Cause;
 use super::strings::StringId;
 use crate::record::Work;
 
-/// Name of the frame that replaces the Python functions of a CPU sample, if these functions are uncertain.
+/// Name of the frame that replaces the Python functions of a CPU sample if it is uncertain which functions were
+/// running.
 pub const PYTHON_NOT_READ: &str = "[Python frames not read]";
 
 /// Id of a displayed frame. Ids are consecutive, in order of first occurrence.
@@ -28,8 +29,8 @@ pub struct ShownFrame {
     pub name: StringId,
     /// Source location, if known.
     pub source: Option<SourceLocation>,
-    /// Path of the mapped file that contains the frame's code. `None` if the frame is not code, or the code is not in a
-    /// file.
+    /// Path of the executable or library that contains the frame's code. `None` if the frame is not code, or if the
+    /// code is not in a file.
     pub module: Option<StringId>,
     /// Reason why the frame's name is only an address. `None` if the frame has a name, or if no name was looked up.
     pub unnamed: Option<Unnamed>,
@@ -54,13 +55,13 @@ pub struct SourceLocation {
 /// Reason why a code frame has no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unnamed {
-    /// The code has no file: it was generated while the program ran.
+    /// The code is not in any file, because it was generated while the program ran.
     Generated,
     /// Too many files were mapped at the address at different times, so the file of the code is unknown.
     ModuleUnknown,
-    /// The file no longer exists.
+    /// The executable or library no longer exists.
     FileGone,
-    /// Another file is at the path now, with a different build id than the loaded file.
+    /// Another file with a different build id is now at the path of the executable or library.
     FileReplaced,
     /// The file cannot be read, or is not an executable or library.
     FileUnreadable,
@@ -92,7 +93,7 @@ impl Unnamed {
     }
 }
 
-/// Kind of a displayed frame. It determines the frame's colour in pictures.
+/// Kind of a displayed frame. The kind determines the frame's colour in pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ShownFrameKind {
     /// Native host code, for example in C, C++ or Rust.
@@ -111,24 +112,24 @@ pub enum ShownFrameKind {
     Copy,
     /// A memory fill.
     Set,
-    /// A whole CUDA graph, or the mark between the launch of a graph and the graph's nodes.
+    /// A whole CUDA graph, or the marker frame between the launch of a graph and the graph's nodes.
     Graph,
     /// Migrations or page faults of unified memory.
     Unified,
-    /// Allocated memory.
+    /// Memory that was allocated.
     Allocation,
-    /// Freed memory.
+    /// Memory that was freed.
     Free,
     /// Time in which a GPU was idle.
     Idle(Cause),
-    /// A label of gpuflame for time that belongs to no stack.
+    /// A label by which gpuflame shows time that belongs to no stack.
     Marker,
     /// A frame for missing or lost data.
     Loss,
 }
 
 impl ShownFrameKind {
-    /// Returns the kind for `work`.
+    /// Returns the frame kind for a kind of GPU work.
     pub fn for_work(work: Work) -> Self {
         match work {
             Work::Kernel(_) => Self::Kernel,

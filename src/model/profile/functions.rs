@@ -1,10 +1,11 @@
-//! Stores the functions of native frames. The recorded process looked them up in its mapped files when it exited.
+//! Stores the names and source lines of the functions to which native frames belong. The recorded process looked these
+//! functions up in its mapped files when it exited.
 
 use super::Profile;
 use crate::record::{Frame, FrameFunction};
 
-/// Functions of a frame: the function that was compiled as a separate function, then the functions inlined into it,
-/// outermost first.
+/// Functions of a native frame: first the function that was compiled on its own, then the functions that were inlined
+/// into it, outermost first.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Functions {
     all: Vec<StoredFunction>,
@@ -29,7 +30,7 @@ impl Profile {
     }
 
     /// Returns the functions of a frame, as the recorded process found them. `None` if the recording does not contain
-    /// them. A function without a name means that the frame's file has no symbol for the frame.
+    /// them. If a function has no name, the frame's file has no symbol for the frame.
     pub fn functions(&self, frame: Frame) -> Option<impl Iterator<Item = FrameFunction<'_>>> {
         let functions = self.functions.get(&frame)?.all.iter();
         Some(functions.map(|StoredFunction { name, file, start, line }| FrameFunction {

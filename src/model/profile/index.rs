@@ -1,8 +1,8 @@
-//! The look-up part of an interning table. It maps the hash of a value to the value's position in a `Vec`, with 5 bytes
-//! per bucket.
+//! An index for a table of interned values. It maps the hash of a value to the value's position in a `Vec`, with 5
+//! bytes per bucket.
 //!
-//! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value a
-//! second time. For nodes of the stack tree, an entry of such a map would be larger than the node itself.
+//! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value
+//! twice. For nodes of the stack tree, an entry of such a map would be larger than the node itself.
 
 use hashbrown::HashTable;
 
@@ -22,7 +22,7 @@ impl Index {
     }
 
     /// Adds the position of a value that [`Index::find`] did not find. `hash_of` must return the hash of the value at a
-    /// given position. It is called for values that were added earlier when the table grows.
+    /// given position. While the table grows, `hash_of` is called for values that were added earlier.
     pub fn insert(&mut self, hash: u64, position: u32, hash_of: impl Fn(u32) -> u64) {
         self.0.insert_unique(hash, position, |&position| hash_of(position));
     }

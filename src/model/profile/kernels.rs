@@ -1,4 +1,4 @@
-//! Stores the names of kernels.
+//! Stores the names of kernels, by id.
 
 use super::StringId;
 use super::dense_id_map::DenseIdMap;

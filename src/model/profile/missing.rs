@@ -1,11 +1,11 @@
-//! Computes two things for exports: the sums of a view's samples without a stack or a time, for each reason, and the
+//! Computes two things for exports: the amounts of a view's samples that lack a stack or a time, by reason, and the
 //! counts of losses.
 
 use super::sample::{Sample, Values, add_values};
 use super::{Profile, View};
 use crate::record::{ContextId, Loss, Missing};
 
-/// Reasons for which a sum is computed, in display order.
+/// Reasons for a missing stack or time, in the order in which outputs show them.
 const SHOWN: [Missing; 5] =
     [Missing::LaunchedBefore, Missing::DeviceGraph, Missing::NoStack, Missing::Untimed, Missing::Pending];
 
@@ -30,15 +30,15 @@ impl Profile {
     }
 }
 
-/// Returns the launching context of a sample, or the reason why the sample has no stack. A context has no stack if its
-/// row was lost, for example with the beginning of a recording.
+/// Returns the launching context of a sample, or the reason why the sample has no stack. A context has no stack if the
+/// row that defines the context was lost, for example with the beginning of a recording.
 fn launch(profile: &Profile, sample: &Sample) -> Result<ContextId, Missing> {
     let launch = sample.site.launch();
     launch.and_then(|id| profile.context(id).map(|_| id).ok_or(Missing::NoStack))
 }
 
-/// Whether `missing` applies to a sample. A launch without an activity counts only as pending, even if it has no
-/// stack.
+/// Whether `missing` applies to a sample. A launch without an activity counts only as [`Missing::Pending`], even if its
+/// stack is missing too.
 fn applies(missing: Missing, launch: Result<ContextId, Missing>, sample: &Sample) -> bool {
     match missing {
         Missing::Untimed | Missing::Pending => sample.leaf.is_missing(missing),

@@ -1,11 +1,11 @@
-//! A profile is the input of all exporters. A profile contains launch contexts (a stack and a thread), samples (amounts
-//! attributed to stacks), names, and losses.
+//! A profile is the data that all exporters read. A profile contains launch contexts (a stack and a thread), samples
+//! (amounts that are attributed to stacks), names, and counts of losses.
 //!
-//! While the program runs, a profile processes the rows that define ids ([`Profile::push`]), and stores each distinct
-//! value once. Stacks are nodes of a prefix tree, so a new context costs about 16 bytes for each frame that its stack
-//! does not share with other stacks. Module `aggregate` sets the samples, and module `symbolize` sets the displayed
-//! names. Both modules may replace their data repeatedly as the profile grows. This module does not depend on a clock,
-//! a path or a file format.
+//! While the program runs, [`Profile::push`] processes the rows that define ids, and each distinct value is stored
+//! once. Stacks are stored in a prefix tree, so a new context costs about 16 bytes for each frame that its stack does
+//! not share with other stacks. Module `aggregate` sets the profile's samples, and module `symbolize` sets its
+//! displayed names. Both modules may replace this data repeatedly while the profile grows. This module does not depend
+//! on a clock, a path or a file format.
 
 mod cause;
 mod coverage;
@@ -59,17 +59,18 @@ pub use dense_id_map::DenseIdMap;
 pub use index::Index;
 pub use tree::{NodeId, PrefixTree};
 
-/// Returns the sum of all values. Saturates instead of wrapping, because malformed records can contain any value.
+/// Returns the sum of all `values`. The sum saturates instead of wrapping, because malformed records can contain any
+/// value.
 pub fn saturating_sum(values: impl Iterator<Item = u64>) -> u64 {
     values.fold(0, u64::saturating_add)
 }
 
-/// Adds `more` to `sum`. Saturates on overflow.
+/// Adds `more` to `sum`. If the result overflows, `sum` saturates.
 pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Maximum number of facts about the origin of a recording. Enough for a machine with 16 GPUs, and for merged
+/// Maximum number of facts about the origin of a recording. This is enough for a machine with 16 GPUs, and for merged
 /// recordings of several ranks.
 const MAX_PROVENANCE_FACTS: usize = 256;
 
@@ -99,18 +100,18 @@ impl StackId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShownStackId(NodeId);
 
-/// Thread and stack to which a [`ContextId`] refers.
+/// A launch context: the thread that launched work, and its stack at that time. A [`ContextId`] identifies it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Context {
     /// Thread that made the launches.
     pub thread: ThreadId,
-    /// Flags about defects of the stack.
+    /// Flags that state which defects the stack has.
     pub flags: ContextFlags,
     /// Stack as it was captured.
     pub stack: StackId,
 }
 
-/// Input of the exporters; see the module's documentation.
+/// Data that all exporters read; see the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Profile {
     strings: StringTable,
@@ -118,8 +119,8 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// The first context for each combination of stack, flags and thread. If threads are merged, the thread in the key
-    /// is 0 for all threads.
+    /// For each combination of stack, flags and thread, the launch context that was added first. It represents all
+    /// other contexts with this combination. If threads are merged, the thread in each key is 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
@@ -135,13 +136,13 @@ pub struct Profile {
     /// Facts about the origin of the recording (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
-    /// Threads that were named most recently. Their stacks may not be known yet.
+    /// Threads whose names arrived most recently. No stack of these threads may be known yet.
     newest_threads: Vec<ThreadId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
     losses: BTreeMap<Loss, u64>,
     coverage: Coverage,
-    /// Samples of each view, keyed by the view's word.
+    /// Samples of each view, keyed by the view's name.
     samples: BTreeMap<&'static str, Vec<Sample>>,
     works: Vec<WorkStats>,
     spreads: Vec<DurationSpread>,
@@ -159,8 +160,8 @@ pub struct Profile {
     shown_index: Index,
     shown: PrefixTree,
     shown_contexts: IdMap<ContextId, ShownStackId>,
-    /// Number of frames that the stacks before and after a pause have in common. Keyed by the call before and the call
-    /// after the pause.
+    /// Number of frames that the stacks before and after a pause have in common. The key consists of the context of the
+    /// call before the pause and the context of the call after the pause.
     pauses: BTreeMap<(ContextId, ContextId), SharedFrames>,
     /// How many times frames, stacks and strings may have been renumbered.
     renumbered: u32,
@@ -177,8 +178,8 @@ impl Profile {
         }
     }
 
-    /// Processes a row that defines an id, a window edge or a loss. Ignores launches and activities. If two rows define
-    /// the same id, the first row is used.
+    /// Processes a row that defines an id, opens or closes a window, or reports a loss. Ignores launches and
+    /// activities. If two rows define the same id, the first row is used.
     pub fn push(&mut self, row: &Row<'_>) {
         match row {
             Row::Context { id, thread, flags, frames } => self.add_context(*id, *thread, *flags, frames),
@@ -238,10 +239,10 @@ impl Profile {
         }
     }
 
-    /// Adds a context as [`Profile::push`] does, but merges it with an existing context that has the same stack, flags
-    /// and thread. With `any_thread`, contexts on different threads are merged as well. Otherwise, a program that
-    /// starts a thread per request would fill the profile with copies of the same stacks. Returns the id to use: `id`,
-    /// or the id of the existing context.
+    /// Adds a context as [`Profile::push`] does, but merges the context with an existing one that has the same stack,
+    /// flags and thread. With `any_thread`, contexts on different threads are merged as well. Otherwise, the profile of
+    /// a program that starts a thread per request would fill with copies of the same stacks. Returns the id that the
+    /// caller must use from now on: `id`, or the id of the existing context.
     pub fn merge_context(
         &mut self,
         id: ContextId,
@@ -288,8 +289,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Adds a window edge. Stores only the first opening and the last closing, so that edges do not accumulate in a
-    /// program that opens a window for every step.
+    /// Adds the opening or closing of a window. Stores only the first opening and the last closing, because otherwise
+    /// the list would grow in a program that opens a window for every step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),
@@ -299,7 +300,7 @@ impl Profile {
     }
 }
 
-/// Returns the position of `frame` in `frames`. Adds `frame` on first occurrence.
+/// Returns the position of `frame` in the table `frames`. If the table does not contain `frame` yet, adds it.
 fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32 {
     let hash = hash_one(&frame);
     if let Some(at) = index.find(hash, |at| frames[at as usize] == frame) {
@@ -311,12 +312,12 @@ fn intern_frame(frames: &mut Vec<Frame>, index: &mut Index, frame: Frame) -> u32
     at
 }
 
-/// Returns the name of a range's frame: `[range]step`, or `[range nccl]AllReduce` if the range has the domain `nccl`.
+/// Returns the displayed name of a range: `[range]step`, or `[range nccl]AllReduce` if the range has the domain `nccl`.
 fn range_frame(domain: &str, text: &str) -> String {
     if domain.is_empty() { format!("[range]{text}") } else { format!("[range {domain}]{text}") }
 }
 
-/// Methods that return the definitions from rows.
+/// Methods that return definitions (such as stacks and names), as they were read from rows.
 impl Profile {
     /// Returns the interned strings.
     pub fn strings(&self) -> &StringTable {
@@ -328,7 +329,7 @@ impl Profile {
         &self.frames
     }
 
-    /// Returns the definition of a context. `None` if the row that defines it was lost.
+    /// Returns the definition of a context. `None` if the row that defines the context was lost.
     pub fn context(&self, id: ContextId) -> Option<&Context> {
         self.contexts.get(&id)
     }
@@ -355,7 +356,7 @@ impl Profile {
         self.stacks.symbols_to_root(stack.0).map(FrameId)
     }
 
-    /// Returns the text of a label. `None` if the row that defines it was lost.
+    /// Returns the text of a label. `None` if the row that defines the label was lost.
     pub fn label(&self, id: LabelId) -> Option<&str> {
         self.labels.get(&id).map(|&id| self.strings.get(id))
     }
@@ -386,7 +387,8 @@ impl Profile {
         self.process.map(|(id, name)| (id, self.strings.get(name)))
     }
 
-    /// Returns the name of a kernel as the tracer reported it. `None` if the row that defines it was lost.
+    /// Returns the name of a kernel as the tracer reported it. `None` if the row that defines the kernel's name was
+    /// lost.
     pub fn symbol(&self, id: NameId) -> Option<&str> {
         self.kernels.get(id).map(|name| self.strings.get(name.symbol))
     }
@@ -418,7 +420,7 @@ impl Profile {
         &self.modules
     }
 
-    /// Returns the edges of windows: the first opening and the last closing, if there are any.
+    /// Returns the first opening and the last closing of a window, if there are any.
     pub fn windows(&self) -> &[(WindowEdge, Nanos)] {
         &self.windows
     }
@@ -429,17 +431,17 @@ impl Profile {
     }
 }
 
-/// Methods for samples, and for the sums in addition to samples.
+/// Methods for samples and for the other sums of a profile.
 impl Profile {
-    /// Replaces the samples of `view`. Samples are sorted, so that outputs do not depend on the order in which activity
-    /// buffers arrived.
+    /// Replaces the samples of `view`. The samples are sorted, so that outputs do not depend on the order in which
+    /// activity buffers arrived.
     pub fn set_samples(&mut self, view: &View, mut samples: Vec<Sample>) {
         samples.sort_unstable();
         self.samples.insert(view.word, samples);
     }
 
-    /// Drops the samples of every view, and the sums of kinds of work, devices and streams. All of them are empty until
-    /// they are set again.
+    /// Drops the samples of every view, and the sums for kinds of work, devices and streams. All these sums are empty
+    /// until they are set again.
     pub fn forget_sums(&mut self) {
         self.samples = BTreeMap::new();
         (self.works, self.devices, self.spreads) = (Vec::new(), Vec::new(), Vec::new());
@@ -449,25 +451,25 @@ impl Profile {
         (self.steady, self.row_facts) = (None, None);
     }
 
-    /// Drops the edges of windows.
+    /// Drops the times at which windows opened and closed.
     pub fn forget_windows(&mut self) {
         self.windows = Vec::new();
     }
 
-    /// Returns the samples of `view`. There is one sample for each combination of stack, leaf frames and GPU (and
-    /// stream, if requested).
+    /// Returns the samples of `view`. There is one sample for each combination of stack, leaf frames and GPU. If
+    /// streams were requested, they are part of the combination.
     pub fn samples(&self, view: &View) -> &[Sample] {
         self.samples.get(view.word).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the profile has samples of `view`. If `view` combines other views, the first of these views is ignored,
-    /// because every profile has samples of it.
+    /// Whether the profile has samples of `view`. If `view` combines other views, the first of these views is not
+    /// checked, because every profile has samples of it.
     pub fn has(&self, view: &View) -> bool {
         let mut others = view.parts.iter().skip(1);
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
-    /// Replaces the statistics of each kind of work and the totals of devices. Sorts both.
+    /// Replaces the duration statistics of each kind of work, and the totals of each device. Both lists are sorted.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         sorting::sort_by_key(&mut works, |w| (w.work, w.device));
         sorting::sort_by_key(&mut devices, |d| d.device);
@@ -491,24 +493,25 @@ impl Profile {
         &self.copies
     }
 
-    /// Replaces the duration sums (with squares) by stack and kind of work.
+    /// Replaces the sums of durations and of squared durations, by stack and kind of work.
     pub fn set_spreads(&mut self, spreads: Vec<DurationSpread>) {
         self.spreads = spreads;
     }
 
-    /// Returns the duration sums (with squares) by stack and kind of work. Empty if squares were not summed.
+    /// Returns the sums of durations and of squared durations, by stack and kind of work. Empty if squared durations
+    /// were not summed.
     pub fn spreads(&self) -> &[DurationSpread] {
         &self.spreads
     }
 
-    /// Replaces the busy and idle times of devices and the sums of streams. Sorts both.
+    /// Replaces the busy and idle times of devices, and the busy times of streams. Both lists are sorted.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         sorting::sort_by_key(&mut times, |time| time.device);
         sorting::sort(&mut streams);
         (self.times, self.streams) = (times, streams);
     }
 
-    /// Replaces the counts of calls and records about CUDA events and waits.
+    /// Replaces the counts of API calls and tracer records that concern CUDA events and waits.
     pub fn set_dependencies(&mut self, dependencies: Dependencies) {
         self.dependencies = dependencies;
     }
@@ -523,13 +526,13 @@ impl Profile {
         self.steady
     }
 
-    /// Replaces the facts about single launches and activities.
+    /// Replaces the counts of launches and activities with certain properties.
     pub fn set_row_facts(&mut self, facts: Option<RowFacts>) {
         self.row_facts = facts;
     }
 
-    /// Returns the facts about single launches and activities. `None` if they are unknown, for example because an
-    /// earlier version wrote the sums.
+    /// Returns the counts of launches and activities with certain properties. `None` if these counts are unknown, for
+    /// example because an earlier version wrote the sums.
     pub fn row_facts(&self) -> Option<RowFacts> {
         self.row_facts
     }
@@ -554,7 +557,7 @@ impl Profile {
         &self.step_series
     }
 
-    /// Returns the counts of calls and records about CUDA events and waits.
+    /// Returns the counts of API calls and tracer records that concern CUDA events and waits.
     pub fn dependencies(&self) -> &Dependencies {
         &self.dependencies
     }
@@ -580,9 +583,9 @@ impl Profile {
     }
 }
 
-/// Methods for displayed frames and names. Until names are set, exporters show addresses.
+/// Methods for displayed frames and names. As long as no names are set, exporters show addresses.
 impl Profile {
-    /// Interns a string. Call before the setters below, which take string ids.
+    /// Interns a string. Call this before the setters below, because they take string ids.
     pub fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }
@@ -610,7 +613,7 @@ impl Profile {
         self.shown_contexts.reserve(count);
     }
 
-    /// Drops all displayed stacks, so that the caller can set them again.
+    /// Drops all displayed stacks, so that the symbolizer can set them again.
     pub fn forget_shown(&mut self) {
         self.shown = PrefixTree::default();
         self.shown_contexts.clear();
@@ -646,7 +649,7 @@ impl Profile {
         }
     }
 
-    /// Returns the displayed name of a kernel, or the name that the tracer reported if no displayed name was set.
+    /// Returns the displayed name of a kernel. If no displayed name was set, returns the name that the tracer reported.
     /// `None` if the row that defines the kernel was lost.
     pub fn kernel(&self, id: NameId) -> Option<&str> {
         self.kernel_text(id).map(|text| self.strings.get(text))
@@ -662,7 +665,7 @@ impl Profile {
         self.kernels.get(id).is_some_and(|name| name.shown.is_some())
     }
 
-    /// Returns the number of heap bytes that the profile holds. The paths of modules are not counted.
+    /// Returns the number of heap bytes that the profile holds. The memory for the paths of modules is not counted.
     pub fn heap_bytes(&self) -> usize {
         self.strings.heap_bytes()
             + self.context_bytes()

@@ -1,5 +1,5 @@
-//! Stores which functions ran during a pause between two API calls of a thread. This is derived from the stacks of the
-//! two calls.
+//! Stores which functions may have run during a pause between two API calls of a thread. These functions are derived
+//! from the stacks of the two calls.
 
 use super::{Profile, SampleSite};
 use crate::record::ContextId;
@@ -7,22 +7,25 @@ use crate::record::ContextId;
 /// Number of displayed frames at the root that the stacks of two API calls of one thread have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedFrames {
-    /// Number of common frames whose functions a thread enters only once. These functions ran during the whole pause.
+    /// Number of these common frames, counted from the root, whose functions a thread enters only once. These functions
+    /// ran during the whole pause.
     pub once: usize,
-    /// Number of frames in the stack before the pause, up to the innermost function that may have run during the whole
-    /// pause. All these functions except the first `once` may also have returned and been called again.
+    /// Number of frames in the stack before the pause, counted from the root up to the innermost function that may have
+    /// run during the whole pause. A function after the first `once` functions may also have returned and have been
+    /// called again during the pause.
     pub after: usize,
-    /// Number of frames up to the same function in the stack after the pause.
+    /// Number of frames up to the same function, in the stack after the pause.
     pub before: usize,
 }
 
 impl Profile {
-    /// Returns the site of every sample in every view, with duplicates.
+    /// Returns the stack to which each sample of every view is attributed, with duplicates.
     pub fn sites(&self) -> impl Iterator<Item = SampleSite> {
         self.samples.values().flatten().map(|sample| sample.site)
     }
 
-    /// Replaces the shared frames of all pauses. A pause is identified by the call before it and the call after it.
+    /// Replaces the shared frames of all pauses. The key consists of the context of the call before the pause and the
+    /// context of the call after the pause.
     pub fn set_pauses(&mut self, pauses: std::collections::BTreeMap<(ContextId, ContextId), SharedFrames>) {
         self.pauses = pauses;
     }

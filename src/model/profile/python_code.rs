@@ -3,7 +3,7 @@
 use super::Profile;
 use crate::record::{CodeId, CodeObject, map_bytes};
 
-/// A Python function. See [`CodeObject`] for its fields.
+/// A Python function, as it is stored in the profile. See [`CodeObject`] for the fields.
 #[derive(Clone, Debug)]
 pub(super) struct PythonCode {
     version: u16,
@@ -22,7 +22,7 @@ impl PythonCode {
 }
 
 impl Profile {
-    /// Adds a function. If two functions have the same id, the first function is used.
+    /// Adds a function. If a function with the same id exists already, the existing function stays.
     pub(super) fn add_code(&mut self, code: &CodeObject<'_>) {
         self.codes.entry(code.id).or_insert_with(|| PythonCode {
             version: code.version,

@@ -1,5 +1,5 @@
-//! Defines samples. A sample consists of a stack, the frames that are added at its leaf, a GPU and stream, and amounts.
-//! Every view consists of samples.
+//! Defines samples. A sample consists of a stack, the frames that are added below it, a GPU and stream, and amounts. A
+//! view, such as GPU time or idle time, consists of samples.
 
 use super::cause::Cause;
 use super::frame::ShownFrameKind;
@@ -13,21 +13,22 @@ use crate::record::{
 pub const MAX_SAMPLE_VALUES: usize = 4;
 
 /// Amounts of a sample, one for each entry in the [`values`](super::View::values) of the sample's view. The first
-/// amount determines the width of the sample. If the view counts occurrences, the second amount is their number.
+/// amount determines the width at which the sample is drawn. If the view counts occurrences, the second amount is the
+/// number of occurrences.
 pub type Values = [u64; MAX_SAMPLE_VALUES];
 
-/// A stack with the amounts that a view attributes to it.
+/// Amounts that a view attributes to one stack, GPU and stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sample {
-    /// Mark that is shown at the root, outside the frames of the stack.
+    /// Label that is shown at the root, before the frames of the stack, if there is one.
     pub root_mark: Option<RootMark>,
     /// Stack to which the sample is attributed.
     pub site: SampleSite,
     /// Frames that are added at the leaf of the stack.
     pub leaf: Leaf,
-    /// GPU to which the amounts belong. `None` if no GPU was involved.
+    /// GPU for which the amounts were measured. `None` if no GPU was involved.
     pub device: Option<DeviceId>,
-    /// Stream to which the amounts belong. `None` if no GPU was involved, or if streams were not requested.
+    /// Stream for which the amounts were measured. `None` if no GPU was involved, or if streams were not requested.
     pub stream: Option<(GpuContextId, StreamId)>,
     /// Amounts, in the order of the view's values.
     pub values: Values,
@@ -39,26 +40,27 @@ impl Sample {
         Self { root_mark: None, site, leaf, device: None, stream: None, values: [0; MAX_SAMPLE_VALUES] }
     }
 
-    /// Returns the first amount, in the unit of the view's first value.
+    /// Returns the first amount of the sample, in the unit of the view's first value.
     pub fn amount(&self) -> u64 {
         self.values[0]
     }
 
-    /// Returns the number of occurrences: the second value, if the view has one.
+    /// Returns the number of occurrences, which is the second amount of the sample if the view has a second value.
     pub fn count(&self) -> u64 {
         self.values[1]
     }
 }
 
-/// Adds `more` to `sum`, saturating instead of wrapping.
+/// Adds the amounts `more` to `sum`. Each amount saturates instead of wrapping.
 pub fn add_values(sum: &mut Values, more: Values) {
     sum.iter_mut().zip(more).for_each(|(sum, more)| *sum = sum.saturating_add(more));
 }
 
-/// A mark at the root of a stack, for idle time at the edge of a window or outside the steady part of the run.
+/// A label at the root of a stack, for idle time at the beginning or end of a window, or outside the steady part of the
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RootMark {
-    /// Idle time from the opening of a window to the first GPU work in the window. The sample's stack is the one that
+    /// Idle time from the opening of a window to the first GPU work in the window. The sample has the stack that
     /// launched this work.
     Opening,
     /// Idle time from the last GPU work in a window to the closing of the window.
@@ -86,27 +88,27 @@ impl RootMark {
 pub enum SampleSite {
     /// The stack of a context.
     Context(ContextId),
-    /// There is no stack. A label at the root of the flame graph shows the reason.
+    /// The stack is missing. A label at the root of the flame graph shows the reason.
     Missing(Missing),
-    /// A graph node. It has two stacks: of the launch of the graph, and of the creation of the node.
+    /// A graph node. It has two stacks: one that launched the graph, and one that created the node.
     Node {
-        /// Context that launched the graph.
+        /// Launch context (stack and API call) that launched the graph, or the reason why it is unknown.
         launch: Result<ContextId, Missing>,
-        /// Context that created the node, or the reason why it is unknown.
+        /// Launch context (stack and API call) that created the node, or the reason why it is unknown.
         created: Created,
     },
     /// Time that is attributed to the pause of a thread between two API calls.
     Between {
-        /// Context of the call before the pause.
+        /// Context (stack and API call) of the call before the pause.
         after: ContextId,
         /// Thread that made the call `after`, if it is not the thread that made the call `before`. [`ThreadId::OTHERS`]
         /// represents all threads that were merged.
         thread: Option<ThreadId>,
-        /// Context of the call after the pause.
+        /// Context (stack and API call) of the call after the pause.
         before: ContextId,
     },
-    /// There is no stack. Used for idle time that no launch has ended, and for memory traffic that the driver has
-    /// caused.
+    /// The sample has no stack. Used for idle time that was not ended by a launch, and for memory traffic that the
+    /// driver caused.
     NoStack,
 }
 
@@ -122,32 +124,32 @@ impl SampleSite {
     }
 }
 
-/// Frames that are added at the leaf of a sample's stack, outermost first. There may be no frame, one frame for the GPU
-/// work that was launched, or several frames.
+/// Frames that are added below the leaf of a sample's stack, outermost first. There may be no such frame, one frame for
+/// the GPU work that was launched, or several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
 impl Leaf {
-    /// Maximum number of frames. The longest leaf has a kernel, a location in the kernel, and the reason for a stall at
-    /// that location.
+    /// Maximum number of frames. The longest list consists of a kernel, a location in the kernel, and the reason for a
+    /// stall at that location.
     pub const MAX_FRAMES: usize = 3;
-    /// A leaf without frames.
+    /// A list without frames.
     pub const NONE: Self = Self([None; Self::MAX_FRAMES]);
-    /// The leaf of a launch without an activity.
+    /// The list for a launch without an activity.
     pub const PENDING: Self = Self([Some(LeafFrame::Missing(Missing::Pending)), None, None]);
 
-    /// Creates a leaf from `leaf_frames`. Drops frames beyond [`Leaf::MAX_FRAMES`].
+    /// Creates a list from `leaf_frames`. Frames beyond [`Leaf::MAX_FRAMES`] are dropped.
     pub fn new(leaf_frames: &[LeafFrame]) -> Self {
         debug_assert!(leaf_frames.len() <= Self::MAX_FRAMES, "{leaf_frames:?} do not fit into a leaf");
         Self(std::array::from_fn(|at| leaf_frames.get(at).copied()))
     }
 
-    /// Creates a leaf for GPU work.
+    /// Creates the list for GPU work.
     pub fn work(work: Work) -> Self {
         Self::new(&[LeafFrame::Work(work)])
     }
 
-    /// Creates a leaf for GPU work of unknown duration.
+    /// Creates the list for GPU work of unknown duration.
     pub fn untimed(work: Work) -> Self {
         Self::new(&[LeafFrame::Missing(Missing::Untimed), LeafFrame::Work(work)])
     }
@@ -163,7 +165,7 @@ impl Leaf {
     }
 }
 
-/// A frame that is added at the leaf of a sample's stack.
+/// A frame that is added below the leaf of a sample's stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeafFrame {
     /// A kernel, copy, fill or graph.
@@ -172,9 +174,9 @@ pub enum LeafFrame {
     Missing(Missing),
     /// GPU work that was counted but not recorded.
     Lost(Loss),
-    /// The GPU was idle because of this cause.
+    /// Time in which the GPU was idle because of this cause.
     Idle(Cause),
-    /// The GPU was idle until the window closed, because no work followed.
+    /// Time in which the GPU was idle until the window closed, because no work followed.
     IdleUntilClose,
     /// Memory of this kind was allocated.
     Allocate(MemoryKind),
@@ -182,9 +184,9 @@ pub enum LeafFrame {
     Free(Option<MemoryKind>),
     /// Migrations or page faults of unified memory.
     Unified(UnifiedKind),
-    /// The thread was on a CPU.
+    /// Time in which the thread was on a CPU.
     OnCpu,
-    /// The thread waited off-CPU.
+    /// Time in which the thread waited off-CPU.
     OffCpu,
     /// Any other frame, by its kind and name.
     Named(ShownFrameKind, StringId),

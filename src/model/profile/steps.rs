@@ -1,5 +1,5 @@
-//! Stores the durations and the GPU work of a run's steps. The size is bounded, even if the run has any number of
-//! steps.
+//! Stores the durations and the GPU work of a run's steps. The memory for them is bounded, even if the run has any
+//! number of steps.
 
 use super::LaunchCoverage;
 use crate::record::Nanos;
@@ -48,13 +48,13 @@ impl StepSeries {
 /// A group of consecutive steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepGroup {
-    /// Sequence number of the first step in the process, starting at 1.
+    /// Sequence number of the group's first step in the process. The first step of the process has the number 1.
     pub number: u64,
     /// Time at which the first step began.
     pub begin: Nanos,
-    /// Time at which the last step ended, or began if its end is unknown.
+    /// Time at which the last step ended. If this time is unknown, the time at which the last step began.
     pub end: Nanos,
-    /// Number of steps.
+    /// Number of steps in the group.
     pub steps: u64,
     /// Index in [`StepSeries::kinds`] of the kind of all steps in the group. `None` if the group has steps of several
     /// kinds.
@@ -62,9 +62,9 @@ pub struct StepGroup {
     /// Total duration in ns of all GPU work except communication that began during the steps. Time during which several
     /// activities overlap counts several times.
     pub work: u64,
-    /// Total duration in ns of communication kernels that began during the steps.
+    /// Total duration in ns of all communication kernels that began during the steps.
     pub communication: u64,
-    /// Counts of launches during the steps.
+    /// Counts of launches with and without GPU work during the steps.
     pub coverage: LaunchCoverage,
 }
 
@@ -78,17 +78,17 @@ impl StepGroup {
 /// Steps with the same name.
 #[derive(Clone, Debug, Default)]
 pub struct StepKind {
-    /// Name of the ranges that began the steps, without the number at its end. Empty if calls of `gpuflame_step()`
-    /// began the steps.
+    /// Name of the NVTX ranges that began the steps, without the number at the end of the name. Empty if calls of
+    /// `gpuflame_step()` began the steps.
     pub name: String,
-    /// Number of steps with a known duration. (In a recording, the duration of the last step before a window closes is
-    /// unknown.)
+    /// Number of steps with a known duration. (If gpuflame recorded the run, the duration of the last step before a
+    /// window closes is unknown.)
     pub count: u64,
     /// Total duration of the steps in ns.
     pub nanos: u64,
     /// Duration of the longest step, in ns.
     pub max: u64,
-    /// Sequence number of the longest step in the process, starting at 1.
+    /// Sequence number of the longest step in the process. The first step of the process has the number 1.
     pub longest: u64,
     /// Distribution of the durations in ns.
     pub durations: Histogram,
@@ -97,7 +97,7 @@ pub struct StepKind {
 /// A single step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SingleStep {
-    /// Sequence number of the step in the process, starting at 1.
+    /// Sequence number of the step in the process. The first step of the process has the number 1.
     pub number: u64,
     /// Time at which the step began.
     pub begin: Nanos,
@@ -105,8 +105,9 @@ pub struct SingleStep {
     pub nanos: u64,
     /// Index of the step's kind in [`StepSeries::kinds`].
     pub kind: u8,
-    /// GPU work that began during the step, as in [`StepGroup::work`].
+    /// Total duration in ns of the GPU work that began during the step, as in [`StepGroup::work`].
     pub work: u64,
-    /// Communication that began during the step, as in [`StepGroup::communication`].
+    /// Total duration in ns of the communication kernels that began during the step, as in
+    /// [`StepGroup::communication`].
     pub communication: u64,
 }

@@ -1,4 +1,4 @@
-//! String table of a profile. Each string is stored once, and all strings share one allocation.
+//! Stores the strings of a profile in one table. Each string is stored once, and all strings share one allocation.
 
 use super::index::Index;
 use crate::record::hash_one;
@@ -8,7 +8,7 @@ use crate::record::hash_one;
 pub struct StringId(pub(super) u32);
 
 impl StringId {
-    /// Returns the id of the string that was stored as number `at`, counted from 0.
+    /// Returns the id of the string at position `at` of the table.
     pub fn from_index(at: u32) -> Self {
         Self(at)
     }
@@ -23,7 +23,7 @@ impl StringId {
 #[derive(Clone, Debug, Default)]
 pub struct StringTable {
     text: String,
-    /// End offset of each string in `text`, which is also the start of the next string.
+    /// End offset in `text` of each string. The next string starts at this offset.
     ends: Vec<usize>,
     index: Index,
 }

@@ -1,5 +1,5 @@
 //! Defines the sums over a run that a profile contains in addition to samples: durations per kind of work, totals of
-//! devices and streams, and counts of event calls and waits.
+//! devices and streams, and counts of calls that use CUDA events or wait.
 
 use std::collections::BTreeMap;
 
@@ -24,11 +24,11 @@ pub struct DurationSpread {
     pub count: u64,
     /// Total duration in nanoseconds.
     pub nanos: u64,
-    /// Sum of the squared durations in ns.
+    /// Sum of the squared durations, in ns squared.
     pub squares: u128,
 }
 
-/// Number of activities, with their total duration and bytes.
+/// Number, total duration and total bytes of activities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Number of activities (or launches).
@@ -39,16 +39,17 @@ pub struct Weight {
     pub bytes: u64,
 }
 
-/// Counts of calls and records that show dependencies. All are 0 if dependencies were not requested.
+/// Counts of API calls and tracer records that show dependencies between the host and streams. All counts are 0 if
+/// dependencies were not requested.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dependencies {
     /// Number of calls that recorded a CUDA event on a stream.
     pub record_calls: u64,
     /// Number of calls that made a stream wait for a CUDA event.
     pub wait_calls: u64,
-    /// Number of event records that the tracer reported.
+    /// Number of records about CUDA events that the tracer reported.
     pub event_records: u64,
-    /// Number of waits that the tracer reported, for each kind of wait.
+    /// Number of records about waits that the tracer reported, for each kind of wait.
     pub syncs: BTreeMap<SyncKind, u64>,
 }
 
@@ -69,11 +70,11 @@ impl Dependencies {
     }
 }
 
-/// Longest duration of an activity, in ns, that counts as plausible.
+/// Longest duration of an activity in ns that is still plausible.
 pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 
-/// Numbers of launches and activities with certain properties, for checks of a run. They are counted while rows are
-/// joined, because sums do not contain single rows.
+/// Numbers of launches and activities with certain properties, which the checks of a run report. They are counted while
+/// activities are matched to launches, because the stored sums do not contain single rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// Number of windows that were opened and closed.
@@ -90,21 +91,21 @@ pub struct RowFacts {
     pub early_ns: u64,
     /// Number of launches that have several activities.
     pub shared_launches: u64,
-    /// Number of launches that have no activity, and were made after the last launch with an activity.
+    /// Number of launches that have no activity and were made after the last launch with an activity.
     pub pending_at_end: u64,
-    /// Number of those `pending_at_end` launches that should have an activity and were made while a GPU still ran
-    /// earlier work. Their work was probably in a queue when recording ended.
+    /// Number of `pending_at_end` launches that should have an activity and were made while a GPU still ran earlier
+    /// work. The work of these launches was probably still in a queue when recording ended.
     pub queued: u64,
-    /// Number of those `pending_at_end` launches that launched a graph whose work was probably in a queue when
+    /// Number of `pending_at_end` launches that launched a graph whose work was probably still in a queue when
     /// recording ended.
     pub queued_graphs: u64,
-    /// Whether recording probably ended before the work of the `pending_at_end` launches. To decide this, the longest
-    /// time from any launch to the end of its work is added to the time of the first of these launches. If the sum is
-    /// not before the end of the last call or activity, recording ended too early.
+    /// Whether recording probably ended before the GPU ran the work of the `pending_at_end` launches. To decide this,
+    /// the longest time from any launch to the end of its work is added to the time of the first `pending_at_end`
+    /// launch. If the result is not before the end of the last call or activity, recording ended too early.
     pub ends_before_gpu: bool,
 }
 
-/// Statistics of one kind of work on one device. Work without usable times is excluded.
+/// Statistics of one kind of work on one device. Work without usable start and end times is excluded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkStats {
     /// Kind of work.
@@ -118,16 +119,16 @@ pub struct WorkStats {
     /// Longest duration, in nanoseconds.
     pub max: u64,
     /// 50th, 95th and 99th percentile of the durations by nearest rank, in nanoseconds. Percentiles up to 1,024 ns are
-    /// exact. Higher ones have an error of at most 1 %.
+    /// exact. Higher percentiles have an error of at most 1 %.
     pub percentiles: [u64; 3],
 }
 
-/// Total GPU work of a device.
+/// Total GPU work that a device ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceUse {
     /// Device that ran the work.
     pub device: DeviceId,
-    /// Number of activities with usable times.
+    /// Number of activities with usable start and end times.
     pub count: u64,
     /// Total duration of the activities in nanoseconds. If activities overlap, this is more than the time during which
     /// the device was busy.
@@ -138,14 +139,15 @@ pub struct DeviceUse {
 /// dependent launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamUse {
-    /// Device of the stream.
+    /// Device to which the stream belongs.
     pub device: DeviceId,
-    /// GPU context and stream id. `None` if the entry is the sum over all streams beyond the first few thousand.
+    /// GPU context and id of the stream. Only the first few thousand streams have an entry each. `None` marks the entry
+    /// for all other streams together.
     pub stream: Option<(GpuContextId, StreamId)>,
-    /// Number of activities with usable times.
+    /// Number of activities with usable start and end times.
     pub count: u64,
-    /// Time in nanoseconds during which at least one activity of the stream ran. For the sum over all streams beyond
-    /// the first few thousand, the total duration of their activities.
+    /// Time in nanoseconds during which at least one activity ran on the stream. In the entry for all other streams
+    /// together, this is the total duration of their activities.
     pub nanos: u64,
 }
 
@@ -164,7 +166,7 @@ pub struct LaunchDelays {
 }
 
 impl LaunchDelays {
-    /// Adds an activity that began at `start` and was launched by a call at `launched`.
+    /// Counts an activity that began at `start` and was launched by a call that began at `launched`.
     pub fn record(&mut self, launched: Nanos, start: Nanos) {
         let delay = start.since(launched);
         self.started_before_call += u64::from(start < launched);
@@ -182,7 +184,7 @@ impl LaunchDelays {
     }
 }
 
-/// Launch delays of a kind of work on a device.
+/// Launch delays of one kind of work on one device.
 #[derive(Clone, Debug)]
 pub struct WorkDelays {
     /// Kind of work.
@@ -193,10 +195,11 @@ pub struct WorkDelays {
     pub delays: LaunchDelays,
 }
 
-/// Key for sums of memory copies: the device, the direction, and both kinds of memory.
+/// Key by which memory copies are summed: the device, the direction, and the kinds of memory that were read and
+/// written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CopyPath {
-    /// Device of the copies.
+    /// Device that ran the copies.
     pub device: DeviceId,
     /// Direction of the copies.
     pub kind: CopyKind,
@@ -214,9 +217,9 @@ pub struct StepTotals {
     pub count: u64,
     /// Smallest sequence number of a step. 1 means that the run includes the first step of the process.
     pub first_number: u64,
-    /// Time at which the first step began.
+    /// Time at which the first step of the run began.
     pub first: Nanos,
-    /// Time at which the last step began.
+    /// Time at which the last step of the run began.
     pub last: Nanos,
     /// One of the threads that began steps.
     pub thread: ThreadId,
@@ -244,21 +247,22 @@ pub struct SteadyPart {
     pub rule: SteadyRule,
     /// Time at which the steady part begins. [`Nanos(0)`](Nanos) if the run has no start-up.
     pub begin: Nanos,
-    /// Time at which the steady part ends, which is when the last work launched in it ended.
+    /// Time at which the steady part ends. This is when the last work that was launched in it ended.
     pub end: Nanos,
 }
 
 /// Rule by which the steady part of a run is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteadyRule {
-    /// The steady part begins with the first step, and ends when the work of the last launch in a step has ended.
+    /// The steady part begins with the first step of the program. It ends when the work of the last launch in a step
+    /// has ended.
     Steps,
     /// The steady part is the longest loop that launches the same stacks in each iteration.
     Repeated,
 }
 
 impl SteadyRule {
-    /// Returns the words for the steady part in sentences such as `busy 12 % of the 3.7 s of steps`.
+    /// Returns the words that name the steady part in sentences such as `busy 12 % of the 3.7 s of steps`.
     pub fn words(self) -> &'static str {
         match self {
             Self::Steps => "steps",
@@ -283,26 +287,26 @@ impl BusyIdle {
     }
 }
 
-/// Busy and idle time of a device. `window = busy + idle`.
+/// Busy and idle time of a device. `window` is the sum of `busy` and `idle`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTime {
     /// Device to which the times belong.
     pub device: DeviceId,
     /// Nanoseconds during which a window was open, plus nanoseconds during which recorded work ran after the window
-    /// closed. If the rows come from another tool and have no windows, this is the time from the start of the first
-    /// activity to the end of the last.
+    /// closed. In a trace of another tool without windows, this is the time from the start of the first activity to the
+    /// end of the last activity.
     pub window: u64,
     /// Nanoseconds during which at least one activity ran on the device.
     pub busy: u64,
     /// Nanoseconds of `window` during which no activity ran.
     pub idle: u64,
-    /// Total nanoseconds of activities that arrived too late to be added to `busy`. Up to this much of `idle` may in
-    /// fact be busy time.
+    /// Total nanoseconds of activities that arrived too late to be added to `busy`. During up to this much of `idle`,
+    /// the device may in fact have been busy.
     pub late: u64,
     /// Number of activities that arrived too late to be added to `busy`.
     pub late_count: u64,
     /// Maximum time in nanoseconds by which an activity seems to have started before the call that launched it. The
-    /// device's clock is behind the host's clock by at least this time.
+    /// device's clock is slow by at least this time, compared with the host's clock.
     pub early: u64,
     /// Number of activities that started before the call that launched them.
     pub early_count: u64,
@@ -310,15 +314,15 @@ pub struct DeviceTime {
     pub first: Nanos,
     /// End time of the last recorded activity.
     pub last: Nanos,
-    /// The parts of `busy` and `idle` before the steady part of the run.
+    /// The parts of `busy` and `idle` before the steady part of the run began.
     pub start_up: BusyIdle,
-    /// The parts of `busy` and `idle` after the steady part of the run.
+    /// The parts of `busy` and `idle` after the steady part of the run ended.
     pub shutdown: BusyIdle,
 }
 
 impl DeviceTime {
     /// Returns the device's busy and idle time in the steady part of the run. If the run has no steady part, returns
-    /// those of the whole run.
+    /// the busy and idle time in the whole run.
     pub fn steady(&self) -> BusyIdle {
         let Self { busy, idle, start_up, shutdown, .. } = self;
         BusyIdle {

@@ -66,7 +66,7 @@ fn a_context_costs_far_less_than_its_frames() {
     let mut profile = Profile::default();
     let mut stack: Vec<_> = (0..30).map(|i| frame(0x1000 + i)).collect();
     for id in 0..100_000_u32 {
-        // The stacks have 10,000 distinct call sites. Each call site occurs with ten different callers.
+        // The test's stacks have 10,000 distinct call sites. Each call site occurs with ten different callers.
         stack[0] = frame(0x100_0000 + u64::from(id % 10_000));
         stack[1] = frame(0x200_0000 + u64::from(id / 10_000));
         context(&mut profile, id + 2, &stack);
@@ -87,7 +87,7 @@ fn a_thread_whose_first_stack_is_still_to_come_keeps_its_name() {
     assert_eq!(profile.keep_threads() + profile.thread_count(), named);
     assert_eq!(profile.thread(ThreadId(1_000)), Some("worker 1000"));
     assert_eq!(profile.thread(ThreadId(2)), None);
-    // After 256 further threads were named, thread 1,000 no longer counts as a new thread, and its name is dropped.
+    // After 256 further threads were named, thread 1,000 no longer counts as recently named, and its name is dropped.
     (1_001..=2_000).for_each(|id| name(&mut profile, id));
     profile.keep_threads();
     assert_eq!(profile.thread(ThreadId(1_000)), None);

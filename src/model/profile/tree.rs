@@ -1,10 +1,10 @@
 //! A prefix tree: stores chains of 32-bit symbols. Chains that begin with the same symbols share the storage for these
 //! symbols.
 //!
-//! Prefix trees are used for captured stacks, displayed stacks, and flame graphs. Each node contains consecutive
-//! symbols between which no chain ends or branches off. So a chain that shares few symbols with other chains costs 4
-//! bytes per symbol, and about 40 bytes for its node. With one node per symbol, a chain would cost 13 to 19 bytes per
-//! symbol.
+//! Prefix trees are used for captured stacks, displayed stacks, and flame graphs. Each node contains a run of
+//! consecutive symbols. No chain ends or branches off between two symbols of a node. So a chain that shares few symbols
+//! with other chains costs 4 bytes per symbol, plus about 40 bytes for its node. If each node had one symbol, a chain
+//! would cost 13 to 19 bytes per symbol.
 
 use std::hash::Hash;
 use std::ops::Range;
@@ -12,13 +12,13 @@ use std::ops::Range;
 use super::index::Index;
 use crate::record::hash_one;
 
-/// Id of a node of a [`PrefixTree`]. A node also identifies a chain: the symbols from the root to the end of the node.
-/// Adding other chains to the tree does not change this chain.
+/// Id of a node of a [`PrefixTree`]. A node also identifies a chain, which consists of the symbols from the root to the
+/// end of the node. Adding other chains to the tree does not change this chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(u32);
 
 impl NodeId {
-    /// The empty chain.
+    /// The root of the tree, which identifies the empty chain.
     pub const ROOT: Self = Self(u32::MAX);
 
     /// Returns the index of the node, for tables with one entry per node. The root has index 0.
@@ -46,7 +46,7 @@ impl TreeNode {
 pub struct PrefixTree {
     nodes: Vec<TreeNode>,
     symbols: Vec<u32>,
-    /// Index of nodes, keyed by the parent and the first symbol of the node.
+    /// Index that finds a node from its parent and its first symbol.
     index: Index,
 }
 
@@ -60,10 +60,11 @@ impl PrefixTree {
         }
     }
 
-    /// Returns the node for the chain of `from` followed by `symbols`. Creates missing nodes.
+    /// Returns the node for a chain that consists of the chain of `from`, followed by `symbols`. Creates nodes that do
+    /// not exist yet.
     pub fn chain(&mut self, from: NodeId, symbols: impl IntoIterator<Item = u32>) -> NodeId {
-        // `Peekable` is not used: moving it would have to wait for preceding stores, which costs 0.1 us per chain when
-        // nodes are created.
+        // `Peekable` is not used, because moving a `Peekable` would have to wait for preceding stores, which costs 0.1
+        // us per chain when nodes are created.
         let mut symbols = symbols.into_iter();
         let (mut at, mut next) = (from, symbols.next());
         while let Some(first) = next {
@@ -79,7 +80,7 @@ impl PrefixTree {
         at
     }
 
-    /// Returns the symbols of the chain that ends at `from`, from its end to the root.
+    /// Returns the symbols of the chain that ends at `from`, in the order from the end of the chain to the root.
     pub fn symbols_to_root(&self, from: NodeId) -> impl Iterator<Item = u32> {
         let mut at = from;
         let runs = std::iter::from_fn(move || {
@@ -90,8 +91,8 @@ impl PrefixTree {
         runs.flatten()
     }
 
-    /// Returns all nodes except the root, in no particular order. Each item is the node, its parent, and the symbols
-    /// that the node adds to its parent's chain.
+    /// Returns all nodes except the root, in no particular order. Each item consists of the node, its parent, and the
+    /// symbols that the node adds to its parent's chain.
     pub fn nodes(&self) -> impl Iterator<Item = (NodeId, NodeId, &[u32])> {
         let node = |(at, node): (u32, &TreeNode)| (NodeId(at), node.parent, &self.symbols[node.run()]);
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
@@ -112,7 +113,7 @@ impl PrefixTree {
         self.symbols.len()
     }
 
-    /// Drops the index. Afterwards, chains can no longer be added to the tree.
+    /// Drops the index, which only the creation of nodes needs. No more chains can be added to the returned tree.
     pub fn without_index(self) -> Self {
         Self { index: Index::default(), ..self }
     }
@@ -230,7 +231,7 @@ mod tests {
             assert_eq!(chain(&mut tree, symbols), id);
             assert_eq!(*known.entry(symbols).or_insert(id), id, "{symbols:?}");
         }
-        // Every node is needed: each of them ends at a fork or at the end of a chain.
+        // Every node of the tree is needed, because each node ends at a fork or at the end of a chain.
         assert!(tree.node_count() <= 2 * known.len());
     }
 }

@@ -1,4 +1,4 @@
-//! Defines GPU activities. An [`Activity`] contains the fields of CUPTI's activity records.
+//! Defines GPU activities. An [`Activity`] contains the fields that CUPTI's activity records have.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, GpuContextId, GraphId, GraphNodeId, NameId, Nanos, StreamId,
@@ -14,9 +14,9 @@ pub struct Activity {
     pub device: DeviceId,
     /// GPU context in which the activity ran.
     pub context: GpuContextId,
-    /// Stream on which the activity ran, an id within `context`.
+    /// Stream on which the activity ran. The stream's id is unique only within `context`.
     pub stream: StreamId,
-    /// Hardware channel on which the activity ran. `None` if the tracer does not report it.
+    /// Hardware channel on which the activity ran. `None` if the tracer does not report the channel.
     pub channel: Option<u32>,
     /// Time at which the activity began. 0 if CUPTI did not collect it.
     pub start: Nanos,
@@ -27,13 +27,13 @@ pub struct Activity {
     pub graph: GraphId,
     /// Graph node that the activity ran. 0 if it belongs to no graph node.
     pub graph_node: GraphNodeId,
-    /// Node from which `graph_node` was instantiated or last updated. 0 if the tracer does not report it.
+    /// Graph node from which `graph_node` was instantiated or last updated. 0 if the tracer does not report this node.
     pub source_node: GraphNodeId,
-    /// Whether the GPU itself launched the activity. Such an activity has no launch on the CPU side.
+    /// Whether code on the GPU launched the activity. No API call of the host launched such an activity.
     pub device_launched: bool,
-    /// Creator of the activity's graph node. `None` if the activity does not belong to a graph, or if the creator was
-    /// not looked up yet. Recordings do not contain the creator. Readers derive it from the rows about graphs before
-    /// the activity.
+    /// Stack that created the activity's graph node, or the reason why it is unknown. `None` if the activity does not
+    /// belong to a graph, or if the creating stack was not looked up yet. Recordings do not contain this field. Readers
+    /// derive it from the rows about graphs that come before the activity.
     pub created: Option<Created>,
     /// Kind of work (a kernel, copy, fill or graph), with the fields that only this kind has.
     pub detail: Detail,
@@ -78,19 +78,20 @@ pub enum Work {
     Graph,
 }
 
-/// Creator of a graph node, or the reason why it is unknown.
+/// Context (stack and API call) that created a graph node, or the reason why it is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Created {
-    /// The node was created on this stack.
+    /// The node was created in this context.
     Context(ContextId),
-    /// The node was created before recording began, or is a copy of such a node.
+    /// The node was created before recording began, or is a copy of a node that was created before.
     BeforeRecording,
-    /// The creator is unknown: the tracer did not report the creation of the node, or gpuflame could not store it.
+    /// The context is unknown, because the tracer did not report the creation of the node, or because gpuflame could
+    /// not store it.
     Unknown,
 }
 
 impl Created {
-    /// Returns the frame that flame graphs show if the node has no stack.
+    /// Returns the frame that flame graphs show if no creating stack is known.
     pub fn label(self) -> Option<&'static str> {
         match self {
             Self::Context(_) => None,
@@ -99,7 +100,7 @@ impl Created {
         }
     }
 
-    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::Context(_) => "created",
@@ -118,7 +119,7 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
-    /// A whole graph ran. There are no activities for its nodes.
+    /// A whole graph ran. In this case there are no activities for the nodes of the graph.
     Graph,
 }
 
@@ -127,9 +128,9 @@ pub enum Detail {
 pub struct KernelDetail {
     /// Id of the kernel's mangled name.
     pub name: NameId,
-    /// Number of blocks in x, y and z.
+    /// Number of blocks in each of the dimensions x, y and z.
     pub grid: [u32; 3],
-    /// Number of threads per block in x, y and z.
+    /// Number of threads per block in each of the dimensions x, y and z.
     pub block: [u32; 3],
     /// Number of registers per thread.
     pub registers: u16,
@@ -150,11 +151,12 @@ pub struct CopyDetail {
     pub to: MemoryKind,
     /// Source GPU and destination GPU, if the copy is between two GPUs (peer to peer).
     pub peers: Option<(DeviceId, DeviceId)>,
-    /// Total bytes.
+    /// Total number of bytes that were copied.
     pub bytes: u64,
     /// Whether the call returned before the copy was done.
     pub is_async: bool,
-    /// Number of copies that the activity represents. It is greater than 1 if the driver combined a batch of copies.
+    /// Number of copies that the activity represents. The number is greater than 1 if the driver combined a batch of
+    /// copies.
     pub copies: u32,
 }
 
@@ -165,7 +167,7 @@ pub struct SetDetail {
     pub memory: MemoryKind,
     /// Value to which every element was set.
     pub value: u32,
-    /// Total bytes.
+    /// Total number of bytes that were filled.
     pub bytes: u64,
     /// Whether the call returned before the fill was done.
     pub is_async: bool,

@@ -1,12 +1,12 @@
-//! Defines callers. A caller is the context that launched GPU work or created a graph node, or the reason why this
-//! context is unknown, packed into four bytes.
+//! Defines callers, which are packed into four bytes. A caller is the launch context (stack and API call) that launched
+//! GPU work or created a graph node, or the reason why this context is unknown.
 
 use super::activity::Created;
 use super::ids::ContextId;
 use super::missing::Missing;
 
-/// A `Result<ContextId, Missing>` (context of a launch) or a [`Created`] (creator of a graph node), packed into 31
-/// bits. Tables that contain callers may use the highest bit of the word for other purposes.
+/// A `Result<ContextId, Missing>` (context of a launch) or a [`Created`] (context that created a graph node), packed
+/// into 31 bits. Tables that contain callers may use the highest bit of the word for other purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Caller(u32);
 
@@ -19,12 +19,12 @@ impl Caller {
     pub const LAUNCHED_BEFORE: Self = Self(MAX_WORD);
     /// The work belongs to a graph that the GPU itself launched.
     pub const DEVICE_GRAPH: Self = Self(MAX_WORD - 1);
-    /// The node was created before recording began, or is a copy of such a node.
+    /// The node was created before recording began, or is a copy of a node that was created before.
     pub const CREATED_BEFORE: Self = Self(MAX_WORD - 2);
-    /// The creator of the node is unknown.
+    /// The context that created the node is unknown.
     pub const CREATOR_UNKNOWN: Self = Self(MAX_WORD - 3);
 
-    /// Returns the creator of a graph node as a caller. `context` is the context in the node's row.
+    /// Packs the context that created a graph node. `context` is the context that the row of the node contains.
     pub fn creator(context: ContextId) -> Self {
         match context {
             ContextId::NONE => Self::CREATOR_UNKNOWN,
@@ -44,7 +44,7 @@ impl Caller {
         }
     }
 
-    /// Returns the caller as the creator of a graph node.
+    /// Returns the context that created the graph node, or the reason why it is unknown.
     pub fn created(self) -> Created {
         match self {
             Self::CREATED_BEFORE => Created::BeforeRecording,
@@ -57,18 +57,18 @@ impl Caller {
         self.0
     }
 
-    /// Unpacks `bits`.
+    /// Unpacks a caller from `bits`.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits & MAX_WORD)
     }
 }
 
-/// Highest packed value. Context ids count up from 0, and reasons count down from this value.
+/// Highest packed value. Packed context ids count up from 0, and packed reasons count down from this value.
 const MAX_WORD: u32 = (1 << 31) - 1;
 
 impl From<ContextId> for Caller {
-    /// Packs the context of a launch. The context may be [`ContextId::NONE`] or [`ContextId::OUTSIDE`]. Only a damaged
-    /// file contains a context id that is as large as the value of a reason, because no program has that many contexts.
+    /// Packs the context of a launch. The context may be [`ContextId::NONE`] or [`ContextId::OUTSIDE`]. No program has
+    /// so many contexts that an id has the same value as a packed reason, so only a damaged file contains such an id.
     fn from(context: ContextId) -> Self {
         if context.0 < Self::CREATOR_UNKNOWN.0 { Self(context.0) } else { Self::NO_STACK }
     }

@@ -12,7 +12,7 @@ use super::{Frame, FrameFunction, Row};
 /// in it.
 const HEADER_BYTES: usize = 5 + 4;
 
-/// A buffer of rows that are written with a single write. It begins with space for the header of the chunk.
+/// A buffer of rows that are written with a single write. The buffer begins with space for the header of the chunk.
 #[derive(Debug)]
 pub struct Chunk(Vec<u8>);
 
@@ -23,7 +23,7 @@ impl Default for Chunk {
 }
 
 impl Chunk {
-    /// Returns the header of a new file that consists of chunks.
+    /// Returns the header for a new file that consists of chunks.
     pub fn file_header() -> [u8; 16] {
         header(RecordingState::default())
     }
@@ -34,17 +34,17 @@ impl Chunk {
         header(state)
     }
 
-    /// Adds a row.
+    /// Adds a row of any kind that [`Row`] can represent.
     pub fn row(&mut self, row: &Row<'_>) {
         append(&mut self.0, |out| put_row(out, row));
     }
 
-    /// Adds the identity of the writer.
+    /// Adds a row with the identity of the writer.
     pub fn writer(&mut self, id: &WriterId) {
         append(&mut self.0, |out| put_writer(out, id));
     }
 
-    /// Adds a checkpoint mark.
+    /// Adds a row with a checkpoint mark.
     pub fn mark(&mut self, mark: &CheckpointMark) {
         append(&mut self.0, |out| put_mark(out, mark));
     }
@@ -60,13 +60,13 @@ impl Chunk {
         append(&mut self.0, |_| tag::MEMORY_EXHAUSTED);
     }
 
-    /// Adds a function of a frame. `path` is the id of the source file's path, or 0 if there is none. `function`
-    /// contains the path itself only if no earlier row contains it.
+    /// Adds a row with a function of a native frame. `path` is the id of the source file's path, or 0 if there is none.
+    /// `function` contains the path itself only if no earlier row contains this path.
     pub fn function(&mut self, frame: Frame, function: &FrameFunction<'_>, path: u32) {
         append(&mut self.0, |out| put_function(out, frame, function, path));
     }
 
-    /// Adds a row with a tag. `put` writes the payload of the row.
+    /// Adds a row with the given tag. `put` writes the payload of the row.
     pub(super) fn payload(&mut self, tag: u8, put: impl FnOnce(&mut Payload<'_>)) {
         append(&mut self.0, |out| {
             put(out);

@@ -13,15 +13,15 @@ use super::sums::SumsReader;
 use super::*;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a row in bytes. A row with a greater length means that the recording is damaged.
+/// Maximum length of a row in bytes. If a row has a greater length, the recording is damaged.
 const MAX_ROW_BYTES: u32 = 64 << 20;
 const HEADER_BYTES: u64 = 16;
 
 /// Reads the rows of a recording.
 ///
 /// If a row is complete but invalid, [`Reader::next_row`] returns an error, and the next call returns the row after it.
-/// If a row is truncated, the recording ends there: `next_row` returns one error, and then `None`. The same applies to
-/// invalid and truncated chunks.
+/// If a row is truncated, the recording ends there: `next_row` returns one error for it, and then `None`. Invalid and
+/// truncated chunks are handled in the same way.
 #[derive(Debug)]
 pub struct Reader<R: BufRead> {
     input: R,
@@ -31,7 +31,8 @@ pub struct Reader<R: BufRead> {
     chunk: Vec<u8>,
     chunk_at: usize,
     unpacker: Unpacker,
-    /// Error to return after the complete rows of a truncated pack.
+    /// Error to return after the complete rows of a truncated pack (a row that contains several launches and
+    /// activities) were returned.
     cut: Option<Error>,
     /// File offset of the next row that is not in a chunk.
     position: u64,
@@ -158,8 +159,8 @@ impl<R: BufRead> Reader<R> {
         self.is_memory_exhausted
     }
 
-    /// Returns the state from the header. The flags about a process that died are valid only if the recording has no
-    /// end row.
+    /// Returns the state from the header. The flags about a process that died are meaningful only if the recording has
+    /// no end row.
     pub fn state(&self) -> RecordingState {
         self.state
     }
@@ -192,7 +193,8 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Verifies the checksum of the chunk in the payload. The next calls to `read` return the rows in the chunk.
+    /// Verifies the checksum of the chunk that is in the payload. After that, calls to `read` return the rows in the
+    /// chunk.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);
         let sum = Fields(&self.payload).u32();
@@ -204,7 +206,7 @@ impl<R: BufRead> Reader<R> {
         Ok(())
     }
 
-    /// Makes the following calls return the rows of the pack in the payload.
+    /// Opens the pack that is in the payload. The next calls return the rows of the pack.
     fn open_pack(&mut self) -> Result<()> {
         match self.unpacker.open(&mut self.payload) {
             true => Ok(()),
@@ -219,7 +221,7 @@ impl<R: BufRead> Reader<R> {
         match self.unpacker.next() {
             Ok(Packed::Launch(launch)) => Ok(Row::Launch(launch)),
             Ok(Packed::Activity(activity)) => Ok(Row::Activity(activity)),
-            // The last row of a truncated pack is incomplete.
+            // If the pack is truncated, only its last row is incomplete.
             Err(what) => {
                 let cut = self.cut.take_if(|_| !self.unpacker.has_next());
                 Err(cut.unwrap_or_else(|| invalid_row(record, at, what)))
@@ -276,7 +278,7 @@ impl<R: BufRead> Reader<R> {
         if self.ended {
             return Ok(None);
         }
-        // If a step below fails, the start of the next row is unknown, so no more rows can be read.
+        // If a step below fails, the position of the next row is unknown, so no more rows can be read.
         self.ended = true;
         self.records += 1;
         let head = self.fill(5)?;
@@ -301,7 +303,7 @@ impl<R: BufRead> Reader<R> {
             if tag != tag::PACKED {
                 return Err(error);
             }
-            // Return the complete rows of the pack before the error.
+            // Return the complete rows of the pack first, and the error after them.
             self.cut = Some(error);
         }
         self.position += 5 + available;
@@ -483,7 +485,7 @@ fn decode_host_state(fields: &mut Fields<'_>) -> Option<HostState> {
     })
 }
 
-/// Result of parsing. `Ok(None)` means that the payload is too short.
+/// Result of parsing a payload. `Ok(None)` means that the payload is too short.
 type Parsed<T> = std::result::Result<Option<T>, &'static str>;
 
 fn decode_context<'a>(fields: &mut Fields<'a>, frames: &'a mut Vec<Frame>) -> Option<Row<'a>> {
@@ -716,8 +718,8 @@ fn decode_host_node<'a>(fields: &mut Fields<'_>) -> Option<Row<'a>> {
     }))
 }
 
-/// Whether the recording at `path` is complete, which means that it ends with the end row. The recording of a killed
-/// process has no end row.
+/// Whether the recording at `path` is complete, which means that it ends with the end row. If a process was killed, its
+/// recording has no end row.
 ///
 /// # Errors
 /// Returns any error from opening or reading the file.

@@ -1,22 +1,22 @@
-//! Defines the rows about dependencies between the host and streams, for tools that replay a run. A recording contains
-//! these rows only on request.
+//! Defines the rows about dependencies between the host and streams, for tools that replay a recorded run. A recording
+//! contains these rows only on request.
 //!
-//! An API call records a CUDA event on a stream, or makes a stream wait for a CUDA event. For each such call there is
-//! an [`EventCall`] with its time, and with the handles of the stream and the event. For the same operation, the tracer
-//! reports an [`EventRecord`] or [`SyncRecord`] with the same correlation id. The tracer identifies the event by an id,
-//! because the handle of a destroyed event is reused. If the stream was being captured, the call only added a node to a
-//! graph. In this case there is an [`EventCall`], but the tracer reports nothing.
+//! An API call records a CUDA event on a stream, or makes a stream wait for a CUDA event. Each such call has an
+//! [`EventCall`] row with the time of the call and the handles of the stream and the event. For the same operation, the
+//! tracer reports an [`EventRecord`] or [`SyncRecord`] with the same correlation id. The tracer identifies the event by
+//! an id, because the handle of a destroyed event may be reused for a new event. If the stream was being captured, the
+//! call only added a node to a graph. In this case the call has an [`EventCall`] row, but the tracer reports no record.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
 };
 use super::kinds::kinds;
 
-/// A point on a stream at which a CUDA event was recorded. The event is complete when all earlier work on the stream is
-/// done.
+/// The tracer's record that a CUDA event was recorded on a stream. The CUDA event is complete when all earlier work on
+/// the stream is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventRecord {
-    /// Correlation id of the call.
+    /// Correlation id of the API call that recorded the event.
     pub correlation: CorrelationId,
     /// GPU context to which the stream belongs.
     pub context: GpuContextId,
@@ -24,15 +24,15 @@ pub struct EventRecord {
     pub stream: StreamId,
     /// CUPTI's id of the event.
     pub event: EventId,
-    /// Id of this record of the event, to which waits refer. `None` if the tracer does not report it (CUPTI before
-    /// 12.8).
+    /// Id of this recording of the event. Waits refer to the id. `None` if the tracer does not report the id (CUPTI
+    /// before 12.8).
     pub sync: Option<SyncId>,
 }
 
 /// CUPTI's record of a call in which the host waited, or which made a stream wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncRecord {
-    /// Kind of wait: whether the host or a stream waits, and the kind of object for which it waits.
+    /// Kind of wait, which states whether the host or a stream waits, and for what kind of object.
     pub kind: SyncKind,
     /// Time at which the call began. 0 if CUPTI did not collect it.
     pub start: Nanos,
@@ -40,20 +40,23 @@ pub struct SyncRecord {
     pub end: Nanos,
     /// Correlation id of the call.
     pub correlation: CorrelationId,
-    /// GPU context for which the call waited, or GPU context to which the stream or event belongs.
+    /// GPU context for which the call waited, or to which the stream or event belongs.
     pub context: GpuContextId,
-    /// Stream that waits for an event, or stream for which the host waits. `None` for other kinds of wait.
+    /// Stream that waits for an event, or stream for which the host waits, depending on `kind`. `None` for other kinds
+    /// of wait.
     pub stream: Option<StreamId>,
     /// CUPTI's id of the event for which the host or stream waited, if it waited for an event.
     pub event: Option<EventId>,
-    /// Id of the event record for which the host or stream waited. `None` if the tracer does not report it.
+    /// Id of the recording of the event for which the host or stream waited ([`EventRecord::sync`]). `None` if the
+    /// tracer does not report this id.
     pub sync: Option<SyncId>,
-    /// Return code of the call. 0 means that the awaited work is done.
+    /// Return code of the call. 0 means that the work for which the call waited is done.
     pub result: u32,
 }
 
 kinds! {
-    /// Kind of wait. The values are gpuflame's own. Later versions may write values that are not listed here.
+    /// Kind of wait. The values are gpuflame's own, and may differ from the values that CUPTI uses. Later versions may
+    /// write values that are not listed here.
     SyncKind(u32) {
         /// Any other kind of wait.
         OTHER = 0, "other";
@@ -66,7 +69,7 @@ kinds! {
         /// The host waits for all streams of a context.
         CONTEXT = 4, "context";
     } else "other"
-    /// Returns the word for ledgers and tables: lower case, no blanks.
+    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
     word
 }
 
@@ -76,13 +79,13 @@ kinds! {
 pub struct EventCall {
     /// Time at which the call began, in ns since 1970.
     pub time: Nanos,
-    /// Duration of the call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds.
+    /// Duration of the call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds.
     pub duration: u32,
-    /// Correlation id of the call. The call's [`EventRecord`] or [`SyncRecord`] has the same id.
+    /// Correlation id of the call. The [`EventRecord`] or [`SyncRecord`] of the call has the same id.
     pub correlation: CorrelationId,
-    /// Context of the call: its stack and API function.
+    /// Launch context of the call: its stack and its API function.
     pub context: ContextId,
-    /// What the call did with the event.
+    /// Whether the call recorded the event, or made a stream wait for it.
     pub event_use: EventUse,
     /// Handle of the event.
     pub event: u64,
@@ -101,19 +104,20 @@ pub enum EventUse {
     Wait = 1,
 }
 
-/// An edge of a graph. In each launch of the graph, the node `to` begins after the node `from` has ended.
+/// A dependency between two nodes of a CUDA graph. In each launch of the graph, the node `to` begins after the node
+/// `from` has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphEdge {
     /// Graph that owns both nodes.
     pub graph: GraphId,
-    /// Node for which `to` waits. `None` if `to` waits for something that is not recorded. In this case, the other
-    /// edges of `to` do not explain when `to` begins.
+    /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. In this
+    /// case, the other dependencies of `to` do not explain when `to` begins.
     pub from: Option<GraphNodeId>,
-    /// Node that waits.
+    /// Node that waits for `from`.
     pub to: GraphNodeId,
 }
 
-/// Attributes of a launch.
+/// Attributes of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchAttributes {
     /// Correlation id of the call.
@@ -122,10 +126,11 @@ pub struct LaunchAttributes {
     pub is_programmatic: bool,
 }
 
-/// A run of a graph node that calls a function on the host. GPU work that depends on the node waits for this function.
+/// One run of a graph node that calls a function on the host. GPU work that depends on the node waits for this
+/// function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostNode {
-    /// Correlation id of the graph's launch.
+    /// Correlation id of the call that launched the graph.
     pub correlation: CorrelationId,
     /// GPU to which the waiting stream belongs.
     pub device: DeviceId,

@@ -1,4 +1,4 @@
-//! Writes rows to a recording (`.gfr`), and documents the format for this module and for `decode`.
+//! Writes rows to a recording (a `.gfr` file), and documents the format, which `decode` reads.
 //!
 //! ```text
 //! recording := "gpuflame" format:u32 state:u32 row*           format is 2; 1 is the same without tags 39 to 44, 0 also
@@ -83,11 +83,11 @@
 //! text      := length:u32 byte[length]                       UTF-8, but any bytes in paths, build ids and line tables
 //! ```
 //!
-//! All numbers are little-endian. Fields are not aligned.
+//! All numbers in the file are little-endian. Fields in the file are not aligned.
 //!
-//! A process that does not record single rows writes a table of sums instead. It writes the table repeatedly, and each
-//! time appends only the entries that changed. Readers ignore entries after the last `mark`, because these entries may
-//! be incomplete. A mark also contains the number `open` of launches that had no activity yet, and the time
+//! A process that does not record single rows writes a table of sums instead. The process writes the table repeatedly,
+//! and each time appends only the entries that changed. Readers ignore entries after the last `mark` row, because these
+//! entries may be incomplete. A mark also contains the number `open` of launches that had no activity yet, and the time
 //! `interval_ms` until the next mark was due.
 //!
 //! ```text
@@ -133,11 +133,11 @@
 //!           kind of memory; 9 freed, kind unknown; 10 unified, by kind; 11 lost, by loss
 //! ```
 //!
-//! A pack is a row that contains launches and activities in compact form. Times and ids in it are stored as differences
-//! from the previous row of the same kind in the pack, or from 0 for the first row of a kind. All fields of an activity
-//! except its id and times are its *shape*. Shapes are numbered in the order in which they appear in the file, and
-//! `stored` is the number of shapes in earlier packs. Before each shape whose number is a multiple of 1024 (0, 1024,
-//! 2048, ...), all earlier shapes are forgotten.
+//! A pack is a row that contains launches and activities in compact form. Times and ids in a pack are stored as
+//! differences from the previous row of the same kind in the pack. In the first row of a kind, they are differences
+//! from 0. All fields of an activity except its id and times form its *shape*. Shapes are numbered in the order in
+//! which they appear in the file. The field `stored` is the number of shapes in earlier packs. When the number of a new
+//! shape is a multiple of 1024 (0, 1024, 2048, ...), all earlier shapes are forgotten.
 //!
 //! ```text
 //! entry      := head:u8 fields        the lowest two bits of the head tell the kind
@@ -217,18 +217,18 @@ pub(super) mod tag {
 }
 
 /// Writes rows to a recording. Launches and activities are collected in a pack. The pack is written when it is full,
-/// before a row of another kind, and on a flush. Rows of other kinds are written to `W` immediately.
+/// before a row of another kind, and on a flush. Rows of other kinds are written to the output `W` immediately.
 #[derive(Debug)]
 pub struct Writer<W: Write> {
     out: W,
     buffer: Vec<u8>,
     packer: Packer,
-    /// Number of bytes written to `W` so far.
+    /// Number of bytes that were written to the output `W` so far.
     written: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// Starts a recording by writing its header.
+    /// Starts a recording by writing its file header.
     ///
     /// # Errors
     /// Returns any error from writing to `out`.
@@ -241,7 +241,7 @@ impl<W: Write> Writer<W> {
     /// Appends a row.
     ///
     /// # Errors
-    /// Returns any error from writing to `W`. After an error, the recording may end in a truncated row.
+    /// Returns any error from writing to the output `W`. After an error, the recording may end in a truncated row.
     pub fn row(&mut self, row: &Row<'_>) -> Result<()> {
         match row {
             Row::Launch(launch) => self.packer.launch(launch),
@@ -254,7 +254,7 @@ impl<W: Write> Writer<W> {
     /// Writes the identity of the writer.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error from writing to the output.
     pub fn writer(&mut self, id: &WriterId) -> Result<()> {
         self.put(|out| put_writer(out, id))
     }
@@ -262,7 +262,7 @@ impl<W: Write> Writer<W> {
     /// Writes a checkpoint mark, which states that all data up to `mark.time` was written.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error from writing to the output.
     pub fn mark(&mut self, mark: &CheckpointMark) -> Result<()> {
         self.put(|out| put_mark(out, mark))
     }
@@ -271,12 +271,12 @@ impl<W: Write> Writer<W> {
     /// run.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error from writing to the output.
     pub fn memory_exhausted(&mut self) -> Result<()> {
         self.put(|_| tag::MEMORY_EXHAUSTED)
     }
 
-    /// Writes the pending pack, and then a row that is not in a pack.
+    /// Writes the pending pack, and after it a row that is not part of a pack.
     fn put(&mut self, put: impl FnOnce(&mut Payload<'_>) -> u8) -> Result<()> {
         self.write_pack()?;
         self.write_now(put)
@@ -302,24 +302,24 @@ impl<W: Write> Writer<W> {
         Ok(self.out.write_all(&self.buffer)?)
     }
 
-    /// Returns the number of bytes of all rows so far, including the rows in the pending pack.
+    /// Returns the size in bytes of all rows so far, including the rows in the pending pack.
     pub fn bytes(&self) -> u64 {
         self.written + self.packer.len() as u64
     }
 
-    /// Writes the pending pack, and flushes `W`.
+    /// Writes the pending pack, and flushes the output `W`.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error from writing to the output.
     pub fn flush(&mut self) -> Result<()> {
         self.write_pack()?;
         Ok(self.out.flush()?)
     }
 
-    /// Writes the end row, flushes `W`, and returns `W`.
+    /// Writes the end row, flushes the output `W`, and returns it.
     ///
     /// # Errors
-    /// Any error of the writer.
+    /// Returns any error from writing to the output.
     pub fn finish(mut self) -> Result<W> {
         self.put(|_| tag::END)?;
         self.out.flush()?;
@@ -526,7 +526,7 @@ pub(super) fn put_row(out: &mut Payload<'_>, row: &Row<'_>) -> u8 {
             out.u32(correlation.0).u8(u8::from(*is_programmatic));
             tag::LAUNCH_ATTRIBUTES
         }
-        // Only `SumsWriter` writes sums, because it knows which sums have changed.
+        // Only `SumsWriter` writes rows with sums, because it knows which sums have changed.
         Row::Sum { .. } => tag::SUMS,
     }
 }

@@ -1,4 +1,4 @@
-//! Decodes the fields of rows. `payload` contains the encoders.
+//! Decodes the fields of rows. The functions in `payload` encode the same fields.
 
 /// The remaining bytes of a row's payload. Each decoder returns `None` if too few bytes remain.
 pub struct Fields<'a>(pub &'a [u8]);
@@ -54,19 +54,19 @@ impl<'a> Fields<'a> {
         self.take(length as usize)
     }
 
-    /// Returns a number that is encoded as its difference from `base`.
+    /// Returns a number that is encoded as its difference from `base`, with the sign in the lowest bit.
     pub fn difference(&mut self, base: u64) -> Option<u64> {
         let difference = self.varint()?;
         Some(base.wrapping_add(difference >> 1 ^ (difference & 1).wrapping_neg()))
     }
 
-    /// Returns a number in LEB128 encoding. `None` if it does not fit into 64 bits.
+    /// Returns a number that is stored in LEB128 encoding. `None` if the number does not fit into 64 bits.
     pub fn varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
             let byte = self.u8()?;
             let bits = u64::from(byte & 0x7f);
-            // Only one bit of the tenth byte fits into 64 bits.
+            // Of the tenth byte, only one bit fits into a 64-bit number.
             if bits << shift >> shift != bits {
                 return None;
             }

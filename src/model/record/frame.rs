@@ -1,4 +1,4 @@
-//! Defines a captured stack frame, which is packed into one tagged 64-bit word.
+//! Defines the captured frame of a stack, which is packed into one tagged 64-bit word.
 //!
 //! ```text
 //!  63    60 59            48 47                                     0
@@ -21,26 +21,27 @@ use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};
 #[repr(transparent)]
 pub struct Frame(pub u64);
 
-/// The content of a [`Frame`].
+/// The unpacked content of a [`Frame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameKind {
     /// Native machine code.
     Native {
-        /// Address whose function is looked up: one byte before a return address (which is inside the call
+        /// Address for which a function is looked up. It is one byte before a return address (inside the call
         /// instruction), or the exact address at which a thread was interrupted.
         address: u64,
-        /// Epoch of the module. It distinguishes the modules that were at this address at different times.
+        /// Epoch of the module. The epoch distinguishes the modules that were mapped at this address at different
+        /// times.
         epoch: ModuleEpoch,
     },
-    /// A text from the table of labels.
+    /// A text that is stored in the table of labels.
     Label(LabelId),
-    /// An NVTX range (or a range of gpuflame's API) that was open.
+    /// An NVTX range, or a range of gpuflame's API, that was open when the stack was captured.
     Range(RangeId),
     /// A Python function.
     Python {
         /// Code object of the function.
         code: CodeId,
-        /// Offset in bytes into the function's instructions.
+        /// Offset in bytes of the running instruction from the start of the function's instructions.
         at: u32,
     },
     /// A frame with a tag that this version does not know. Recordings of newer versions may contain such frames.
@@ -50,12 +51,12 @@ pub enum FrameKind {
 /// Kind of object that a label names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum LabelKind {
-    /// An API call, an operator, or a mark of gpuflame.
+    /// An API call, an operator, or a marker that gpuflame adds.
     #[default]
     Call,
-    /// A Python function, in a trace of another tool.
+    /// A Python function in another tool's trace.
     Python,
-    /// A range or a step, in a trace of another tool.
+    /// A range or a step in another tool's trace.
     Range,
 }
 
@@ -66,7 +67,8 @@ const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
-/// Maximum instruction offset that a Python frame can store. It corresponds to about 10,000,000 lines of a function.
+/// Maximum instruction offset that a Python frame can store. This offset is enough for a function of about 10,000,000
+/// lines.
 const MAX_INSTRUCTION_OFFSET: u32 = (1 << 28) - 1;
 
 impl Frame {
@@ -105,7 +107,8 @@ impl Frame {
         Self((TAG_RANGE << 60) | u64::from(range.0))
     }
 
-    /// Creates a frame of the Python function `code`. `at` is the offset in bytes into the function's instructions.
+    /// Creates a frame of the Python function `code`. `at` is the offset in bytes from the start of the function's
+    /// instructions.
     pub fn python(code: CodeId, at: u32) -> Self {
         Self(TAG_PYTHON << 60 | u64::from(at.min(MAX_INSTRUCTION_OFFSET)) << 32 | u64::from(code.0))
     }

@@ -1,14 +1,16 @@
-//! Defines separate types for ids and times, so that for example a stream's id cannot be passed as a device's id.
+//! Defines separate types for ids and times, so that, for example, the id of a stream cannot be passed as the id of a
+//! device.
 
 use std::fmt;
 
-/// Id that an API call and the GPU work that it caused have in common. The vendor's tracer assigns the ids of a process
-/// in ascending order. Ids wrap after 2^32 calls, so compare them with [`CorrelationId::is_before`], never with `<`.
+/// Id that an API call and the GPU work that it caused have in common. The tracer assigns these ids in ascending order
+/// within a process. Ids wrap after 2^32 calls, so compare them with [`CorrelationId::is_before`], never with `<`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct CorrelationId(pub u32);
 
 impl CorrelationId {
-    /// Whether `self` was assigned before `other`. The result is correct only if fewer than 2^31 ids are between them.
+    /// Whether `self` was assigned before `other`. The result is correct only if fewer than 2^31 ids lie between the
+    /// two ids.
     pub fn is_before(self, other: Self) -> bool {
         (self.0.wrapping_sub(other.0) as i32) < 0
     }
@@ -21,15 +23,16 @@ pub struct ContextId(pub u32);
 
 impl ContextId {
     /// The launch was seen, but its stack was not recorded, because it was made inside gpuflame or because memory was
-    /// exhausted. [`Caller`](super::Caller) lists the other reasons why a launch has no context.
+    /// exhausted. [`Caller`](super::Caller) lists the other reasons why the context of a launch is unknown.
     pub const NONE: Self = Self(0);
-    /// The launch was made while no window was open. Such launches are counted, but no output contains them. gpuflame's
-    /// own capture writes no launch rows for them (see [`OutsideLaunches`](super::OutsideLaunches)).
+    /// Represents all launches that were made while no window was open. Such launches are counted, but no output
+    /// contains them. gpuflame's own capture writes no launch rows for them (see
+    /// [`OutsideLaunches`](super::OutsideLaunches)).
     pub const OUTSIDE: Self = Self(1);
     /// Lowest id that a context row can have.
     pub const FIRST: Self = Self(2);
-    /// All stacks that were merged because memory was short, if their API function is unknown. Each higher id
-    /// represents the merged stacks of one API function. This id and the higher ids have no context row.
+    /// Represents all stacks that were merged because memory was short and whose API function is unknown. Each higher
+    /// id represents the merged stacks of one API function. No context row defines this id or the higher ids.
     pub const OTHERS: Self = Self(0x7f00_0000);
 
     /// Whether the id represents merged stacks.
@@ -43,16 +46,16 @@ impl ContextId {
 pub struct NameId(pub u32);
 
 impl NameId {
-    /// All kernels that were merged because memory was short.
+    /// Represents all kernels that were merged because memory was short.
     pub const OTHERS: Self = Self(u32::MAX);
 }
 
-/// Id of a text that a frame shows instead of code: an API call, `[graph]`, a loss.
+/// Id of a text that a frame shows instead of code, such as the name of an API call or of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LabelId(pub u32);
 
 impl LabelId {
-    /// An API call with an unknown name, because only the effect of the call was seen.
+    /// Label for an API call with an unknown name, because only the effect of the call was seen.
     pub const OTHER_CALL: Self = Self(u32::MAX);
     /// Label for stacks that were merged because memory was short.
     pub const OTHER_STACKS: Self = Self(u32::MAX - 1);
@@ -65,7 +68,7 @@ impl LabelId {
 pub struct RangeId(pub u32);
 
 impl RangeId {
-    /// All ranges whose names were not stored because there were too many.
+    /// Represents all ranges whose names were not stored because there were too many ranges.
     pub const OTHER: Self = Self(0);
 }
 
@@ -74,13 +77,13 @@ impl RangeId {
 pub struct CodeId(pub u32);
 
 impl CodeId {
-    /// All Python functions that were not stored because there were too many.
+    /// Represents all Python functions that were not stored because there were too many functions.
     pub const OTHER: Self = Self(0);
 }
 
 /// Number that distinguishes modules that were mapped at overlapping addresses at different times. Two modules that
-/// cover the same address never have the same epoch, whenever they were loaded. So an address and an epoch together
-/// identify one module.
+/// cover the same address never have the same epoch, even if they were loaded at different times. So an address and an
+/// epoch together identify one module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct ModuleEpoch(pub u16);
 
@@ -88,9 +91,10 @@ impl ModuleEpoch {
     /// Highest epoch that a module can have. Frames store the epoch in 12 bits, and the two higher values have a
     /// special meaning.
     pub const LAST: Self = Self(0xffd);
-    /// Code outside all modules that the loader knows: generated code, or code that the program itself mapped.
+    /// Represents code outside all modules that the loader knows: generated code, or code that the program itself
+    /// mapped.
     pub const OUTSIDE: Self = Self(0xffe);
-    /// Code whose module is unknown, because too many modules were mapped at its address.
+    /// Represents code whose module is unknown, because too many modules were mapped at its address.
     pub const UNKNOWN: Self = Self(0xfff);
 }
 
@@ -99,7 +103,7 @@ impl ModuleEpoch {
 pub struct ThreadId(pub u32);
 
 impl ThreadId {
-    /// All threads whose stacks were merged because memory was short.
+    /// Represents all threads whose stacks were merged because memory was short.
     pub const OTHERS: Self = Self(u32::MAX);
 }
 
@@ -107,7 +111,7 @@ impl ThreadId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct DeviceId(pub u32);
 
-/// Id of a CUDA context on a GPU. Unrelated to the [`ContextId`] of a launch.
+/// Id of a CUDA context on a GPU. This id is unrelated to the [`ContextId`] of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GpuContextId(pub u32);
 
@@ -123,12 +127,12 @@ pub struct GraphId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GraphNodeId(pub u64);
 
-/// CUPTI's id of a CUDA event. The handle of an event does not identify it, because handles are reused.
+/// CUPTI's id of a CUDA event. An event's handle does not identify the event, because handles are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct EventId(pub u32);
 
-/// Id of one record of a CUDA event on a stream. A program may record an event many times, and each wait refers to one
-/// of these records.
+/// Id of one recording of a CUDA event on a stream. A program may record an event many times, and each wait refers to
+/// one of these recordings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct SyncId(pub u64);
 

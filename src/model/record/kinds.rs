@@ -1,7 +1,7 @@
-//! Defines types for kinds that are stored as numbers. A newer tracer or a later version of gpuflame may add kinds, so
-//! a number that this version does not know is stored unchanged.
+//! Defines types for kinds (such as kinds of memory) that are stored as numbers. A newer tracer or a later version of
+//! gpuflame may add kinds, so a number that this version does not know stays unchanged.
 
-/// Generates a type for kinds from a list. For each kind, the type has a constant and a word that is displayed for the
+/// Generates a type from a list of kinds. For each kind, the type has a constant and a word that is displayed for the
 /// kind. Numbers that are not in the list are displayed as the word after `else`.
 macro_rules! kinds {
     (

@@ -5,14 +5,14 @@
 #[repr(u8)]
 #[non_exhaustive]
 pub enum Loss {
-    /// Launches that were not recorded because no buffer was free.
+    /// Launches that were not recorded because no buffer for launches was free.
     LaunchesDropped = 1,
-    /// Activity records that were dropped by the tracer, or because memory was exhausted.
+    /// Activity records that were dropped by the tracer, or dropped by gpuflame because memory was exhausted.
     ActivitiesDropped = 2,
     /// Activity records that could not be read, because their layout is unknown or their kind was never requested.
     ActivitiesUnreadable = 3,
-    /// Launches that a signal handler made while it had interrupted gpuflame's callback. They are counted but not
-    /// recorded.
+    /// Launches that were made in a signal handler while the signal had interrupted gpuflame's callback. These launches
+    /// are counted but not recorded.
     StacksNested = 4,
     /// Stacks dropped because memory was exhausted.
     StacksDropped = 5,
@@ -20,9 +20,9 @@ pub enum Loss {
     StacksTruncated = 6,
     /// Stacks with a frame that was found only through a frame pointer.
     StacksGuessed = 7,
-    /// Stacks for which unwinding ended before the root.
+    /// Stacks that are incomplete because unwinding ended before the root.
     StacksCut = 8,
-    /// Asynchronous launches that the driver rejected. No other count includes these launches. (A rejected synchronous
+    /// Asynchronous launches that the driver rejected. Rejected launches are in no other count. (A rejected synchronous
     /// copy counts as a launch without an activity instead, because it is recorded before it fails.)
     LaunchesFailed = 9,
     /// Launches that only added a node to a graph during stream capture, and therefore have no activity.
@@ -30,28 +30,29 @@ pub enum Loss {
     /// Graph nodes and copies of graph nodes that gpuflame did not store, because they had no id or because memory was
     /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because there were too many
-    /// ranges.
+    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because more ranges were
+    /// used than gpuflame can store.
     RangesDropped = 12,
-    /// Calls that were not recorded because the buffers were full. Such calls waited, used CUDA events, or allocated or
-    /// freed memory.
+    /// API calls that were not recorded because the buffers were full. These calls waited, used CUDA events, or
+    /// allocated or freed memory.
     HostCallsDropped = 13,
     /// Stacks with a code frame whose module is unknown, because too many modules were mapped at its address.
     StacksModuleUnknown = 14,
     /// Stacks merged into `[other stacks]` because memory was short. This loss, `KernelsNotKeptApart` and
-    /// `ThreadsNotNamed` occur only in profiles, never in recordings, because the process that reads a recording may
-    /// have enough memory.
+    /// `ThreadsNotNamed` occur only in profiles. They do not occur in recordings, because the process that reads a
+    /// recording may have enough memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` because memory was short.
     KernelsNotKeptApart = 16,
     /// Threads whose names were dropped because memory was short.
     ThreadsNotNamed = 17,
-    /// Marked instants that were dropped because the program marked them faster than the collector drained them.
+    /// Instants marked by the program that were dropped because the program marked them faster than the collector
+    /// drained them.
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks in which Python frames may be at the wrong positions, because they do not match the interpreter's frames
-    /// among the native frames.
+    /// Stacks in which Python frames may be at the wrong positions, because the Python frames do not match the
+    /// interpreter's frames among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.
     SamplesDropped = 21,
@@ -59,7 +60,7 @@ pub enum Loss {
     BlocksDropped = 22,
     /// Steps dropped because they began faster than the collector drained them.
     StepsDropped = 23,
-    /// Rows that were not written to the recording because it had reached `GPUFLAME_MAX_FILE`. Occurs only in
+    /// Rows that were not written to the recording because it had reached `GPUFLAME_MAX_FILE`. This loss occurs only in
     /// recordings, because the process's other outputs include these rows.
     RowsOverLimit = 24,
 }
@@ -98,7 +99,7 @@ impl Loss {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable | Self::RowsOverLimit)
     }
 
-    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchesDropped => "launches_dropped",

@@ -1,16 +1,17 @@
-//! Defines the metadata of a recording: the identity of its writer, its checkpoint marks, and the state of a recording
-//! without an end row.
+//! Defines the metadata of a recording: the identity of the thread that wrote it, its checkpoint marks, and the state
+//! of a recording without an end row.
 
 use super::Nanos;
 
-/// A checkpoint mark. All data written before the mark is valid as of `time`.
+/// A checkpoint mark, which the writer of a recording appends repeatedly. All data written before the mark is valid as
+/// of `time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckpointMark {
     /// Time at which recording began.
     pub began: Nanos,
-    /// Time of the mark.
+    /// Time at which the mark was written.
     pub time: Nanos,
-    /// Milliseconds until the next mark is due.
+    /// Time in milliseconds until the next mark is due.
     pub interval_ms: u32,
     /// Number of launches that had no activity at the time of the mark.
     pub open: u64,
@@ -19,7 +20,7 @@ pub struct CheckpointMark {
 /// State of a recording, as stored in the file header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingState {
-    /// Whether another mark was due after the last mark, but could not be written.
+    /// Whether a further mark was due after the last mark, but could not be written.
     pub missed_mark: bool,
     /// Whether the process exited but could not write its outputs.
     pub exited: bool,
@@ -41,9 +42,10 @@ impl RecordingState {
 /// Identity of the thread that writes a recording. It is unique among all threads of all machines at all times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
-    /// Process id.
+    /// Id of the process that writes the recording.
     pub process: u32,
-    /// Thread id. After an `exec`, the process still exists, but this thread does not.
+    /// Id of the thread that writes the recording. After an `exec`, the process still exists, but the thread with this
+    /// id does not.
     pub thread: u32,
     /// Start time of the thread, in clock ticks since boot.
     pub started: u64,

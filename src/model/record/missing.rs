@@ -1,5 +1,5 @@
-//! Lists the reasons why a launch has no activity, or why an activity has no launch or no time. These reasons are
-//! stored and shown as data. They are never errors.
+//! Lists the reasons why a launch has no activity, and the reasons why an activity has no launch or no time. gpuflame
+//! stores and shows these reasons as data. They are never reported as errors.
 
 /// Reason why GPU work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -8,20 +8,20 @@ pub enum Missing {
     LaunchedBefore,
     /// Activity that belongs to a graph that the GPU itself launched.
     DeviceGraph,
-    /// Activity whose launch was recorded without a stack, or was not recorded. A launch may not be recorded because it
-    /// was dropped, or because it was made without a visible API call.
+    /// Activity whose launch was recorded without a stack, or was not recorded. A launch is not recorded if it was
+    /// dropped, or if it was made without a visible API call.
     NoStack,
     /// Activity whose start or end time was not collected, or whose end is before its start.
     Untimed,
     /// Launch that has no activity so far.
     Pending,
-    /// Activity that was launched while no window was open. The activity itself is not exported. This label appears
-    /// only for idle time that ended when the activity began.
+    /// Activity that was launched while no window was open. No output contains the activity itself. This label appears
+    /// only at idle time that ended when the activity began.
     Outside,
 }
 
 impl Missing {
-    /// Returns the frame that flame graphs show.
+    /// Returns the text of the frame that flame graphs show.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "[launched before recording]",
@@ -33,7 +33,7 @@ impl Missing {
         }
     }
 
-    /// Returns the word for ledgers and tables, which is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "launched_before_recording",

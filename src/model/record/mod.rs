@@ -2,7 +2,7 @@
 //!
 //! Rows are the interface between the two sides of gpuflame. The recording side (in the application) only produces
 //! rows. The explaining side (in the same process or in another one) only consumes rows. This module depends on neither
-//! side.
+//! the recording side nor the explaining side.
 
 mod activity;
 mod activity_fields;

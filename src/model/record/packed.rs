@@ -1,10 +1,10 @@
-//! Encodes launches and activities in packs, in which a row takes only a few bytes. `encode` documents the format.
+//! Encodes launches and activities in packs. In a pack, a row takes only a few bytes. `encode` documents the format.
 //!
-//! A launch and its activity take 129 bytes as separate rows, and about 16 bytes in a pack. Times and ids are stored as
-//! differences from the previous row. All other fields of an activity are its *shape*. A program repeats the same
-//! kernels with the same sizes, so each shape is stored once, and later rows refer to it by an index. Packing takes
-//! less time than LZ4 compression and results in smaller files: LZ4 made recordings of PyTorch only 2.5 to 2.9 times
-//! smaller, and Zstandard 4.7 times.
+//! As separate rows, a launch and its activity take 129 bytes. In a pack, they take about 16 bytes. Times and ids are
+//! stored as differences from the previous row. All other fields of an activity are its *shape*. A program usually
+//! repeats the same kernels with the same sizes. So each shape is stored once, and later rows refer to it by an index.
+//! Packing takes less time than LZ4 compression and results in smaller files: LZ4 made recordings of PyTorch only 2.5
+//! to 2.9 times smaller, and Zstandard 4.7 times.
 
 use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;
@@ -13,10 +13,10 @@ use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
 /// Maximum number of shapes that later rows can refer to. When this number is reached, all shapes are forgotten, and
-/// are stored again when they occur again. So memory is bounded even if the shapes of a program never repeat.
+/// are stored again when they occur again. So memory is bounded even if a program never repeats a shape.
 const MAX_SHAPES: u64 = 1024;
-/// Size in bytes at which a pack is written. Rows in an unwritten pack are lost if the process is killed, in the same
-/// way as rows in the file's buffer.
+/// Size in bytes at which a pack is written to the recording. If the process is killed, the rows in an unwritten pack
+/// are lost, in the same way as rows in the file's buffer.
 const PACK_BYTES: usize = 16 << 10;
 
 /// Reason why the rest of a pack is skipped.
@@ -31,18 +31,18 @@ mod kind {
     pub(super) const NEW_SHAPE: u8 = 2;
 }
 
-/// Flags in an entry's first byte. If a flag is set, a field is omitted from the entry, because it follows from the
-/// property that the flag states.
+/// Flags in an entry's first byte. If a flag is set, the entry omits a field. The field has the value that the flag
+/// states.
 mod flag {
-    /// The correlation id is one more than the id of the previous launch or activity.
+    /// The correlation id is one more than the correlation id of the previous launch or activity.
     pub(super) const NEXT_ID: u8 = 4;
-    /// The launch is not within another call.
+    /// The launch was not made within another call.
     pub(super) const NOT_WITHIN: u8 = 8;
     /// The launch has the same context as the previous launch.
     pub(super) const SAME_CONTEXT: u8 = 16;
 }
 
-/// Fields of the previous launch and activity. The next row is stored as differences from these values.
+/// Fields of the previous launch and of the previous activity. The next row is stored as differences from these values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     launch_time: u64,
@@ -57,7 +57,7 @@ struct Previous {
 pub(super) struct Packer {
     entries: Vec<u8>,
     previous: Previous,
-    /// Index of each shape that is not forgotten, by the shape's encoded payload.
+    /// Index of each shape that is not forgotten, keyed by the shape's encoded payload.
     shapes: IdMap<Box<[u8]>, u64>,
     /// Number of shapes stored so far, including forgotten shapes.
     stored: u64,
@@ -121,7 +121,8 @@ impl Packer {
         self.previous.activity_end = activity.end.0;
     }
 
-    /// Begins a pack if there is none. A pack can be read without earlier packs, but it may refer to shapes in them.
+    /// Begins a pack if no pack is pending. A pack can be decoded without the rows in earlier packs, but it may refer
+    /// to shapes that earlier packs define.
     fn begin(&mut self) {
         if self.entries.is_empty() {
             self.previous = Previous::default();
@@ -139,7 +140,7 @@ impl Packer {
         out.0.append(&mut self.entries);
     }
 
-    /// Returns the number of bytes in the pack, which wait to be written.
+    /// Returns the size in bytes of the pending pack.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -162,15 +163,15 @@ pub(super) enum Packed {
 }
 
 impl Unpacker {
-    /// Opens the pack in `payload`, and swaps its buffer with the buffer of the previous pack. Returns false if the
-    /// pack is invalid.
+    /// Opens the pack in `payload` for reading, and gives the buffer of the previous pack to the caller. Returns false
+    /// if the pack is invalid.
     pub(super) fn open(&mut self, payload: &mut Vec<u8>) -> bool {
         std::mem::swap(&mut self.pack, payload);
         self.previous = Previous::default();
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // If packs before this one were damaged or skipped, the indices of their shapes are unknown.
+        // If packs before this one were damaged or skipped, the shapes that they define have unknown indices.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }
@@ -191,10 +192,10 @@ impl Unpacker {
         self.pack.len()
     }
 
-    /// Returns the next row.
+    /// Returns the next row of the pack.
     ///
     /// # Errors
-    /// Returns the reason why the row cannot be read.
+    /// If the row cannot be read, returns the reason as an error.
     pub(super) fn next(&mut self) -> Result<Packed, &'static str> {
         let Self { pack, at, previous, shapes, stored } = self;
         let mut fields = Fields(&pack[*at..]);
@@ -221,7 +222,7 @@ impl Unpacker {
             },
             _ => Err(INVALID),
         };
-        // The end of an invalid row is unknown, so the rest of the pack is skipped.
+        // The position at which an invalid row ends is unknown, so the rest of the pack is skipped.
         *at = if row.as_ref().err() == Some(&INVALID) { pack.len() } else { pack.len() - fields.0.len() };
         row
     }
@@ -244,7 +245,8 @@ fn read_launch(head: u8, fields: &mut Fields<'_>, previous: &mut Previous) -> Op
     Some(Launch { time, duration, correlation, within, context: ContextId(context) })
 }
 
-/// Reads the id and the times of an activity. Returns `Some(None)` if the activity's shape is missing.
+/// Reads the id and the times of an activity. Returns `Some(None)` if the shape to which the activity refers is
+/// missing.
 fn read_times(
     head: u8,
     fields: &mut Fields<'_>,
@@ -325,8 +327,8 @@ mod tests {
             packer.activity(&activity);
         }
         // A launch takes 1 byte for the head, 2 for the time, at most 2 for the duration, and 1 for the context. An
-        // activity takes 1 byte for the head, 1 for the shape, and 2 for each of the two times. The first rows and each
-        // new shape take more, because they contain all fields.
+        // activity takes 1 byte for the head, 1 for the shape, and 2 for each of the two times. The first rows of a
+        // pack and each new shape take more bytes, because they contain all fields.
         let bytes = pack(&mut packer).len();
         assert!(bytes < 1_000 * 13 + 8 * 110 + 40, "{bytes}");
     }

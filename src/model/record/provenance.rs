@@ -9,23 +9,23 @@ kinds! {
         HOST = 1, "host";
         /// Time at which recording began, in ISO 8601.
         START = 2, "start";
-        /// Rank of the process in its job, if known.
+        /// Rank of the process in its job, if the rank is known.
         RANK = 3, "rank";
-        /// Name and bus address of a GPU of the machine.
+        /// Name and bus address of a GPU in the machine.
         GPU = 4, "gpu";
         /// Highest CUDA version that the driver supports.
         DRIVER = 5, "driver";
         /// Version and path of the CUPTI library.
         CUPTI = 6, "cupti";
-        /// Version of gpuflame that made the recording.
+        /// Version of gpuflame that wrote the recording.
         GPUFLAME = 7, "gpuflame";
-        /// Command line, recorded only on request.
+        /// Command line of the program, recorded only on request.
         COMMAND = 8, "command line";
-        /// A line of the ledger or of a message that could not be printed.
+        /// A line of the ledger, or of another message, that could not be printed.
         LEDGER = 9, "ledger";
-        /// Number of ranks of the job, if known.
+        /// Number of ranks in the job, if the number is known.
         WORLD_SIZE = 10, "world size";
     } else "unknown (from a newer gpuflame)"
-    /// Returns the word by which the kind of fact is shown.
+    /// Returns the word under which outputs show a fact of this kind.
     word
 }

@@ -13,10 +13,11 @@ use super::loss::Loss;
 use super::provenance::Provenance;
 use super::unified::Unified;
 
-/// A row of any kind. Capture, importers and readers of recordings produce rows. The modules that explain a run consume
-/// them.
+/// A row, which describes an event of a run or defines an id. Capture, importers and readers of recordings produce
+/// rows. The modules that explain a run consume them.
 ///
-/// A row that defines an id (`Name`, `Label`, `Context`, `Module`) comes before the first row that uses the id.
+/// A row that defines an id (such as `Name`, `Label`, `Context` or `Module`) comes before the first row that uses the
+/// id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Row<'a> {
@@ -30,15 +31,16 @@ pub enum Row<'a> {
     Context {
         /// Id by which launches and other rows refer to the context.
         id: ContextId,
-        /// Launching thread.
+        /// Thread that makes the launches.
         thread: ThreadId,
         /// Flags about defects of the stack.
         flags: ContextFlags,
-        /// Frames of the stack, leaf first. First the open ranges (innermost first), then the label of the API call,
-        /// then the code.
+        /// Frames of the stack, leaf first. The open ranges come first (innermost first), then the label of the API
+        /// call, then the code.
         frames: &'a [Frame],
     },
-    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. Non-UTF-8 names were converted.
+    /// Text of a [`NameId`]. Kernel names are mangled, as the tracer reports them. Names that are not UTF-8 were
+    /// converted.
     Name {
         /// Id by which activities refer to the name.
         id: NameId,
@@ -63,28 +65,28 @@ pub enum Row<'a> {
     },
     /// Definition of a [`CodeId`].
     Code(CodeObject<'a>),
-    /// Name of a function that was generated at run time, as published by the code generator. In a recording of all
-    /// rows, these rows come last. A checkpoint contains the row as soon as the name is known. If another function
-    /// later uses the same address, the checkpoint contains a second row with an empty name, because the name is then
-    /// ambiguous.
+    /// Name of a function that was generated at run time, as published by the code generator. In a recording that
+    /// contains all rows, these rows come last. A checkpoint contains such a row as soon as the name is known. If
+    /// another function later uses the same address, the name is ambiguous, and the checkpoint contains a second row
+    /// with an empty name.
     Generated {
         /// Address in the function's code, as it occurs in a frame.
         address: u64,
         /// Name of the function, which may be mangled.
         name: &'a str,
     },
-    /// A function of a native frame. The process looked it up in the frame's file when it exited. The first row for a
-    /// frame contains the function that was compiled as a separate function. Further rows contain the functions inlined
-    /// into it, outermost first.
+    /// A function to which a native frame belongs. The process looked up the function in the frame's file when the
+    /// process exited. The first row for a frame contains the function that was compiled on its own. Further rows
+    /// contain the functions that were inlined into this function, outermost first.
     Function {
-        /// The frame.
+        /// Native frame whose function was looked up.
         frame: Frame,
-        /// The function. The name is empty if the file has no symbol for the frame.
+        /// Function to which the frame belongs. The name is empty if the file has no symbol for the frame.
         function: FrameFunction<'a>,
     },
-    /// A mapped file that contains code.
+    /// A file, mapped into memory, that contains code.
     Module(Module),
-    /// The recorded process.
+    /// The process that was recorded.
     Process {
         /// Process id.
         id: u32,
@@ -99,21 +101,21 @@ pub enum Row<'a> {
         /// Value of the fact.
         text: &'a str,
     },
-    /// Name of a thread at its first launch.
+    /// Name that a thread had at its first launch.
     Thread {
         /// Kernel thread id.
         id: ThreadId,
         /// Thread name (`comm`).
         name: &'a str,
     },
-    /// A state (stack) that a thread enters between two of its calls. Such rows exist only for times in which a GPU was
-    /// idle.
+    /// A stack that a thread enters between two of its calls. Such rows exist only for times at which a GPU was idle.
     HostState(HostState),
-    /// A completed API call that launched no work. These rows and the launches of the same thread are sorted by time.
+    /// A completed API call that launched no work. These rows are sorted by time, together with the launches of the
+    /// same thread.
     HostCallSpan(HostCallSpan),
     /// A CPU sample: the stack of a thread that was on a CPU.
     Sampled(CpuSample),
-    /// An off-CPU wait of a thread.
+    /// A wait during which a thread was off-CPU.
     Blocked(OffCpuWait),
     /// A completed API call that waited for a GPU.
     Wait(Wait),
@@ -129,11 +131,12 @@ pub enum Row<'a> {
     Unified(Unified),
     /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// Graph that owns the node. The node exists for as long as the graph.
+        /// Graph that owns the node. The node exists as long as this graph exists.
         graph: GraphId,
         /// CUPTI's id of the node that was created.
         node: GraphNodeId,
-        /// Context in which the node was created. The first frame of its stack is the label of the API call.
+        /// Context (stack and API call) that created the node. The first frame of its stack is the label of the API
+        /// call.
         context: ContextId,
     },
     /// A graph node was copied. The instantiation of a graph copies all of its nodes.
@@ -146,15 +149,15 @@ pub enum Row<'a> {
         /// Node that was copied.
         original: GraphNodeId,
     },
-    /// An instantiation was updated from another graph. Each node of the instantiation now has the operation of the
-    /// other graph's node at the same position.
+    /// An instantiation of a graph was updated from another graph. Each node of the instantiation then has the
+    /// operation of the other graph's node at the same position.
     GraphUpdate {
         /// Instantiation that was updated.
         graph: GraphId,
         /// Graph from which the instantiation was updated.
         source: GraphId,
-        /// Correlation id of the call that updated the instantiation. Launches with lower ids ran the earlier
-        /// operations.
+        /// Correlation id of the call that updated the instantiation. Launches with lower correlation ids ran the
+        /// earlier operations.
         correlation: CorrelationId,
     },
     /// A node of a graph waits for another node.
@@ -163,7 +166,7 @@ pub enum Row<'a> {
     HostNode(HostNode),
     /// The attributes of a launch.
     LaunchAttributes(LaunchAttributes),
-    /// A graph or an instantiation was destroyed. Work that was launched with it may still be running.
+    /// A graph, or an instantiation of a graph, was destroyed. Work that was launched from it may still be running.
     GraphEnd {
         /// Graph that was destroyed.
         graph: GraphId,
@@ -177,24 +180,24 @@ pub enum Row<'a> {
     },
     /// Launch callbacks were switched on or off. While they are off, launches are neither recorded nor counted.
     CallbacksSwitched {
-        /// Whether launch callbacks are on after the switch.
+        /// Whether launch callbacks are on after this switch.
         on: bool,
         /// Time of the switch, in ns since 1970.
         time: Nanos,
     },
     /// The program marked an instant on the timeline.
     Instant(Instant<'a>),
-    /// A step of the program begins.
+    /// A step of the program, such as a training step, begins.
     Step(Step<'a>),
-    /// A number of lost items. The total for a kind of loss is the sum over its rows.
+    /// A number of items that were lost. The total for a kind of loss is the sum over all rows about this kind.
     Loss {
         /// Kind of loss.
         loss: Loss,
         /// Number of items lost since the previous row about the same kind of loss.
         count: u64,
     },
-    /// A sum over a run, in a recording that contains sums instead of single rows. These rows come last, and each sum
-    /// has one row. Module `encode` documents the keys.
+    /// A sum over a run, in a recording that contains sums instead of single rows. These rows come last in a recording,
+    /// and each sum has one row. Module `encode` documents the keys.
     Sum {
         /// Encoded key of the sum.
         key: &'a [u8],
@@ -203,21 +206,22 @@ pub enum Row<'a> {
     },
 }
 
-/// A launch: an API call that starts GPU work, as seen by the CPU. Each launch has such a row.
+/// A launch: an API call on the CPU that starts GPU work. There is one such row for each launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Launch {
     /// Time at which the API call began.
     pub time: Nanos,
-    /// Duration of the API call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds. 0 means that the row
-    /// was written when the call began.
+    /// Duration of the API call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds. 0
+    /// means that the row was written when the call began.
     pub duration: u32,
-    /// Correlation id of the launch, and of its activities.
+    /// Correlation id of the launch. Activities of the launch have the same id.
     pub correlation: CorrelationId,
-    /// Usually equal to `correlation`. If this is a driver call inside a runtime call, and the two calls have different
-    /// ids, this field is the id of the runtime call. The row is then an *alias*, which gives the launch a second id.
+    /// Usually the same id as `correlation`. If a runtime call made this driver call, and the two calls have different
+    /// ids, this field is the id of the runtime call. In this case the row is an *alias*, which gives the launch a
+    /// second id.
     pub within: CorrelationId,
-    /// Launch context: the stack with its API call and ranges, and the thread.
+    /// Launch context: the stack (with its API call and open ranges) and the thread.
     pub context: ContextId,
 }
 
@@ -231,9 +235,9 @@ impl Launch {
 }
 
 /// A range of correlation ids of launches that were made while no window was open. These launches are counted but not
-/// exported. If an activity has no launch row, the join compares the activity's id with these ranges: if the id is in a
-/// range, the launch was made outside of windows; otherwise it was lost. When a range grows, a later row repeats the
-/// range from its first id.
+/// exported. If an activity has no launch row, the code that matches activities to launches compares the activity's id
+/// with these ranges: if the id is in a range, the launch was made outside of windows; otherwise the launch was lost.
+/// When a range grows, a later row contains the whole range again, beginning at its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.
@@ -241,21 +245,23 @@ pub struct OutsideLaunches {
     /// Last correlation id of the range. A launch with an id in the range was made outside of windows, unless it has a
     /// launch row.
     pub last: CorrelationId,
-    /// Number of launches in the range that earlier rows have not counted. (The range also contains ids of other API
+    /// Number of launches in the range that earlier rows have not counted. (The range may also contain ids of other API
     /// calls.)
     pub count: u32,
-    /// Time at which the last launch in the range ended.
+    /// Time at which the last launching call in the range ended.
     pub over: Nanos,
 }
 
-/// State of a thread between its calls: the stack that it had from a given time until the next row of this kind.
+/// State of a thread between its calls: the stack that the thread had from a given time until the next row of this
+/// kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostState {
     /// Thread that had the stack.
     pub thread: ThreadId,
     /// Time at which the thread entered the state.
     pub since: Nanos,
-    /// Context with the thread's stack. [`ContextId::NONE`] means that the stack is unknown after `since`.
+    /// Context that contains the thread's stack. The value [`ContextId::NONE`] means that the stack is unknown after
+    /// `since`.
     pub context: ContextId,
 }
 
@@ -264,9 +270,9 @@ pub struct HostState {
 pub struct HostCallSpan {
     /// Time at which the call ended.
     pub ended: Nanos,
-    /// Duration of the call in nanoseconds. `u32::MAX` means at least `u32::MAX` nanoseconds.
+    /// Duration of the call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds.
     pub duration: u32,
-    /// Stack that made the call.
+    /// Context (stack and API function) of the call.
     pub context: ContextId,
 }
 
@@ -279,7 +285,7 @@ pub struct CpuSample {
     pub period: u32,
     /// Sampled thread.
     pub thread: ThreadId,
-    /// Stack of the thread.
+    /// Context that contains the stack of the thread.
     pub context: ContextId,
 }
 
@@ -288,48 +294,48 @@ pub struct CpuSample {
 pub struct OffCpuWait {
     /// Time at which the thread left the CPU.
     pub time: Nanos,
-    /// Duration in nanoseconds.
+    /// Duration of the wait in nanoseconds.
     pub duration: u64,
-    /// Waiting thread.
+    /// Thread that waited.
     pub thread: ThreadId,
-    /// Stack of the thread.
+    /// Context that contains the stack of the thread.
     pub context: ContextId,
 }
 
-/// A call that waited: for an event, a stream, a device, or a copy.
+/// A call that waited for an event, a stream, a device or a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// Start time of the call.
     pub time: Nanos,
-    /// Duration in nanoseconds.
+    /// Duration of the call in nanoseconds.
     pub duration: u64,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
-    /// Stack that made the call.
+    /// Context (stack and API function) of the call.
     pub context: ContextId,
 }
 
 /// A call that allocates or frees memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryCall {
-    /// Time at which the call ended. For a call that frees memory, the time at which it began.
+    /// Time at which the call ended. For a call that frees memory, this is the time at which the call began.
     pub time: Nanos,
     /// Correlation id that the tracer assigned to the call.
     pub correlation: CorrelationId,
-    /// Stack that made the call.
+    /// Context (stack and API function) of the call.
     pub context: ContextId,
     /// Address or handle of the allocated or freed memory.
     pub address: u64,
-    /// The allocated memory. `None` if the call frees memory.
+    /// Size and kind of the allocated memory. `None` if the call frees memory.
     pub allocated: Option<Allocation>,
 }
 
-/// Memory allocated by a call.
+/// Memory that a call allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Allocation {
     /// Kind of memory, such as device, pinned or managed.
     pub memory: MemoryKind,
-    /// Size in bytes.
+    /// Size of the memory in bytes.
     pub bytes: u64,
 }
 /// Flags about defects of a context's stack.
@@ -345,12 +351,12 @@ impl ContextFlags {
     /// pointer.
     pub const CUT: u32 = 4;
 
-    /// Whether all the bits of `flag` are set.
+    /// Whether all bits of `flag` are set.
     pub fn has(self, flag: u32) -> bool {
         self.0 & flag == flag
     }
 
-    /// Returns the label that flame graphs show in place of the missing frames at the root.
+    /// Returns the label that flame graphs show instead of the frames that are missing at the root.
     pub fn label(self) -> Option<&'static str> {
         if self.has(Self::TRUNCATED) {
             Some("[stack truncated]")
@@ -372,43 +378,44 @@ pub struct Module {
     pub start: u64,
     /// End of the mapped addresses (exclusive).
     pub end: u64,
-    /// Difference between addresses in memory and addresses in the file: `address - bias` is the ELF virtual address.
+    /// Difference between an address in memory and the ELF virtual address in the file: `address - bias` is the ELF
+    /// virtual address.
     pub bias: u64,
-    /// Path of the file as reported by the Linux kernel. It may be non-UTF-8. Code that is in no file has an empty
-    /// path.
+    /// Path of the file as reported by the Linux kernel. The path may be non-UTF-8. The path is empty if the code is
+    /// not in a file.
     pub path: PathBuf,
-    /// GNU build id of the file. Empty if the file has none.
+    /// GNU build id of the file. Empty if the file has no build id.
     pub build_id: Vec<u8>,
 }
 
 /// A Python function, as the interpreter describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeObject<'a> {
-    /// Id by which frames refer to the function.
+    /// Id by which frames refer to the Python function.
     pub id: CodeId,
-    /// Version of the interpreter, such as `0x030b`. It determines the encoding of `lines`.
+    /// Version of the interpreter, such as `0x030b`. The version determines the encoding of `lines`.
     pub version: u16,
     /// First line of the function.
     pub first_line: u32,
     /// Path of the function's source file, as it was passed to the interpreter.
     pub file: &'a str,
-    /// Qualified name of the function. Before Python 3.11, only the last part of this name.
+    /// Qualified name of the function. Before Python 3.11, it is only the last part of this name.
     pub name: &'a str,
-    /// Line table of the function's instructions. Empty if it is unknown.
+    /// Line table of the function's instructions. Empty if the line table is unknown.
     pub lines: &'a [u8],
 }
 
-/// A function of a native frame.
+/// A function to which a native frame belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FrameFunction<'a> {
     /// Name of the function, which may be mangled.
     pub name: &'a str,
-    /// Address in the frame's file at which the function begins. `None` if it is unknown. For a function whose code
-    /// consists of several parts, debug information contains the address 0.
+    /// Address in the frame's file at which the function begins. `None` if this address is unknown. If the function's
+    /// code consists of several parts, the address in the debug information is 0.
     pub start: Option<u64>,
-    /// Path of the source file. Empty if it is unknown.
+    /// Path of the source file. Empty if the path is unknown.
     pub file: &'a str,
-    /// Line number in the source file. 0 if it is unknown.
+    /// Line number in the source file. 0 if the line is unknown.
     pub line: u32,
 }
 
@@ -429,22 +436,22 @@ pub struct Instant<'a> {
 pub struct Step<'a> {
     /// Time at which the step began.
     pub time: Nanos,
-    /// Time at which the step ended. `None` if it is unknown; the step then lasts until the next step begins.
+    /// Time at which the step ended. `None` if this time is unknown; the step then lasts until the next step begins.
     pub end: Option<Nanos>,
     /// Thread that began the step.
     pub thread: ThreadId,
-    /// Sequence number of the step in the process, starting at 1. In a trace of another tool, the position of the step
-    /// in the trace.
+    /// Sequence number of the step in the process, starting at 1. In another tool's trace, it is the position of the
+    /// step in the trace.
     pub number: u64,
-    /// Name of the range that began the step. Empty if a call of `gpuflame_step()` began it.
+    /// Name of the range whose beginning started the step. Empty if a call of `gpuflame_step()` started the step.
     pub name: &'a str,
 }
 
-/// The opening or the closing of a window.
+/// Whether a window opens or closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WindowEdge {
-    /// The window opens: later launches are recorded.
+    /// The window opens: launches after this time are recorded.
     Open,
-    /// The window closes: later launches are only counted as made outside of windows.
+    /// The window closes: launches after this time are only counted as made outside of windows.
     Close,
 }

@@ -1,6 +1,6 @@
-//! Stores all stacks of a run as one tree, for a recording that is written once. Stacks that have the same frames at
-//! the root share these frames, and a frame takes one to three bytes instead of eight. The reader returns the same rows
-//! as for contexts that are stored one by one. Module `encode` documents the layout.
+//! Stores all stacks of a run as one tree, for a recording that is written once. Stacks with the same frames at the
+//! root share the storage of these frames, and a frame takes one to three bytes instead of eight. The reader returns
+//! the same rows as if each context were stored separately. Module `encode` documents the layout.
 
 use super::chunk::Chunk;
 use super::encode::tag;
@@ -9,17 +9,17 @@ use super::{ContextFlags, ContextId, Frame, ThreadId};
 
 /// Maximum number of frames in a stack. The recorder and the importers never create deeper stacks.
 const MAX_STACK_FRAMES: usize = 4096;
-/// Limit on the number of frames that all stacks of a file have together: `FREE_FRAMES`, plus `FRAMES_PER_BYTE` for
-/// each byte of the tree. Without this limit, a damaged file could repeat deep stacks any number of times.
+/// Limit on the total number of frames in all stacks of a file: `FREE_FRAMES`, plus `FRAMES_PER_BYTE` for each byte of
+/// the tree. Without this limit, a damaged file could repeat deep stacks any number of times.
 const FREE_FRAMES: u64 = 1 << 20;
 const FRAMES_PER_BYTE: u64 = 64;
 
-/// The stack of a context, identified by the node of the tree at which the stack ends.
+/// A launch context whose stack is identified by the node of the tree at which the stack ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeStack {
     /// Id of the context that has the stack.
     pub id: ContextId,
-    /// Launching thread.
+    /// Thread that makes the launches.
     pub thread: ThreadId,
     /// Flags about defects of the stack.
     pub flags: ContextFlags,
@@ -33,8 +33,9 @@ impl Chunk {
         self.payload(tag::FRAMES, |out| frames.iter().for_each(|frame| _ = out.u64(frame.0)));
     }
 
-    /// Adds at least one node of the tree, and further nodes until the chunk has about `max_bytes` bytes. Each node
-    /// consists of the index of its parent, and of positions in the table of frames. Returns false if nodes are left.
+    /// Adds at least one node of the tree, and then further nodes until the chunk has a size of about `max_bytes`
+    /// bytes. Each node consists of the index of its parent, and of positions in the table of frames. Returns false if
+    /// the chunk is full before all nodes were added.
     pub fn nodes(&mut self, nodes: &mut dyn Iterator<Item = (usize, &[u32])>, max_bytes: usize) -> bool {
         let mut is_done = false;
         self.payload(tag::NODES, |out| {
@@ -53,8 +54,8 @@ impl Chunk {
         is_done
     }
 
-    /// Adds at least one stack, and further stacks until the chunk has about `max_bytes` bytes. Returns false if stacks
-    /// are left.
+    /// Adds at least one stack, and then further stacks until the chunk has a size of about `max_bytes` bytes. Returns
+    /// false if the chunk is full before all stacks were added.
     pub fn stacks(&mut self, stacks: &mut dyn Iterator<Item = TreeStack>, max_bytes: usize) -> bool {
         let (mut before, mut is_done) = (None, false);
         self.payload(tag::STACKS, |out| {
@@ -75,7 +76,7 @@ impl Chunk {
     }
 }
 
-/// A node that was read: its parent, and its range in the table of symbols.
+/// A node that was read from a file: its parent, and the range of its symbols in the table of symbols.
 #[derive(Clone, Copy, Debug)]
 struct ReadNode {
     parent: u32,
@@ -89,18 +90,18 @@ pub(super) struct StacksReader {
     frames: Vec<Frame>,
     symbols: Vec<u32>,
     nodes: Vec<ReadNode>,
-    /// Payload of the last row with stacks. `at` is the offset of the next stack in it.
+    /// Payload of the last row that contains stacks. `at` is the offset in the payload at which the next stack begins.
     stacks: Vec<u8>,
     at: usize,
     thread: ThreadId,
-    /// `bytes` is the size of the tree's rows in bytes. `returned` is the number of frames in the stacks returned so
-    /// far.
+    /// `bytes` is the total size in bytes of the tree's rows. `returned` is the number of frames in the stacks returned
+    /// so far.
     bytes: u64,
     returned: u64,
 }
 
 impl StacksReader {
-    /// Adds the content of a row. Returns `None` if the row is invalid.
+    /// Adds the content of a row to the tree. Returns `None` if the row is invalid.
     pub(super) fn add(&mut self, tag: u8, payload: &[u8]) -> Option<()> {
         self.bytes += payload.len() as u64;
         let mut fields = Fields(payload);
@@ -136,7 +137,7 @@ impl StacksReader {
         Some(())
     }
 
-    /// Whether stacks are left to return.
+    /// Whether there are stacks that were not returned yet.
     pub(super) fn has_next(&self) -> bool {
         self.at < self.stacks.len()
     }
@@ -155,7 +156,7 @@ impl StacksReader {
         while at > 0 {
             let node = self.nodes.get(at as usize - 1)?;
             let symbols = &self.symbols[node.first as usize..][..node.len as usize];
-            // In a damaged file, nodes without frames could form a cycle.
+            // In a damaged file, nodes without frames could form an endless cycle.
             if symbols.is_empty() || frames.len() + symbols.len() > MAX_STACK_FRAMES {
                 return None;
             }
@@ -178,7 +179,7 @@ impl StacksReader {
     }
 }
 
-/// Returns the next number. `None` if it does not fit into 32 bits.
+/// Returns the next variable-length number. `None` if the number does not fit into 32 bits.
 fn small(fields: &mut Fields<'_>) -> Option<u32> {
     fields.varint()?.try_into().ok()
 }
@@ -254,9 +255,9 @@ mod tests {
         assert_eq!(of(&[(1, &[0])], &first), (1, 1));
         assert_eq!(of(&[(2, &[]), (1, &[])], &first), (1, 1));
         assert_eq!(of(&[], &first), (1, 1));
-        // A node refers to a frame that is not in the table.
+        // In this test, a node refers to a frame that is not in the table.
         assert_eq!(of(&[(0, &[2])], &first), (1, 2));
-        // All stacks are the same chain of 4,096 frames. Each stack takes four bytes.
+        // In this test, all stacks are the same chain of 4,096 frames. Each stack takes four bytes in the file.
         const DEEP: [u32; MAX_STACK_FRAMES] = [1; MAX_STACK_FRAMES];
         let stacks: Vec<_> = (0..10_000).map(|id| stack(id, THREADS[0], 1)).collect();
         let (found, errors) = of(&[(0, &DEEP)], &stacks);

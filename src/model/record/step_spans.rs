@@ -1,16 +1,16 @@
 //! Determines when the steps of a program begin and end. Steps are iterations that a program repeats, such as training
 //! or decoding steps.
 //!
-//! A program marks only the beginning of each step. Traces of other tools also contain the end. If the end of a step is
-//! unknown, the step lasts until any thread of the process begins the next step, or until the window closes. In a run
-//! without steps, windows count as steps.
+//! A program marks only the beginning of each step. Traces of other tools may also contain the end of each step. If the
+//! end of a step is unknown, the step lasts until any thread of the process begins the next step, or until the window
+//! closes. In a run without steps, windows count as steps.
 
 use super::rows::{Row, WindowEdge};
 
-/// Times of steps, collected from rows, in 24 bytes per step. See the module's documentation.
+/// Times of the steps of a run, collected from rows; 24 bytes are stored per step. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct StepSpans {
-    /// Time at which each step began, and the time at which it ended, if known.
+    /// Time at which each step began, and the time at which it ended if this is known.
     steps: Vec<(u64, Option<u64>)>,
     /// Windows as (time of opening, time of closing).
     windows: Vec<(u64, u64)>,
@@ -20,8 +20,8 @@ pub struct StepSpans {
 }
 
 impl StepSpans {
-    /// Processes a row. Uses rows about steps and windows, and the times of launches and activities. Ignores other
-    /// rows.
+    /// Processes a row of the run. Only rows about steps and windows, and the times of launches and activities, are
+    /// used. All other rows are ignored.
     pub fn add_row(&mut self, row: &Row<'_>) {
         match row {
             Row::Step(step) => self.steps.push((step.time.0, step.end.map(|end| end.0))),
@@ -35,7 +35,7 @@ impl StepSpans {
         }
     }
 
-    /// Whether the run has steps. If not, [`StepSpans::spans`] returns windows.
+    /// Whether the run has any steps. If it has none, [`StepSpans::spans`] returns windows.
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }
@@ -43,8 +43,8 @@ impl StepSpans {
     /// Returns the steps as (start, end), in order of time. If there are no steps, returns the windows.
     pub fn spans(&self) -> Vec<(u64, u64)> {
         let mut windows = self.windows.clone();
-        // If the process was killed, the last window was never closed. Such a window ends with the last launch or
-        // activity.
+        // If the process was killed, the last window was never closed. Such a window ends at the latest time in any
+        // launch or activity.
         windows.extend(self.opened.filter(|_| self.has_steps()).map(|from| (from, self.latest.max(from))));
         if !self.has_steps() {
             return windows;
@@ -88,7 +88,8 @@ mod tests {
     #[test]
     fn a_step_lasts_until_the_next_step_or_the_end_of_its_window() {
         use WindowEdge::{Close, Open};
-        // The first step began before the window opened, as in a program whose first step starts CUDA.
+        // In this test, the first step began before the window opened, as in a program that starts CUDA in its first
+        // step.
         let rows = [
             step(5, None),
             window(Open, 10),

@@ -1,4 +1,4 @@
-//! Reads and writes a table of sums. The table is written repeatedly, and each time only the changed entries are
+//! Writes and reads a table of sums. The table is written repeatedly, and each time only the changed entries are
 //! written. Module `encode` documents the layout.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,20 +12,20 @@ use super::payload::Payload;
 /// Maximum length of a key in bytes, and maximum number of values per key.
 const MAX_KEY_BYTES: usize = 255;
 const MAX_VALUES_PER_KEY: usize = 255;
-/// Maximum length of a key in bytes in a table that is written once. In such a table, an entry can be shorter than its
-/// key. Without this limit, a small damaged file could therefore take much memory.
+/// Maximum length in bytes of a key in a table that is written only once. In such a table, an entry may take fewer
+/// bytes than its key. Without this limit, a small damaged file could therefore take much memory.
 const MAX_FINAL_KEY_BYTES: usize = 64;
 /// Approximate number of bytes for the slot, the lengths and the count of an entry, without its key and values.
 const ENTRY_HEADER_BYTES: usize = 4;
 
-/// Writes the table of sums. To find out which sums have changed, the writer stores 16 bytes of hashes per sum. Two
-/// keys, or two states of a sum, count as equal if their 64-bit hashes are equal. With 100,000 sums, the probability of
-/// a wrong match is 1 in 10^9.
+/// Writes the table of sums. To find out which sums have changed, the writer stores 16 bytes of hashes for each sum.
+/// Two keys, or two states of a sum, count as equal if their 64-bit hashes are equal. With 100,000 sums, the
+/// probability of a wrong match is 1 in 10^9.
 #[derive(Debug, Default)]
 pub struct SumsWriter {
     slots: IdMap<u64, SumSlot>,
     generation: u32,
-    /// Size in bytes that the complete table would have in a new file.
+    /// Size in bytes that the complete table would have if it were written to a new file.
     bytes: usize,
 }
 
@@ -38,7 +38,7 @@ struct SumSlot {
 
 impl SumsWriter {
     /// Appends the entries that changed since the last call. `sums` must pass every entry to its argument, including
-    /// unchanged entries.
+    /// the entries that did not change.
     pub fn write(&mut self, chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
         self.generation = self.generation.wrapping_add(1);
         self.bytes = 0;
@@ -48,7 +48,7 @@ impl SumsWriter {
         });
     }
 
-    /// Returns the size in bytes that the complete table would have in a new file.
+    /// Returns the size in bytes that the complete table would have if it were written to a new file.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -79,7 +79,7 @@ impl SumsWriter {
         put_values(&mut out, values);
     }
 
-    /// Appends a removal entry for each sum that was not passed in this call of `write`.
+    /// Appends a removal entry for each sum that this call of `write` did not receive.
     fn write_removals(&mut self, out: &mut Vec<u8>) {
         let hash_of_removed = hash_of::<[u64]>(&[]);
         for slot in self
@@ -94,7 +94,7 @@ impl SumsWriter {
 }
 
 /// Appends a table that is written only once. The keys that `sums` passes to its argument must all be different.
-/// Consecutive keys usually differ in a few bytes, and only these bytes are written.
+/// Consecutive keys usually differ in a few bytes, and only these bytes are written for a key.
 pub fn write_final_sums(chunk: &mut Chunk, sums: impl FnOnce(&mut dyn FnMut(&[u8], &[u64]))) {
     chunk.payload(tag::FINAL_SUMS, |out| {
         let mut known: Vec<u8> = Vec::new();
@@ -124,8 +124,8 @@ fn varint_len(value: u64) -> usize {
     (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
-/// Returns the hash of a key or of values. The strong hash of the standard library is used, because keys and values are
-/// similar to each other.
+/// Returns the hash of a key, or of the values of a sum. The strong hash function of the standard library is used,
+/// because keys and values are similar to each other.
 fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
     let mut hasher = DefaultHasher::new();
     thing.hash(&mut hasher);
@@ -135,11 +135,11 @@ fn hash_of<T: Hash + ?Sized>(thing: &T) -> u64 {
 /// Reads the table of sums from rows.
 #[derive(Debug, Default)]
 pub(super) struct SumsReader {
-    /// Payloads of the rows with sums since the last mark. The first item is for sums that are written repeatedly, and
-    /// the second for final sums.
+    /// Payloads of the rows with sums since the last mark. The first item is for tables that are written repeatedly,
+    /// and the second item is for tables that are written once.
     buffered: [Vec<u8>; 2],
     sums: Vec<(Box<[u8]>, Vec<u64>)>,
-    /// Index of the sum to return next.
+    /// Index of the sum that is returned next.
     next: usize,
 }
 
@@ -262,7 +262,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // This entry is not valid, because no mark follows it.
+        // This entry must be ignored, because no mark follows it.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();
@@ -296,7 +296,8 @@ mod tests {
         ];
         let mut chunk = Chunk::default();
         write_final_sums(&mut chunk, |each| table.iter().for_each(|(key, values)| each(key, values)));
-        // The first key is stored in full. For each other key, only the bytes that differ are stored.
+        // In the encoded table, the first key is stored in full. For each further key, only the bytes that differ from
+        // the previous key are stored.
         assert_eq!(
             chunk.len(),
             5 + (3 + 31 + 1 + 11) + (3 + 1 + 1 + 1) + (3 + 1 + 2) + 3 * (3 + 1 + 1) + 2 + 1 + 5

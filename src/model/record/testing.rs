@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns an activity of the kernel `NameId(1)` on device 0.
+/// Returns an activity on device 0 that ran the kernel `NameId(1)`.
 pub fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     Activity {
         correlation: CorrelationId(correlation),
@@ -28,7 +28,7 @@ pub fn kernel(correlation: u32, start: u64, end: u64) -> Activity {
     }
 }
 
-/// Returns the activity of a kernel with another name.
+/// Returns `activity`, changed to the kernel with the name id `name`.
 pub fn named(name: u32, mut activity: Activity) -> Activity {
     if let Detail::Kernel(kernel) = &mut activity.detail {
         kernel.name = NameId(name);
@@ -85,13 +85,14 @@ impl Rng {
         (self.next_u64() >> 11) % limit
     }
 
-    /// Moves each element by less than about `distance` places.
+    /// Moves each element of the list by less than about `distance` places.
     pub fn shuffle<T>(&mut self, things: &mut [T], distance: u64) {
         let mut keyed: Vec<_> = (0..things.len()).map(|i| (i as u64 + self.below(distance), i)).collect();
         keyed.sort_unstable();
         let mut order: Vec<usize> = keyed.into_iter().map(|(_, i)| i).collect();
         for at in 0..order.len() {
-            // Follow the cycle of the permutation, because the element that belongs here may already have been moved.
+            // Follow the cycle of the permutation, because the element that belongs at this index may already have been
+            // moved.
             let mut from = order[at];
             while from < at {
                 from = order[from];
@@ -102,8 +103,8 @@ impl Rng {
     }
 }
 
-/// Passes the rows of iteration `turn` of a program that makes calls of all kinds to `each`. The same `turn` always
-/// results in the same rows.
+/// Models a program that makes calls of all kinds, and passes the rows of its iteration `turn` to `each`. The same
+/// `turn` always results in the same rows.
 pub fn each_row_of_cycle(turn: u32, each: &mut dyn FnMut(&Row<'_>)) {
     let rng = &mut Rng::new(u64::from(turn) + 1);
     let mut push = |row: Row<'_>| each(&row);

@@ -7,7 +7,7 @@ use super::testing::{Rng, alias, copy, kernel, launch, named, set};
 use super::*;
 use crate::error::ErrorKind;
 
-/// Returns at least one row of every kind. Each field has a different value.
+/// Returns at least one row of every kind. Each field of a row has a different value.
 fn all_kinds(frames: &[Frame]) -> Vec<Row<'_>> {
     let mut rows = vec![
         Row::Launch(Launch { duration: u32::MAX, ..launch(u32::MAX, 7) }),
@@ -264,9 +264,10 @@ fn the_format_matches_its_documented_bytes() {
     let bytes = recording(&[Row::Loss { loss: Loss::StacksCut, count: 0x0102 }]);
     let expected = b"gpuflame\x02\0\0\0\0\0\0\0\x09\x09\0\0\0\x08\x02\x01\0\0\0\0\0\0\x17\0\0\0\0";
     assert_eq!(bytes, expected);
-    // The recording has one launch at 10 ns that takes 5 ns, with id 1 and context 2. The payload of its pack consists
-    // of the number of earlier shapes (0), the head, twice the difference in time, the duration, and the context. The
-    // bits in the head mean that the id follows the previous id (0), and that the launch is not within another call.
+    // In this test, the recording has one launch at 10 ns that takes 5 ns, with id 1 and context 2. The payload of the
+    // launch's pack consists of the number of earlier shapes (0), the head, twice the difference in time, the duration,
+    // and the context. The bits in the head mean that the id follows the previous id (0), and that the launch is not
+    // within another call.
     let bytes = recording(&[Row::Launch(launch(1, 2))]);
     assert_eq!(bytes[16..], *b"\x2c\x05\0\0\0\x00\x0c\x14\x05\x02\x17\0\0\0\0");
 }
@@ -276,7 +277,7 @@ fn a_recording_truncated_anywhere_yields_its_complete_rows_and_one_error() {
     let rows = all_kinds(&FRAMES);
     let (whole, expected) = (recording(&rows), debug(&rows));
     let ends: Vec<usize> = (0..=rows.len()).map(|count| recording(&rows[..count]).len() - WHOLE).collect();
-    // Consecutive launches and activities are in one pack, so a file that ends between two of them is truncated.
+    // Consecutive launches and activities are in one pack, so a file that ends between two of these rows is truncated.
     let is_packed = |row: Option<&Row<'_>>| matches!(row, Some(Row::Launch(_) | Row::Activity(_)));
     let splits_pack = |at: usize| at > 0 && is_packed(rows.get(at - 1)) && is_packed(rows.get(at));
     for cut in 16..whole.len() {
@@ -382,7 +383,8 @@ fn a_malformed_row_does_not_hide_the_next() {
     assert_eq!(errors[0], "record 2 at byte 0x15 holds text that is not UTF-8");
 }
 
-/// Returns the number of mutations of each kind to test: the value of `GPUFLAME_MUTATIONS`, or 3,000 if it is not set.
+/// Returns the number of mutations to test for each kind of mutation: the value of `GPUFLAME_MUTATIONS`, or 3,000 if it
+/// is not set.
 fn mutations() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(3000, |text| text.parse().unwrap())
 }
@@ -435,8 +437,8 @@ fn of_sums() -> (Vec<u8>, Vec<(usize, usize)>) {
     (bytes, chunks)
 }
 
-/// Recomputes the checksums after the rows are mutated. Otherwise the reader would reject the chunks before it reads
-/// their rows.
+/// Mutates rows, and then recomputes the checksums of the chunks. Otherwise the reader would reject each chunk before
+/// it reads the chunk's rows.
 #[test]
 fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
     let (whole, chunks) = of_sums();
@@ -445,7 +447,7 @@ fn garbage_in_sums_with_correct_checksums_is_rejected_without_a_panic() {
         let mut rng = Rng::new(seed);
         let mut bytes = whole.clone();
         let (at, length) = chunks[rng.below(chunks.len() as u64) as usize];
-        // The rows begin after the chunk's tag, length and checksum.
+        // In a chunk, the rows come after the chunk's tag, length and checksum.
         let rows = at + 9..at + length;
         bytes[rows.clone()].copy_from_slice(&mutated(&whole[rows.clone()], 0, &mut rng));
         let crc = crc32fast::hash(&bytes[rows]);

@@ -1,5 +1,6 @@
 //! Defines the rows about unified memory: page faults, and pages that migrate to the CPU or GPU that accesses them. No
-//! explicit copy causes this traffic, and the tracer reports no call for it, so the rows have no launch and no stack.
+//! explicit copy causes this traffic, and the tracer reports no API call for it. So these rows have no launch and no
+//! stack.
 
 use super::ids::{DeviceId, Nanos};
 use super::kinds::kinds;
@@ -7,19 +8,19 @@ use super::kinds::kinds;
 /// A migration or page faults of unified memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unified {
-    /// Kind of traffic.
+    /// Kind of event.
     pub kind: UnifiedKind,
     /// Number of bytes moved, or number of page faults, depending on `kind`.
     pub value: u64,
-    /// Start time.
+    /// Time at which the event began.
     pub start: Nanos,
-    /// End time. 0 for instantaneous events.
+    /// Time at which the event ended. 0 for instantaneous events.
     pub end: Nanos,
     /// First address of the memory.
     pub address: u64,
-    /// Source processor. It depends on `kind` whether this is the id of a GPU.
+    /// Processor from which the pages moved. The value of `kind` determines whether this is the id of a GPU.
     pub source: DeviceId,
-    /// Destination processor. It depends on `kind` whether this is the id of a GPU.
+    /// Processor to which the pages moved. The value of `kind` determines whether this is the id of a GPU.
     pub target: DeviceId,
     /// Flags from the tracer: the reason for a migration, or the kind of access that caused a fault.
     pub flags: u32,
@@ -36,17 +37,18 @@ impl Unified {
         }
     }
 
-    /// Returns the duration in nanoseconds. `None` if the tracer did not report it, or if the end is before the start.
+    /// Returns the duration in nanoseconds. `None` if the tracer did not report the duration, or if the end is before
+    /// the start.
     pub fn duration(&self) -> Option<u64> {
         if self.end.0 == 0 { None } else { self.end.0.checked_sub(self.start.0) }
     }
 }
 
 kinds! {
-    /// Kind of unified-memory event. The values are gpuflame's own. Later versions may write values that are not listed
-    /// here.
+    /// Kind of unified-memory event. The values are gpuflame's own, and may differ from the values that CUPTI uses.
+    /// Later versions may write values that are not listed here.
     UnifiedKind(u32) {
-        /// Any other kind of event.
+        /// Any kind of event that is not listed here.
         OTHER = 0, "other";
         /// Bytes migrated to a GPU.
         HTOD = 1, "HtoD";

@@ -1,10 +1,12 @@
-//! A log-linear histogram of durations. Percentiles per kernel and device are computed from it.
+//! A histogram of durations whose buckets are linear up to 1,024 and logarithmic above. The percentiles for each kernel
+//! and device are computed from such a histogram.
 //!
-//! Each value up to 1,024 has its own bucket. Above 1,024, each power of two is divided into 64 buckets. A percentile
-//! is the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %. Only buckets that contain a value are
-//! stored (10 bytes each). A kernel fills a few dozen buckets. The `hdrhistogram` crate is not used, because it stores
-//! dense tables, which take 80 to 170 KB per kernel name at this precision and range. For a program with a thousand
-//! kernels, this is too much memory to use inside the profiled process.
+//! Each value up to 1,024 has its own bucket. Above 1,024, each range between two powers of two is divided into 64
+//! buckets. A percentile is reported as the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %.
+//! Only buckets that contain a value are stored, and each takes 10 bytes. The durations of a kernel usually fill a few
+//! dozen buckets. The `hdrhistogram` crate is not used, because it stores dense tables. They take 80 to 170 KB per
+//! kernel name at this precision and range. For a program with a thousand kernels, these tables would use too much
+//! memory inside the profiled process.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -12,19 +14,19 @@ const LINEAR_BITS: u32 = 10;
 /// Base-2 logarithm of the number of buckets per power of two above `LINEAR`.
 const SUB_BITS: u32 = 6;
 
-/// Bucket of the highest value.
+/// Index of the bucket for the highest value.
 const MAX_BUCKET: u16 = (LINEAR + 1 + ((64 - LINEAR_BITS as u64) << SUB_BITS) - 1) as u16;
 
 /// A histogram of any `u64` values. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
-    /// Indices of the buckets that contain a value, ascending. Counts are in a separate vector, so that a search reads
-    /// only 2 bytes per bucket.
+    /// Indices of the buckets that contain a value, ascending. Counts are stored in a separate vector, so that a search
+    /// reads only 2 bytes per bucket.
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Position in `buckets` of the last value's bucket. It is tried first, because a kernel usually takes about as
-    /// long as the previous time.
+    /// Position in `buckets` of the bucket to which the last value was added. This bucket is tried first, because a
+    /// kernel usually takes about as long as the previous time.
     last: usize,
 }
 
@@ -58,8 +60,8 @@ impl Histogram {
         self.buckets.iter().copied().zip(self.counts.iter().copied())
     }
 
-    /// Adds `count` values to a bucket, which has an index as returned by [`Histogram::buckets`]. Returns false if
-    /// there is no such bucket.
+    /// Adds `count` values to a bucket whose index is one that [`Histogram::buckets`] returns. Returns false if no
+    /// bucket has this index.
     pub fn add_bucket(&mut self, bucket: u16, count: u64) -> bool {
         if bucket > MAX_BUCKET {
             return false;
@@ -76,8 +78,8 @@ impl Histogram {
     }
 
     /// Returns the `percent`th percentile by nearest rank: the smallest recorded value for which at least `percent`
-    /// percent of all values are equal or smaller. Results up to 1,024 are exact. Higher ones have an error of at most
-    /// 0.8 %. Returns 0 if no value was recorded.
+    /// percent of all values are equal or smaller. Results up to 1,024 are exact. Higher results have an error of at
+    /// most 0.8 %. Returns 0 if no value was recorded.
     pub fn percentile(&self, percent: u8) -> u64 {
         let rank = (u128::from(self.total) * u128::from(percent)).div_ceil(100).max(1) as u64;
         let mut below = 0;
@@ -90,7 +92,7 @@ impl Histogram {
         0
     }
 
-    /// Returns the heap memory in bytes.
+    /// Returns the heap size of the histogram in bytes.
     pub fn heap_bytes(&self) -> usize {
         self.buckets.capacity() * size_of::<u16>() + self.counts.capacity() * size_of::<u64>()
     }

@@ -1,4 +1,4 @@
-//! Compact summaries of many numbers. This module knows nothing about GPUs.
+//! Compact summaries of many numbers. This module does not depend on GPU concepts.
 
 mod histogram;
 

@@ -1,5 +1,5 @@
 //! Reads a jitdump: a file in which a JIT compiler describes the functions that it generated. A jitdump is a sequence
-//! of records in the byte order of the machine. The record of a function includes the function's code.
+//! of records in the byte order of the machine. The record about a function includes the function's machine code.
 //!
 //! ```text
 //! file   := magic:u32 version:u32 header-size:u32 ...  record*
@@ -8,9 +8,9 @@
 //!         | pid:u32 tid:u32 vma:u64 from:u64 to:u64 bytes:u64 index:u64              if kind is 1: it has moved
 //! ```
 //!
-//! The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`. The record of a move
-//! contains only the function's index. If a function has moved to a requested address, the dump is therefore read a
-//! second time to find the function's name.
+//! The Linux source describes the format in `tools/perf/Documentation/jitdump-specification.txt`. If a function is
+//! moved, the record about the move contains only the function's index and no name. So if a function was moved to a
+//! requested address, the jitdump is read a second time to find the function's name.
 
 use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read as _, Seek as _};
@@ -19,17 +19,18 @@ use super::{Answers, MAX_DUMP_RECORDS, MAX_NAME_BYTES};
 use gpuflame_model::sorting;
 
 const MAGIC: u32 = 0x4A69_5444;
-/// Kind of the record of a generated function.
+/// Record kind for a generated function.
 const FUNCTION_RECORD: u32 = 0;
-/// Kind of the record that moves a function to another address.
+/// Record kind for the move of a function to another address.
 const MOVED_RECORD: u32 = 1;
-/// Sizes in bytes of the file header, of the header of each record, and of the fixed fields of both kinds of records.
+/// Sizes in bytes of the file header, of the header of each record, and of the fixed fields in each of the two kinds of
+/// records.
 const HEADER_BYTES: u64 = 12;
 const RECORD_HEADER_BYTES: u64 = 16;
 const FUNCTION_FIELDS_BYTES: u64 = 40;
 const MOVED_FIELDS_BYTES: u64 = 48;
 
-/// The move of a function to a new address. The function is identified by its index.
+/// A record about the move of a function to a new address. The function's index identifies the function.
 struct MovedRecord {
     index: u64,
     to: u64,
@@ -71,14 +72,14 @@ pub(super) fn read(file: &mut BufReader<File>, answers: &mut Answers) -> io::Res
 
 fn stop_at_truncation(read: io::Result<bool>) -> io::Result<bool> {
     match read {
-        // The file may end in the middle of a record, because the writer may still be writing it.
+        // The file may end in the middle of a record, because the process may still be writing the record.
         Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(true),
         read => read,
     }
 }
 
-/// Calls `each` for each record, with the kind of the record and the number of bytes after the record's header. Returns
-/// false if a limit was reached before the end of the file.
+/// Calls `each` for each record of the file, with the kind of the record and the number of bytes after the record's
+/// header. Returns false if a limit was reached before the end of the file.
 fn records(
     file: &mut BufReader<File>,
     mut each: impl FnMut(&mut BufReader<File>, u32, u64) -> io::Result<bool>,
@@ -107,7 +108,7 @@ struct FunctionRecord {
     name: Vec<u8>,
 }
 
-/// Reads a function record. `rest` is the number of bytes after the record's header.
+/// Reads a record about a generated function. `rest` is the number of bytes after the record's header.
 fn function(file: &mut BufReader<File>, rest: u64) -> io::Result<FunctionRecord> {
     let (_process, _thread, _vma) = (u32_of(file)?, u32_of(file)?, u64_of(file)?);
     let (address, bytes, index) = (u64_of(file)?, u64_of(file)?, u64_of(file)?);

@@ -1,12 +1,12 @@
-//! Reads a map of generated code in `perf`'s format. The map has one line per function: `START SIZE NAME`. The numbers
-//! are hexadecimal, and names may contain blanks.
+//! Reads a map of generated functions in `perf`'s format. The map has one line per function: `START SIZE NAME`. Both
+//! numbers are hexadecimal, and a name may contain blanks.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};
 
 use super::{Answers, MAX_MAP_BYTES, MAX_NAME_BYTES};
 
-/// Maximum length of a line in bytes, which is enough for two numbers and a name. The name in a longer line is
+/// Maximum length of a line in bytes, which is enough for two numbers and a name. If a line is longer, its name is
 /// truncated.
 const MAX_LINE_BYTES: u64 = MAX_NAME_BYTES as u64 + 64;
 
@@ -40,7 +40,7 @@ fn parse(line: &[u8]) -> Option<(u64, u64, &[u8])> {
 fn number(digits: &[u8]) -> Option<u64> {
     let digits = std::str::from_utf8(digits).ok()?;
     let digits = digits.strip_prefix("0x").unwrap_or(digits);
-    // Check the digits, because the parser would accept a sign.
+    // Check the digits first, because the parser would accept a sign.
     let is_number = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     is_number.then(|| u64::from_str_radix(digits, 16).ok()).flatten()
 }

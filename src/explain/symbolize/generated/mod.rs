@@ -1,12 +1,12 @@
 //! Finds the names of functions that a process generated at run time (for example with a JIT compiler). The code of
-//! such functions is in no file, but the code generator may write their names and addresses to a file. Two formats of
-//! `perf` are read: `/tmp/perf-PID.map` with one line per function, and jitdump.
+//! such functions is not in any file, but the code generator may write the functions' names and addresses to a file.
+//! Two formats of `perf` are read: `/tmp/perf-PID.map` with one line per function, and jitdump.
 //!
-//! Files of both formats may contain any bytes, and any user may create files in their folders. So a file is opened
-//! only if it is a regular file that belongs to the process's user or to root. It is never opened through a link, or
-//! with a call that could block. The amount of data read is limited, and only entries for addresses that occur in
-//! stacks are kept. Neither format records how long a function stayed at its address. So an address at which several
-//! functions were one after another gets no name.
+//! Files of both formats may contain any bytes, and any user may create files in the folders that contain them. So a
+//! file is opened only if it is a regular file that belongs to the process's user or to root. It is never opened
+//! through a symbolic link, or with a call that could block. The amount of data that is read is limited, and only
+//! entries for addresses in recorded stacks are kept. Neither format records how long a function stayed at its address.
+//! So if several functions were at an address one after another, the address gets no name.
 
 mod dump;
 mod map;
@@ -22,39 +22,40 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::FrameKind;
 use gpuflame_model::sorting;
 
-/// Maximum number of bytes read from a map. This is enough for a million functions.
+/// Maximum number of bytes that are read from a map. This is enough for a million functions.
 const MAX_MAP_BYTES: u64 = 64 << 20;
-/// Maximum number of records read from a dump. Most bytes of a dump are code, which is skipped.
+/// Maximum number of records that are read from a jitdump. Most bytes of a jitdump are machine code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
-/// Maximum number of (function, address) matches. More matches are possible only if thousands of functions overlap,
-/// which occurs only in a hostile file.
+/// Maximum number of matches between a function in the files and a requested address. More matches are possible only if
+/// thousands of functions overlap, which happens only in a hostile file.
 const MAX_MATCHES: usize = 1 << 20;
-/// Maximum length of a name in bytes. Longer names are truncated.
+/// Maximum length of a function name in bytes. Longer names are truncated.
 const MAX_NAME_BYTES: usize = 1 << 10;
 
-/// Paths of the files that may contain names of generated functions. Missing files are ignored.
+/// Paths of the files that may contain names of generated functions. If a file does not exist, it is ignored.
 #[derive(Clone, Debug, Default)]
 pub struct GeneratedCodeSources {
     /// Paths of maps in `perf`'s format.
     pub maps: Vec<PathBuf>,
     /// Paths of jitdumps.
     pub dumps: Vec<PathBuf>,
-    /// Id of the user who must own the files. Files of root are accepted as well.
+    /// Id of the user who must own each file. Files that root owns are accepted as well.
     pub user: u32,
 }
 
-/// Names of generated functions, as read from the files.
+/// Names of generated functions that were found in the files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GeneratedNames {
     /// Addresses, each with the name of the function that contains it.
     pub names: Vec<(u64, String)>,
-    /// Addresses that belonged to several functions one after another. They have no name.
+    /// Addresses that belonged to several functions one after another. These addresses have no name.
     pub several: Vec<u64>,
-    /// Remarks about the maps and dumps, one sentence each.
+    /// Remarks about the maps and jitdumps, one sentence each.
     pub remarks: Vec<String>,
 }
 
-/// Returns the addresses of those frames in the profile whose code is in no file. Skips the first `known` frames.
+/// Returns the addresses of those frames in the profile whose code is in no file. The first `known` frames of the
+/// profile are skipped.
 pub fn generated_addresses(profile: &Profile, known: usize) -> BTreeSet<u64> {
     let modules = profile.modules();
     let map = ModuleIndex::new(modules);
@@ -107,15 +108,16 @@ impl GeneratedCodeSources {
 /// the end of the file.
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
-/// Opens a file. Returns `None` if there is no such file, or an error with the reason if the file must not be opened.
+/// Opens a map or jitdump. Returns `None` if the file does not exist. If the file must not be opened, returns the
+/// reason as an error.
 #[cfg(unix)]
 fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 
     // Without `O_NONBLOCK`, opening a pipe that has no writer would block.
     let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY;
-    // Opening some devices has side effects, so the type of the file is checked before it is opened. It is checked
-    // again after opening, because another file may have taken its place.
+    // Opening some devices has side effects, so the type of the file is checked before the file is opened. The type is
+    // checked again after opening, because another file may have been put at this path.
     let is_there = path.symlink_metadata().and_then(|metadata| {
         if !metadata.is_file() {
             return Ok(None);
@@ -133,7 +135,7 @@ fn open(path: &Path, user: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// Never opens a file, because the owner of a file cannot be checked on this system.
+/// On this system, the owner of a file cannot be checked, so no file is opened.
 #[cfg(not(unix))]
 fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     match path.exists() {
@@ -142,7 +144,7 @@ fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
     }
 }
 
-/// The name found so far for each requested address.
+/// For each requested address, the name that was found so far.
 struct Answers {
     /// Requested addresses in ascending order.
     addresses: Vec<u64>,
@@ -164,7 +166,8 @@ impl Answers {
         Self { answers: vec![Answer::None; addresses.len()], addresses, count: 0 }
     }
 
-    /// Adds a function of `size` bytes at `start`. Returns false if the limit on the number of matches was reached.
+    /// Processes a function of `size` bytes at `start`. Returns false if the limit on the number of matches was
+    /// reached.
     fn add_function(&mut self, start: u64, size: u64, name: &[u8]) -> bool {
         let Some(end) = start.checked_add(size) else { return true };
         let first = self.addresses.partition_point(|&address| address < start);
@@ -187,7 +190,7 @@ impl Answers {
         true
     }
 
-    /// Whether any requested address is in the range of `size` bytes at `start`.
+    /// Whether any requested address is inside the `size` bytes at `start`.
     fn is_requested(&self, start: u64, size: u64) -> bool {
         let first = self.addresses.partition_point(|&address| address < start);
         self.addresses.get(first).is_some_and(|&address| address - start < size)
@@ -208,7 +211,7 @@ impl Answers {
     }
 }
 
-/// Decodes a name, which may consist of any bytes.
+/// Decodes the name of a function, which may consist of any bytes.
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(&name[..name.len().min(MAX_NAME_BYTES)]).trim().to_owned()
 }
@@ -221,7 +224,7 @@ mod tests {
 
     use super::*;
 
-    /// A folder that is removed at the end of the test.
+    /// A temporary folder that is removed at the end of the test.
     struct Folder(PathBuf);
 
     impl Folder {
@@ -231,7 +234,7 @@ mod tests {
             Self(path)
         }
 
-        /// Returns the names that a map with the content `map` gives for these addresses.
+        /// Writes a map with the content `map`, and returns the names that were found for `addresses`.
         fn find_names(&self, map: impl AsRef<[u8]>, addresses: &[u64]) -> GeneratedNames {
             let path = self.0.join("map");
             fs::write(&path, map).unwrap();
@@ -246,7 +249,7 @@ mod tests {
 
     impl Drop for Folder {
         fn drop(&mut self) {
-            // If the folder cannot be removed from /tmp, the test must not fail.
+            // The test must not fail if the folder cannot be removed from /tmp.
             let _ = fs::remove_dir_all(&self.0);
         }
     }
@@ -301,7 +304,7 @@ mod tests {
         let folder = Folder::new("huge");
         let path = folder.0.join("huge");
         fs::write(&path, "1000 10 first\n").unwrap();
-        // Make the file sparse, so that it is large but uses no disk space.
+        // Make the file sparse, so that it is large but takes no disk space.
         File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
         let found = folder.sources(&path).find_names(&[0x1000].into());
         assert_eq!(names(&found), [(0x1000, "first")]);
@@ -311,7 +314,7 @@ mod tests {
         );
     }
 
-    /// Requests 2,000 addresses, and writes 10,000 lines that each cover all of them.
+    /// Requests 2,000 addresses, and writes 10,000 lines that each cover all of these addresses.
     #[test]
     fn overlapping_map_lines_are_processed_up_to_a_limit() {
         let folder = Folder::new("overlap");
@@ -339,7 +342,7 @@ mod tests {
             symlink(device, &path).unwrap();
             assert_eq!(ask(None), no_plain_file, "{device}");
         }
-        // Opening this pipe would block forever, because nothing writes to it.
+        // Opening this pipe would block forever, because no process writes to it.
         assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
         assert_eq!(ask(None), no_plain_file);
         fs::create_dir(&path).unwrap();
@@ -398,15 +401,16 @@ mod tests {
         let found = ask(&whole);
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g")]);
         assert_eq!(found.remarks, [""; 0]);
-        // Truncate the dump at every byte, as if the process had been killed. The result must contain no wrong name.
+        // Truncate the jitdump at every byte, as if the process had been killed at that point. The result must never
+        // contain a wrong name.
         for length in 0..40 + 16 + 80 {
             assert!(
                 names(&ask(&whole[..length])).iter().all(|name| *name == (0x1008, "py::f:/a b.py")),
                 "{length}"
             );
         }
-        // The first function moves twice, the second time to the address of the second function. Moves are matched to
-        // functions by index alone.
+        // The first function moves twice. The second time, it moves to the address of the second function. A move is
+        // matched to its function by the index alone.
         let moves = [
             moved(1, 0x1000, 0x9000, 0x10),
             moved(1, 0x9000, 0x6ff8, 0x10),
@@ -420,7 +424,7 @@ mod tests {
         assert_eq!(names(&found), [(0x1008, "py::f:/a b.py"), (0x6fff, "g"), (0x7000, "g")]);
         let other = [head(0x4454_694A), load(0x1000, 0x10, "f")].concat();
         assert_eq!(ask(&other).names, [], "the dump has the other byte order");
-        // A record shorter than its own header must not cause an endless loop.
+        // If a record claims to be shorter than its own header, the reader must not loop forever.
         let stuck = [head(0x4A69_5444), record(0, &[])[..4].to_vec(), vec![0; 12], load(0x1000, 0x10, "f")];
         assert_eq!(ask(&stuck.concat()).names, []);
     }

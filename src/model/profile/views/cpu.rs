@@ -1,9 +1,10 @@
-//! The CPU view: CPU time of launching threads, by sampled stack.
+//! The CPU view: CPU time of the threads that launch GPU work, by sampled stack.
 
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// CPU time of launching threads by stack, estimated from samples. Time during which a thread waited is not included.
+/// CPU time of the threads that launch GPU work, by stack, estimated from samples. The time during which a thread
+/// waited is not included.
 pub static CPU: View = View {
     word: "cpu",
     title: "CPU time of launching threads, by stack",

@@ -1,4 +1,4 @@
-//! The GPU view: GPU time by launching stack.
+//! The GPU view: GPU time, by the stack that launched the GPU work.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::saturating_sum;
 use crate::record::Loss;
 
-/// GPU time by launching stack. Launches without an activity are included with a time of zero.
+/// GPU time, by the stack that launched the GPU work. Launches without an activity are included with a time of zero.
 pub static GPU: View = View {
     word: "gpu",
     title: "GPU time by launching stack",
@@ -17,7 +17,7 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // These frames show GPU work that was lost. The number of lost activities is known, but not their duration.
+    // Frames that show how many activities were lost. The duration of these activities is unknown.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),

@@ -1,13 +1,14 @@
 //! The idle view: GPU idle time by cause and by stack. Idle time is attributed to the stack that the launching thread
-//! had during this time, if it is known. Otherwise, it is attributed to the thread's two calls around the idle time, or
-//! to the launch that ended it.
+//! had during this time, if this stack is known. Otherwise, idle time is attributed to the two calls that the thread
+//! made before and after it, or to the launch that ended it.
 
 use std::fmt::Write as _;
 
 use super::{Measure, Profile, Value, View, format_nanos, gpus};
 use crate::profile::{Cause, DeviceTime, LeafFrame, RootMark, Sample};
 
-/// Idle time of whole GPUs, by cause and stack. An idle gap with several causes counts as one gap for each cause.
+/// Idle time of whole GPUs, by the cause of the idle time and by stack. An idle gap with several causes counts as one
+/// gap for each cause.
 pub static IDLE: View = View {
     word: "idle",
     title: "GPU idle time by cause and stack",
@@ -23,8 +24,8 @@ pub static IDLE: View = View {
 const NOT_APART: &str =
     "; start-up is not apart: fewer than two steps have work, and no loop has most of the kernels";
 
-/// Returns the word for the cause of the idle time in a sample of [`IDLE`]. For idle time at the edge of a window, or
-/// outside the steady part of the run, returns a word for its position instead.
+/// Returns the word for the cause of the idle time in a sample of [`IDLE`]. For idle time at the beginning or end of a
+/// window, or outside the steady part of the run, returns a word for this position instead.
 pub fn idle_word(sample: &Sample) -> &'static str {
     match sample.root_mark {
         Some(RootMark::Opening) => "before_the_first",

@@ -1,9 +1,10 @@
-//! The memory view: bytes allocated and freed, by stack.
+//! The memory view: bytes that were allocated and freed, by the stack that made the call.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::LeafFrame;
 
-/// Bytes of memory allocated and freed. For a call that frees memory, the size of the freed allocation is counted.
+/// Bytes of memory that were allocated and freed. A call that frees memory counts with the size of the freed
+/// allocation.
 pub static MEMORY: View = View {
     word: "alloc",
     title: "Bytes allocated and freed, by stack",

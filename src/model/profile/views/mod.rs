@@ -1,6 +1,6 @@
 //! Views: the kinds of results that gpuflame shows for a run, such as GPU time or idle time. Each view has a file in
 //! this folder, and an entry in [`VIEWS`] with its name, its values, and its one-line summary. The data of a view are
-//! [`Sample`](super::Sample)s. The modules that read the rows of a run store these samples in the profile. Views and
+//! [`Sample`](super::Sample)s. The modules that process the rows of a run store these samples in the profile. Views and
 //! output formats are independent: every format can show every view.
 
 mod cpu;
@@ -26,7 +26,7 @@ pub use waits::WAITS;
 use super::{LeafFrame, Profile};
 use crate::record::Loss;
 
-/// All views, in the order in which their files are written.
+/// All views, in the order in which their output files are written.
 pub static VIEWS: &[&View] = &[&GPU, &IDLE, &WAITS, &MEMORY, &UNIFIED, &CPU, &OFF_CPU, &TOGETHER];
 
 /// Returns the view that `word` selects.
@@ -36,30 +36,30 @@ pub fn view(word: &str) -> Option<&'static View> {
 
 /// A kind of result that gpuflame shows for a run.
 pub struct View {
-    /// Word that selects the view. It is lower case and has no blanks. Names of output files contain the word, except
-    /// for the first view.
+    /// Word by which users select the view. The word is lower case and has no blanks. Names of output files contain the
+    /// word, except for the first view.
     pub word: &'static str,
     /// Heading of the view's picture.
     pub title: &'static str,
-    /// Values that each sample of the view has, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES). The first
-    /// value determines widths, the second is the number of occurrences, and others may follow.
+    /// The first value determines widths, the second value is the number of occurrences, and further values may follow.
+    /// The first value determines widths, the second is the number of occurrences, and others may follow.
     pub values: &'static [Value],
     /// Whether each sample of the view belongs to a GPU.
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view combines. Each has the leaf frame to add to its stacks, if there is one.
+    /// Other views whose samples this view combines. For each of these views, a leaf frame may be added to its stacks.
     /// Every profile has samples of the first of these views.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
-    /// Words of the formats in which the view can be written on exit, if requested.
+    /// Words for the formats in which the view can be written on exit, if the user requests this.
     pub at_exit: &'static [&'static str],
     /// Kinds of loss that affect this view, each with the name of the frame that shows the loss.
     pub lost: &'static [(Loss, &'static str)],
     /// Returns the text that a picture shows if there are no samples to draw.
     pub nothing: fn(&Profile) -> &'static str,
-    /// Returns a one-line summary of the view's totals. The caller appends the losses.
+    /// Returns a one-line summary of the view's totals. The caller of the function appends the losses.
     pub summary: fn(&Profile) -> String,
-    /// Returns comment lines for formats that have comments. They are written before the stacks.
+    /// Returns comment lines for formats that have comments. These lines are written before the stacks.
     pub notes: fn(&Profile) -> Vec<String>,
 }
 
@@ -110,11 +110,11 @@ impl Ord for View {
 /// A kind of amount that each sample of a view has.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Value {
-    /// Name of the value. It is lower case and has no blanks.
+    /// Name of the amount. The name is lower case and has no blanks.
     pub name: &'static str,
-    /// Unit of the value.
+    /// Unit of the amount.
     pub unit: Measure,
-    /// Words that pictures show after an amount of this value, such as `bytes`.
+    /// Words that pictures show after such an amount, for example `bytes`.
     pub words: &'static str,
 }
 
@@ -124,14 +124,14 @@ impl Value {
     }
 }
 
-/// Unit of a value.
+/// Unit of an amount in a view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Measure {
     /// Nanoseconds.
     Nanos,
     /// Bytes.
     Bytes,
-    /// A count.
+    /// A number of items.
     Count,
 }
 
@@ -146,7 +146,7 @@ impl Measure {
     }
 }
 
-/// Formats a duration with three decimals, in ns, us, ms or s.
+/// Formats a duration with three decimals, in the unit ns, us, ms or s.
 pub fn format_nanos(nanos: u64) -> String {
     let (unit, name) = match nanos {
         0..1_000 => return format!("{nanos} ns"),

@@ -1,10 +1,10 @@
-//! The off-CPU view: time during which launching threads waited off-CPU, by the stack that waited.
+//! The off-CPU view: time during which threads that launch GPU work waited off-CPU, by the stack that waited.
 
 use super::{Measure, Profile, Value, View, format_nanos};
 use crate::record::Loss;
 
-/// Time during which launching threads waited or slept for any reason, by stack. Time during which a thread was ready
-/// to run, but another thread had the CPU, is not included.
+/// Time during which threads that launch GPU work waited or slept for any reason, by stack. Time during which a thread
+/// was ready to run, but another thread had the CPU, is not included.
 pub static OFF_CPU: View = View {
     word: "off-cpu",
     title: "Time in which launching threads waited, by stack",

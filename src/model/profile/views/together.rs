@@ -3,9 +3,9 @@
 use super::{CPU, GPU, Measure, OFF_CPU, Profile, Value, View, format_nanos};
 use crate::profile::LeafFrame;
 
-/// The GPU, CPU and off-CPU views in one picture. The width of a function is the duration of the GPU work that it
-/// launched, plus its CPU time, plus its off-CPU time. Leaf frames distinguish the three times. The three times may
-/// overlap, so their sum is not wall-clock time.
+/// The samples of the GPU, CPU and off-CPU views in one picture. The width of a function is the duration of the GPU
+/// work that it launched, plus its CPU time, plus its off-CPU time. Leaf frames distinguish GPU time, CPU time and
+/// off-CPU time. The three times may overlap, so their sum is not wall-clock time.
 pub static TOGETHER: View = View {
     word: "together",
     title: "GPU, processor and waiting time of launching threads, by stack",

@@ -1,5 +1,6 @@
-//! The unified-memory view: traffic and page faults, by GPU. The tracer reports no launch for unified-memory traffic,
-//! so the view has no stacks. Tables always contain the view. Pictures show it only on request.
+//! The unified-memory view: bytes moved and page faults, by GPU. The tracer reports no launch for unified-memory
+//! traffic, so the view has no stacks. Tables always show this view. Pictures show the unified-memory view only on
+//! request.
 
 use super::{Measure, Profile, Value, View};
 use crate::profile::{LeafFrame, Sample, saturating_sum};
@@ -25,7 +26,7 @@ pub static UNIFIED: View = View {
 /// Sums of one kind of unified-memory event on one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnifiedSums {
-    /// Kind of traffic.
+    /// Kind of event, such as a migration to a GPU.
     pub kind: UnifiedKind,
     /// GPU that moved the bytes or caused the faults, if there was one.
     pub device: Option<DeviceId>,
@@ -33,7 +34,7 @@ pub struct UnifiedSums {
     pub count: u64,
     /// Number of bytes moved, or number of page faults, depending on `kind`. For unknown kinds, the unit is unknown.
     pub value: u64,
-    /// Total duration of the events in ns.
+    /// Total duration in ns of these events.
     pub nanos: u64,
 }
 

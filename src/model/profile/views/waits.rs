@@ -1,9 +1,9 @@
-//! The wait view: time that the host spent waiting for GPUs, by the stack that waited.
+//! The wait view: time that the host spent waiting for GPUs, by the stack that made the waiting call.
 
 use super::{Measure, Profile, Value, View, format_nanos};
 
-/// Time that API calls of the host waited for GPUs. A wait is not assigned to a single GPU, because some calls wait for
-/// all GPUs.
+/// Time during which API calls of the host waited for GPUs. A wait is not assigned to a single GPU, because some calls
+/// wait for all GPUs.
 pub static WAITS: View = View {
     word: "wait",
     title: "Host time waiting for the GPU, by stack",
