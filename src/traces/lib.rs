@@ -1,5 +1,5 @@
-//! Reads traces of other tools as a stream of events, computes averages over their steps, and merges them with stacks
-//! that another tool captured.
+//! Reads traces of other tools as a stream of events, computes averages over the steps in a trace, and merges a trace
+//! with stacks that another tool captured.
 
 #![deny(unsafe_code)]
 

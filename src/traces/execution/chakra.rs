@@ -1,5 +1,6 @@
-//! Reads Chakra's execution trace: a `GlobalMetadata` message, then a message per node. Each message is preceded by its
-//! length. `et_def.proto` in github.com/mlcommons/chakra defines the field numbers.
+//! Reads Chakra's execution trace. It consists of a `GlobalMetadata` message, followed by one message per node. The
+//! length of each message is stored before the message. `et_def.proto` in github.com/mlcommons/chakra defines the field
+//! numbers.
 
 use std::io::BufRead;
 
@@ -9,10 +10,10 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 /// Type of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NodeType {
-    /// A type that the format does not define.
+    /// A type of node that the format does not define.
     #[default]
     Invalid,
-    /// A fact about the job, not an operation.
+    /// A fact about the job. Such a node is not an operation.
     Metadata,
     /// A load from memory.
     MemoryLoad,
@@ -20,11 +21,11 @@ pub enum NodeType {
     MemoryStore,
     /// An operator or a kernel.
     Compute,
-    /// A message to another rank.
+    /// Sending a message to another rank.
     Send,
-    /// A message from another rank.
+    /// Receiving a message from another rank.
     Receive,
-    /// A collective of several ranks.
+    /// A collective operation of several ranks.
     Collective,
 }
 
@@ -42,7 +43,7 @@ impl NodeType {
         }
     }
 
-    /// Returns the word that tables show for the type.
+    /// Returns the word that tables show for this type.
     pub fn word(self) -> &'static str {
         match self {
             Self::Invalid => "invalid",
@@ -57,7 +58,7 @@ impl NodeType {
     }
 }
 
-/// A node of a Chakra trace, reduced to the fields that `info` shows.
+/// A node of a Chakra trace, reduced to the fields that the command `info` shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChakraNode {
     /// Id of the node.
@@ -66,24 +67,25 @@ pub struct ChakraNode {
     pub name: String,
     /// Type of the node.
     pub kind: NodeType,
-    /// Ids of the nodes on which this node depends (control and data dependencies).
+    /// Ids of the nodes that this node depends on (control and data dependencies).
     pub dependencies: Vec<u64>,
     /// Duration in ns: the attribute `duration_ns` if there is one, otherwise `duration_micros`.
     pub nanos: u64,
-    /// Whether the node ran on the host, as given by the attribute `is_cpu_op`. `None` if the node lacks the attribute.
+    /// Whether the node ran on the host, according to the attribute `is_cpu_op`. `None` if the node does not have this
+    /// attribute.
     pub is_host: Option<bool>,
-    /// Number of bytes that a collective or message moves, as given by the attribute `comm_size`.
+    /// Number of bytes that a collective or message moves, according to the attribute `comm_size`.
     pub bytes: u64,
 }
 
-/// A Chakra trace.
+/// A Chakra trace that was read into memory.
 #[derive(Clone, Debug, Default)]
 pub struct ChakraTrace {
-    /// Version of the format; empty if the file has none.
+    /// Version of the format; empty if the file does not contain it.
     pub version: String,
-    /// Version of the PyTorch trace from which the file was made, as given by the attribute `schema`.
+    /// Version of the PyTorch trace from which the file was made, according to the attribute `schema`.
     pub schema: String,
-    /// Nodes in the order of the file.
+    /// Nodes of the trace, in the order of the file.
     pub nodes: Vec<ChakraNode>,
 }
 
@@ -196,9 +198,9 @@ mod tests {
 
     #[test]
     fn nodes_are_read_with_packed_dependencies_and_attributes() {
-        // The file has two messages: metadata with an attribute { name: "schema", string_val (29): "1.0.2" }, and a
-        // node { id 3, name "nccl", type 7, ctrl_deps [1], data_deps [300], duration_micros 2, attr { name "comm_size",
-        // int64_val (9) 64 } }.
+        // The test's file has two messages: metadata with an attribute { name: "schema", string_val (29): "1.0.2" },
+        // and a node { id 3, name "nccl", type 7, ctrl_deps [1], data_deps [300], duration_micros 2, attr { name
+        // "comm_size", int64_val (9) 64 } }.
         let metadata = b"\x12\x10\x0a\x06schema\xea\x01\x051.0.2";
         let node = b"\x08\x03\x12\x04nccl\x18\x07\x22\x01\x01\x2a\x02\xac\x02\x38\x02\x52\x0d\x0a\x09comm_size\x48\x40";
         let mut file = vec![metadata.len() as u8];

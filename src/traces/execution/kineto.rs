@@ -4,10 +4,10 @@
 use crate::import::{CpuKind, Event, Id, NameTable, OpKind, Opened, Options, ReadCounts, Sink, Text, Wants};
 use gpuflame_model::error::Result;
 
-/// An operator or an annotated range on a thread of the host.
+/// An operator, or a range that the program annotated, on a thread of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostOp {
-    /// Index of the name; see [`Kineto::name`].
+    /// Index of the operator's name; see [`Kineto::name`].
     pub name: u32,
     /// Start time in ns.
     pub start: i64,
@@ -17,14 +17,14 @@ pub struct HostOp {
     pub thread: u32,
     /// Id of this execution of the operator (`Record function id`).
     pub record_function: Option<u64>,
-    /// External id of the operator, which calls and work below it refer to.
+    /// External id of the operator. Calls and GPU work inside the operator refer to this id.
     pub external: Option<u64>,
 }
 
 /// A call to a function of the CUDA runtime or driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostCall {
-    /// Index of the name; see [`Kineto::name`].
+    /// Index of the function's name; see [`Kineto::name`].
     pub name: u32,
     /// Start time in ns.
     pub start: i64,
@@ -32,57 +32,57 @@ pub struct HostCall {
     pub end: i64,
     /// Index of the thread in [`Kineto::threads`].
     pub thread: u32,
-    /// Correlation id of the call.
+    /// Correlation id of the call, which it shares with the work that it launched.
     pub correlation: Option<u64>,
     /// External id of the operator that encloses the call.
     pub external: Option<u64>,
 }
 
-/// A kernel, copy or fill.
+/// A kernel, copy or fill that a GPU ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {
-    /// Kind of work.
+    /// Kind of GPU work.
     pub kind: OpKind,
-    /// Index of the name; see [`Kineto::name`].
+    /// Index of the work's name; see [`Kineto::name`].
     pub name: u32,
     /// Start time in ns.
     pub start: i64,
-    /// End time in ns, not before the start.
+    /// End time in ns. It is not before the start.
     pub end: i64,
-    /// Index of the GPU, if the trace gives it.
+    /// Index of the GPU that ran the work, if the trace contains it.
     pub device: Option<u32>,
-    /// Id of the stream, if the trace gives it.
+    /// Id of the stream on which the work ran, if the trace contains it.
     pub stream: Option<u32>,
     /// Correlation id of the call that launched the work.
     pub correlation: Option<u64>,
     /// External id of the operator that launched the work.
     pub external: Option<u64>,
-    /// Index of the process group's name; see [`Kineto::name`]. `None` unless the work is a collective and the trace
-    /// gives the group.
+    /// Index of the name of the process group; see [`Kineto::name`]. `None` unless the work is a collective and the
+    /// trace contains its process group.
     pub process_group: Option<u32>,
 }
 
 impl Work {
-    /// Duration in ns.
+    /// Returns the duration in ns.
     pub fn nanos(&self) -> u64 {
         self.end.abs_diff(self.start)
     }
 }
 
-/// A record of a wait: the host or a stream waited for GPU work.
+/// A record which states that the host or a stream waited for GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamWait {
-    /// Id of the stream that waited, if the record gives one.
+    /// Id of the stream that waited, if the record contains it.
     pub stream: Option<u32>,
-    /// Id of the stream whose work was waited for.
+    /// Id of the stream for whose work the host or stream waited.
     pub on_stream: Option<u32>,
     /// Correlation id of the call that caused the wait.
     pub correlation: Option<u64>,
-    /// Correlation id of the call that recorded the awaited CUDA event.
+    /// Correlation id of the call that recorded the CUDA event for which the host or stream waited.
     pub record_correlation: Option<u64>,
 }
 
-/// Kineto's timeline of a run.
+/// Kineto's timeline of a run, held in memory.
 #[derive(Debug, Default)]
 pub struct Kineto {
     /// Operators and annotated ranges, in the order of the file.
@@ -93,7 +93,7 @@ pub struct Kineto {
     pub work: Vec<Work>,
     /// Records of waits, in the order of the file.
     pub waits: Vec<StreamWait>,
-    /// Process and thread, as named in the file. Indexed by the thread's index.
+    /// Process and thread of each thread, in the form of the file. The index of an entry is the thread's index.
     pub threads: Vec<(String, String)>,
     /// Counts that the reader gathered, such as the number of skipped events.
     pub counts: ReadCounts,
@@ -101,17 +101,17 @@ pub struct Kineto {
 }
 
 impl Kineto {
-    /// Reads a trace that was opened.
+    /// Reads the trace that `opened` has opened.
     ///
     /// # Errors
-    /// As [`Opened::read`].
+    /// Returns the same errors as [`Opened::read`].
     pub fn read(opened: Opened, options: &Options) -> Result<Self> {
         let mut reader = KinetoReader::default();
         let counts = opened.read(options, &mut reader)?;
         Ok(Self { counts, ..reader.kineto })
     }
 
-    /// Returns the name with this index.
+    /// Returns the name that has this index.
     pub fn name(&self, number: u32) -> &str {
         self.names.text(number)
     }
@@ -121,7 +121,7 @@ impl Kineto {
         self.names.texts()
     }
 
-    /// Whether all times in the trace are whole microseconds. If so, times may be up to 1 us too early.
+    /// Whether all times in the trace are whole microseconds. If so, a time in the trace may be up to 1 us too early.
     pub fn has_whole_micros(&self) -> bool {
         self.counts.fractional_times == 0
     }

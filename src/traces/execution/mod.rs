@@ -1,7 +1,7 @@
-//! Execution traces: the operators of a run with their inputs and outputs. PyTorch's observer writes them as JSON
-//! without times ([`ExecutionTrace`]), and Chakra's tools exchange them as protobuf ([`ChakraTrace`]). [`Kineto`] is
-//! the timeline of the same run: its operators, calls and GPU work. It is held in memory so that it can be joined with
-//! an execution trace.
+//! Reads execution traces, which contain the operators of a run with their inputs and outputs. PyTorch's observer
+//! writes them as JSON without times ([`ExecutionTrace`]), and Chakra's tools exchange them in protobuf format
+//! ([`ChakraTrace`]). [`Kineto`] is the timeline of the same run: its operators, calls and GPU work. The timeline is
+//! held in memory, so that it can be joined with an execution trace of the run.
 
 mod chakra;
 mod kineto;

@@ -1,6 +1,7 @@
-//! Reads PyTorch's execution trace (ET). Nodes have one of two forms. In version 1.0.1, all fields are in the node
-//! itself. Since version 1.0.2, inputs and outputs are objects, the parent is `ctrl_deps`, and other fields are in a
-//! list of attributes. The reader accepts both forms, whatever the file's version number.
+//! Reads PyTorch's execution trace (ET). A node in the file has one of two forms. In version 1.0.1, all fields are
+//! members of the node itself. Since version 1.0.2, inputs and outputs are objects, the parent is the member
+//! `ctrl_deps`, and all other fields are in a list of attributes. The reader accepts both forms, regardless of the
+//! version number in the file.
 
 use std::collections::HashMap;
 
@@ -8,46 +9,47 @@ use crate::import::json::document::{self, Document};
 use crate::import::{Opened, Options, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Fields from the head of the file, as written there.
+/// Fields at the beginning of the file, with the values that are written there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format, such as `1.1.0-chakra.0.0.4`.
     pub schema: String,
     /// Id of the process that ran the operators.
     pub pid: u64,
-    /// Date and time at which the trace started, as written in the file.
+    /// Date and time at which tracing started, in the form of the file.
     pub time: String,
-    /// Time at which the trace started, in ms on a clock of the process.
+    /// Time at which tracing started, in ms on a clock of the process.
     pub start_ts: u64,
-    /// Time at which the trace ended, in ms on the clock of `start_ts`.
+    /// Time at which tracing ended, in ms on the clock of `start_ts`.
     pub finish_ts: u64,
 }
 
-/// An execution trace. Borrows its texts from the file's [`Document`].
+/// PyTorch's execution trace of one process. The texts in it are borrowed from the file's [`Document`].
 #[derive(Clone, Debug, Default)]
 pub struct ExecutionTrace<'a> {
-    /// Fields from the head of the file.
+    /// Fields at the beginning of the file.
     pub header: Header,
-    /// Nodes in the order of the file. Ids are unique.
+    /// Nodes of the trace, in the order of the file. The ids of these nodes are unique.
     pub nodes: Vec<Node<'a>>,
-    /// Index in `nodes`, keyed by the node's id.
+    /// Index of each node in `nodes`, keyed by the node's id.
     pub by_id: HashMap<u64, usize>,
-    /// Number of nodes whose parent is not in the file. The `parent` of such nodes is `None`.
+    /// Number of nodes whose parent is not in the file. In such a node, the field `parent` is `None`.
     pub lost_parents: u64,
-    /// Number of nodes that were skipped because they have no id, or an id of 2^63 or more.
+    /// Number of nodes that were skipped because they have no id, or because the id is 2^63 or more.
     pub skipped_nodes: u64,
 }
 
-/// Inputs or outputs of an operator: JSON lists, as written in the file.
+/// Inputs or outputs of an operator. JSON lists, in the form of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
-    /// Values. The value of a tensor is a list: id, storage id, offset, number of elements, bytes per element, device.
+    /// JSON list of the values. If a value is a tensor, it is a list: id, storage id, offset, number of elements, bytes
+    /// per element, device.
     pub values: &'a str,
-    /// Shapes of the values.
+    /// JSON list of the values' shapes.
     pub shapes: &'a str,
-    /// Types of the values.
+    /// JSON list of the values' types.
     pub types: &'a str,
-    /// Strides of the values. Present since version 1.1.1.
+    /// JSON list of the values' strides. Files have this list since version 1.1.1.
     pub strides: Option<&'a str>,
 }
 
@@ -64,34 +66,34 @@ pub struct Node<'a> {
     pub id: u64,
     /// Name of the operator.
     pub name: Text<'a>,
-    /// Index of the caller in [`ExecutionTrace::nodes`]; `None` for the root.
+    /// Index of the calling node in [`ExecutionTrace::nodes`]; `None` for the root.
     pub parent: Option<usize>,
-    /// Id of this execution of the operator. Kineto calls it `Record function id`.
+    /// Id of this execution of the operator. In Kineto's traces, the same id is called `Record function id`.
     pub rf_id: Option<u64>,
-    /// Id of the forward operator's node; 0 if there is none.
+    /// Id of the node of the forward operator; 0 if there is none.
     pub fw_parent: u64,
-    /// Sequence number that a forward operator shares with its backward operator; -1 if there is none.
+    /// Sequence number that a forward operator shares with its backward operator; -1 if the node has none.
     pub seq_id: i64,
-    /// Kind of range: 0 function, 1 backward function, 7 user scope.
+    /// Kind of range: 0 means function, 1 backward function, 7 user scope.
     pub scope: u64,
-    /// Id of the thread, as given in the file.
+    /// Id of the thread that ran the operator, in the form of the file.
     pub tid: u64,
-    /// Id of the thread that ran the forward operator.
+    /// Id of the thread that ran the forward operator, for a backward operator.
     pub fw_tid: u64,
     /// Signature of the operator.
     pub op_schema: Text<'a>,
-    /// Inputs.
+    /// Inputs of the operator.
     pub inputs: Values<'a>,
-    /// Outputs.
+    /// Outputs of the operator.
     pub outputs: Values<'a>,
-    /// Name of the process group of a collective.
+    /// Name of the process group, for a collective.
     pub pg_name: Text<'a>,
-    /// Whether this is a GPU operation below an operator. Only a linked trace (execution trace and Kineto trace
-    /// combined) contains such nodes.
+    /// Whether this node is a GPU operation that an operator launched. Such nodes occur only in a linked trace (an
+    /// execution trace that was combined with a Kineto trace).
     pub is_gpu: bool,
-    /// Whether the node has a duration. Only nodes of a linked trace do.
+    /// Whether the node has a duration. Only nodes in a linked trace have durations.
     pub has_duration: bool,
-    /// All attributes as a JSON list. `None` in version 1.0.1.
+    /// All attributes of the node, as a JSON list. `None` if the file has version 1.0.1.
     pub attrs: Option<&'a str>,
     parent_id: Option<u64>,
 }
@@ -99,13 +101,13 @@ pub struct Node<'a> {
 /// Reads the whole file into memory.
 ///
 /// # Errors
-/// `Io` and `Format`, without the file's name.
+/// Returns `Io` and `Format` errors. Their messages do not contain the file's name.
 pub fn read_document(opened: Opened, options: &Options) -> Result<Document> {
     opened.bytes(options, |input| Document::read(input).map(Document::with_escaped_bytes))
 }
 
 impl<'a> ExecutionTrace<'a> {
-    /// Parses a file. Nodes without a usable id are skipped and counted. Unknown keys are ignored.
+    /// Parses a file that is in memory. Nodes without a usable id are skipped and counted. Unknown keys are ignored.
     ///
     /// # Errors `Format`: damaged JSON, no nodes, two nodes with the same id, or a node that is its own ancestor.
     pub fn parse(document: &'a Document) -> Result<Self> {
@@ -137,8 +139,8 @@ impl<'a> ExecutionTrace<'a> {
         Ok(trace)
     }
 
-    /// Converts the ids of the parents to indexes in `nodes`. In the file, the root's parent is the root itself, or a
-    /// node that is not in the file.
+    /// Converts the id of each node's parent to an index in `nodes`. In the file, the parent of the root is the root
+    /// itself, or a node that is not in the file.
     fn resolve_parents(&mut self) {
         for at in 0..self.nodes.len() {
             let node = self.nodes[at];
@@ -156,7 +158,8 @@ impl<'a> ExecutionTrace<'a> {
             let mut path = Vec::new();
             let mut at = Some(start);
             while let Some(one) = at.filter(|one| !is_checked[*one]) {
-                // Every node of the path is marked, so the loop also stops at a node that is on this path already.
+                // Every node on the path is marked. So if a node is on the path twice, the loop stops at its second
+                // occurrence.
                 is_checked[one] = true;
                 path.push(one);
                 at = self.nodes[one].parent;
@@ -222,7 +225,7 @@ impl<'a> Node<'a> {
     fn set(&mut self, key: &[u8], value: document::Node<'a>) {
         let number = || value.unsigned().unwrap_or(0);
         match key {
-            // The roots of threads and of the process are not executed. Their `rf_id` is 0.
+            // The roots of threads and of the process are not operators that run. They have an `rf_id` of 0.
             b"rf_id" => self.rf_id = value.unsigned().filter(|id| *id != 0),
             b"fw_parent" => self.fw_parent = number(),
             b"seq_id" => self.seq_id = value.integer().unwrap_or(-1),
@@ -236,7 +239,7 @@ impl<'a> Node<'a> {
     }
 }
 
-/// Reads inputs or outputs: an object, or just a list of values as in version 1.0.1.
+/// Reads inputs or outputs, which are an object or (in version 1.0.1) just a list of values.
 fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     if value.json().first() == Some(&b'[') {
         values.values = json(value);
@@ -253,7 +256,7 @@ fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     }
 }
 
-/// Returns the text of a JSON list as written in the file; `[]` if the text is not UTF-8.
+/// Returns the text of a JSON list in the form of the file; `[]` if the text is not UTF-8.
 fn json(value: document::Node<'_>) -> &str {
     std::str::from_utf8(value.json()).unwrap_or("[]")
 }
@@ -330,7 +333,8 @@ mod tests {
 
     #[test]
     fn nodes_without_a_usable_id_are_counted() {
-        // The ids are 2^63, text, and missing. The last element is not an object.
+        // Of the nodes with unusable ids, one has the id 2^63, one has a text as id, and one has no id. The last
+        // element of the list is not an object.
         let text = r#"{"nodes": [{"id": 3}, {"id": 9223372036854775808}, {"id": "x"}, {"name": "a"}, 7]}"#;
         let document = document(text);
         let trace = ExecutionTrace::parse(&document).unwrap();

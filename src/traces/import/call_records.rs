@@ -6,35 +6,37 @@ use gpuflame_model::record::IdMap;
 use super::near_times::NearTimes;
 use super::work::{CallRecord, CallUse};
 
-/// The calls of a trace, in the order of the file. The "number" of a call is its index in this order.
+/// The calls of a trace, in the order in which the file contains them. In this module, the "number" of a call is its
+/// index in this order.
 #[derive(Debug, Default)]
 pub(super) struct CallRecords {
     starts: NearTimes,
     calls: Vec<StoredCall>,
-    /// Values that are too large for a stored call, keyed by the call's index.
+    /// Values that do not fit into a stored call, keyed by the call's index.
     long_ends: IdMap<u32, i64>,
     long_ids: IdMap<u32, u64>,
     long_threads: IdMap<u32, u32>,
     long_ops: IdMap<u32, u32>,
 }
 
-/// A call as stored. The start time is in [`CallRecords::starts`].
+/// A call in the form in which it is stored. Its start time is in [`CallRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredCall {
-    /// Duration in ns; [`LONG`] if the end is in [`CallRecords::long_ends`].
+    /// Duration in ns, or [`LONG`] if the end is in [`CallRecords::long_ends`].
     nanos: u32,
-    /// Correlation id; [`LONG`] if it is in [`CallRecords::long_ids`].
+    /// Correlation id, or [`LONG`] if the id is in [`CallRecords::long_ids`].
     correlation: u32,
     stack: u32,
-    /// Packed fields: index of the thread, [`CallUse`], flags, and the number of operations that the call launched.
+    /// Packed fields: index of the thread, [`CallUse`], flags, and number of operations that the call launched.
     packed: u32,
 }
 
-/// Marks a value that is too large for its field and stored in a map instead. Nearly all calls have smaller values.
+/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all values fit into their
+/// fields.
 const LONG: u32 = u32::MAX;
 
-/// Bits of [`StoredCall::packed`]. In the thread index and the operation count, all bits set marks a value that is too
-/// large.
+/// Masks for the bits of [`StoredCall::packed`]. If all bits of the thread index or of the operation count are set, the
+/// value does not fit into the field.
 const THREAD: u32 = 0xffff;
 const USE_SHIFT: u32 = 16;
 const LAUNCHES: u32 = 1 << 19;
@@ -70,8 +72,8 @@ impl CallRecords {
         self.calls.len()
     }
 
-    /// Returns the call with this index. Always inlined, so that a caller that uses only one field does not decode all
-    /// fields.
+    /// Returns the call with this index. This function is always inlined, so that a caller that uses only one field
+    /// does not decode all fields.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> CallRecord {
         let StoredCall { stack, packed, .. } = self.calls[number as usize];
@@ -164,7 +166,7 @@ impl CallRecords {
         self.calls[number as usize].stack = stack;
     }
 
-    /// Increments the number of operations that the call launched.
+    /// Increments the number of operations that the call has launched.
     pub(super) fn add_op(&mut self, number: u32) {
         self.set_ops(number, self.ops_of(number) + 1);
     }

@@ -1,54 +1,56 @@
 //! Finds the call stack of each call: the slices that are open on the calling thread when the call begins, outermost
 //! first.
 //!
-//! A slice is open from its start until its end. A slice of duration 0 is open at its start. Slices may overlap without
-//! nesting: a range that is entered in one function may outlive that function. Stacks after that contain the range
-//! without the function. Therefore a stack is derived from times alone, not from parents.
+//! A slice is open from its start until just before its end. A slice with a duration of 0 is open only at its start.
+//! Slices may overlap without being nested: a range that is entered in one function may outlive that function. After
+//! the function has returned, stacks contain the range but not the function. So a stack is derived only from the times
+//! of slices, and not from parents that were determined once.
 //!
-//! Two slices cross if each of them is open at a time when the other is not. The stacks of crossing slices have few
-//! frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of their
-//! number. Therefore a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it end before
-//! it.
+//! Two slices *cross* if each of them is open at a time when the other one is not. The stacks of crossing slices have
+//! few frames in common. In a trace with thousands of crossing slices, time and memory would grow with the square of
+//! their number. So a slice is left out (and counted) if more than [`MAX_CROSSED`] of the slices around it end before
+//! it ends.
 //!
 //! A Python function cannot outlive the Python function that called it. If a function seems to outlive its caller and
-//! to last until recording stops, the profiler has missed the function's end: PyTorch gives such functions that
-//! duration. The true end is unknown. We assume that the function ended with the first slice in it, or before that
-//! slice if the slice is a Python function, and at the latest with its caller.
+//! to last until recording stops, the profiler has missed the function's end: PyTorch writes such a duration if it has
+//! not seen the end of a function. The true end of the function is unknown. We assume that the function ended together
+//! with the first slice in it, and at the latest with its caller. If that first slice is a Python function, we assume
+//! that the function ended before it.
 //!
-//! A slice that ends just after a call began does not contain the call if most of the call is after the slice's end.
-//! The profiler measured the slice's end slightly too late.
+//! If a slice ends just after a call began, and most of the call is after the slice's end, the slice does not contain
+//! the call. In this case, the profiler measured the end of the slice slightly too late.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
 use super::slice_runs::SliceRuns;
 use super::slices::{FrameClass, ROOT, Slice, StackTree};
 
-/// Maximum number of open slices that a slice may cross.
+/// Maximum number of open slices that a new slice may cross.
 const MAX_CROSSED: usize = 64;
-/// Maximum number of open slices, innermost first, that are examined for crossing.
+/// Maximum number of open slices that are examined for crossing, beginning with the innermost one.
 const MAX_EXAMINED: usize = 1024;
-/// Maximum time in ns by which the end of a slice may be measured too late. The limit is below a microsecond because of
-/// traces with times in whole microseconds. In such a trace, a call may seem to end after the slice that made the call.
+/// Maximum time in ns by which the end of a slice may be measured too late. The limit is below a microsecond, because
+/// some traces contain times in whole microseconds. In such a trace, a call may seem to end after the slice that made
+/// it.
 const MAX_LATE_END_NS: i64 = 999;
 /// Time in ns by which a Python function may seem to outlive its caller, because some traces have times in whole
 /// microseconds.
 const MAX_OUTLIVED_NS: i64 = 1_000;
 
-/// Builds the stacks of one thread after another.
+/// Builds the stacks of all threads, one thread after another.
 pub(super) struct StackBuilder<'a> {
     pub(super) tree: &'a mut StackTree,
     pub(super) links: &'a mut OperatorLinks,
-    /// Requested delays of the thread whose stacks are being built.
+    /// Times for which the states of the thread are requested, for the thread whose stacks are being built.
     pub(super) delays: &'a mut HostDelays,
-    /// Number of slices that were left out.
+    /// Number of slices that were left out of all stacks because they cross too many other slices.
     pub(super) left_out: u64,
-    /// Number of Python functions whose end was missed.
+    /// Number of Python functions whose end the profiler missed.
     pub(super) unclosed: u64,
 }
 
 impl StackBuilder<'_> {
-    /// Finds the stacks of the calls of one thread. `stacks` receives the stack of each call, indexed by the call's
-    /// index.
+    /// Finds the stacks of the calls of one thread. The stack of each call is stored in `stacks` at the call's index.
     pub(super) fn build_thread(&mut self, slices: SliceRuns, stacks: &mut [u32]) {
         let mut open: Vec<OpenSlice> = Vec::new();
         let stop = slices.last_python_end();
@@ -86,8 +88,8 @@ impl StackBuilder<'_> {
         self.delays.on_slices_end(i64::MAX, None, self.tree);
     }
 
-    /// Closes the slices that have ended at `now`, in the order of their ends. This order shows which slices were open
-    /// at each moment at which the thread delayed the GPU.
+    /// Closes the slices that have ended at `now`, one by one in the order of their ends. This order shows which slices
+    /// were open at each time at which the thread delayed the GPU.
     fn close_one_by_one(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while let Some(last) = open.last().map(|innermost| innermost.first_end).filter(|&last| last < now) {
             let over = open.iter().find(|at| at.slice.last_moment() == last).map(|at| at.slice.label());
@@ -112,7 +114,7 @@ impl StackBuilder<'_> {
         }
     }
 
-    /// Removes the slices that have ended at `now`. These are usually the innermost slices.
+    /// Removes the slices that have ended at `now` from `open`. They are usually the innermost slices.
     fn close_slices(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while open.last().is_some_and(|innermost| innermost.slice.last_moment() < now) {
             open.pop();
@@ -131,8 +133,8 @@ impl StackBuilder<'_> {
     }
 }
 
-/// Returns the latest end of open slices that do not contain `slice`: open slices that end at or before this time are
-/// outside. The end of a range is exact, because the program itself ends the range.
+/// Returns a time such that exactly the open slices that end at or before it do not contain `slice`. The end of a range
+/// is always exact, because the program itself ends the range.
 fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     if slice.call().is_none() {
         return slice.start;
@@ -144,8 +146,8 @@ fn ended_before(open: &[OpenSlice], slice: &Slice) -> i64 {
     ended.map(|outer| outer.end).fold(slice.start, i64::max)
 }
 
-/// Returns the end of the caller of `slice` if the end of `slice` was missed: `slice` is a Python function that
-/// outlives its caller and lasts until `stop`, the end of the recording.
+/// If the end of `slice` was missed, returns the end of its caller. The end was missed if `slice` is a Python function
+/// that outlives its caller and lasts until `stop`, the end of the recording.
 fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     if slice.end.saturating_add(MAX_OUTLIVED_NS) < stop {
         return None;
@@ -156,8 +158,8 @@ fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     (slice.end > caller.end.saturating_add(MAX_OUTLIVED_NS)).then_some(caller.end)
 }
 
-/// If the innermost open slice is a Python function whose end was missed, ends the function where `next`, the first
-/// slice in it, begins or ends.
+/// If the innermost open slice is a Python function whose end was missed, sets its end to the end or the beginning of
+/// `next`, which is the first slice in it.
 fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     let Some(function) = open.last_mut().filter(|function| function.is_unclosed) else { return };
     if next.start >= function.slice.end {
@@ -169,7 +171,7 @@ fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     function.is_unclosed = false;
 }
 
-/// Whether `slice` crosses too many of the open slices: they end before `slice` ends.
+/// Whether `slice` crosses too many of the open slices, which means that they end before `slice` ends.
 fn crosses_too_many(open: &[OpenSlice], slice: &Slice) -> bool {
     let end = slice.last_moment();
     let some_end_before = open.iter().rev().take(MAX_EXAMINED).take_while(|outer| outer.first_end < end);
@@ -187,11 +189,11 @@ impl Enclosing for OpenSlice {
 struct OpenSlice {
     slice: Slice,
     node: u32,
-    /// The earliest of the last moments of this slice and of all slices that enclose it.
+    /// Earliest of the last times at which this slice, or a slice that encloses it, is open.
     first_end: i64,
-    /// State of the operators that enclose the slice.
+    /// Links that depend on the operators which enclose the slice.
     scope: OperatorScope,
-    /// Whether the slice is a Python function whose end was missed, and no slice in it has been seen yet.
+    /// Whether the slice is a Python function whose end was missed, and no slice in it was processed yet.
     is_unclosed: bool,
 }
 
@@ -200,8 +202,8 @@ mod tests {
     use super::*;
     use crate::import::slices::FrameClass;
 
-    /// Returns the labels in the stack of the last slice, which is a call. A slice is (start, end, class). Its label is
-    /// its index.
+    /// Returns the labels in the stack of the last slice, which is a call. Each slice is given as (start, end, class).
+    /// The label of a slice is its index.
     fn stack(slices: &[(i64, i64, u8)]) -> Vec<u32> {
         let last = slices.len() - 1;
         let all = (0..).zip(slices).map(|(at, &(start, end, class))| {
@@ -223,12 +225,12 @@ mod tests {
 
     #[test]
     fn a_range_that_outlives_its_function_stays_in_stacks_without_it() {
-        // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call in the range after
+        // The slices are `main`, `__enter__`, the range that begins in `__enter__`, and a call inside the range after
         // `__enter__`.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (50, 60, 3)]), [0, 2, 3]);
-        // The slices are the same, except that another slice was opened and closed before the call.
+        // The slices are the same as before, except that another slice was opened and closed before the call.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (30, 40, 2), (50, 60, 3)]), [0, 2, 4]);
-        // The call is made while `__enter__` and the range are open.
+        // This call is made while both `__enter__` and the range are open.
         assert_eq!(stack(&[(0, 100, 0), (10, 20, 0), (15, 90, 1), (18, 60, 3)]), [0, 1, 2, 3]);
     }
 
@@ -248,26 +250,27 @@ mod tests {
                 slices.iter().map(|(start, end, class)| (start * US, end * US, *class)).collect();
             stack(&slices)
         };
-        // The slices are `main`, `step`, a function that seems to last until recording stops, and an operator in the
-        // function. A call is added in the operator, then after the operator, then after the end of `step`.
+        // The slices are `main`, `step`, a function that seems to last until recording stops, and an operator in this
+        // function. In each case, a call is added: in the operator, after the operator, or after the end of `step`.
         let slices = [(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2)];
         let with_call = |start| [&slices[..], &[(start, start + 1, 3)]].concat();
         assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
         assert_eq!(us(&with_call(20)), [0, 1, 4]);
         assert_eq!(us(&with_call(60)), [0, 4]);
-        // The first slice in the function is a Python function, which `step` may have called instead.
+        // The first slice in the function is a Python function. It is possible that `step` called this Python function
+        // instead.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
-        // The function contains nothing.
+        // This function contains no slice.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
-        // The function ends before recording stops.
+        // This function ends before recording stops.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
-        // Times are in microseconds, so the function may seem to end 1 us after its caller.
+        // The times are in whole microseconds, so the function may seem to end 1 us after its caller.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
     }
 
     #[test]
     fn a_call_that_begins_just_before_the_end_of_a_slice_is_outside_the_slice() {
-        // The slices are an operator, an operator in it, and a call that ends after the inner operator.
+        // The slices are an operator, an operator inside it, and a call that ends after the inner operator.
         assert_eq!(stack(&[(0, 9_000, 2), (100, 1_150, 2), (1_000, 8_150, 3)]), [0, 2]);
         assert_eq!(
             stack(&[(0, 9_000, 2), (100, 2_000, 2), (1_000, 8_150, 3)]),

@@ -1,19 +1,20 @@
-//! Parses the part of protobuf that Chakra's execution traces use: messages of fields, each message preceded by its
-//! length. The definition of the messages is `et_def.proto` in github.com/mlcommons/chakra.
+//! Parses the part of the protobuf format that Chakra's execution traces use: messages that consist of fields, where
+//! the length of each message is stored before the message. The file `et_def.proto` in github.com/mlcommons/chakra
+//! defines the messages.
 
-/// Field of a message.
+/// A field of a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Field<'a> {
-    /// A number: an integer or a truth value.
+    /// A number, which is an integer or a truth value.
     Number(u64),
-    /// Text, bytes, or another message.
+    /// A text, bytes, or a nested message.
     Bytes(&'a [u8]),
-    /// Four or eight bytes. No field that we read has this type.
+    /// A value of four or eight bytes. None of the fields that we read has this type.
     Fixed,
 }
 
-/// Reads a variable-length number at the start of `bytes`. Returns the number and the remaining bytes, or `None` if the
-/// number has no last byte.
+/// Reads a variable-length number at the start of `bytes`. Returns the number and the bytes after it, or `None` if the
+/// number is incomplete.
 pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     let mut value = 0_u64;
     for (at, &byte) in bytes.iter().enumerate().take(10) {
@@ -25,13 +26,14 @@ pub(crate) fn read_varint(bytes: &[u8]) -> Option<(u64, &[u8])> {
     None
 }
 
-/// Splits `bytes` after the first message, which is preceded by its length. Returns `None` if the message is truncated.
+/// Splits `bytes` after the first message, whose length is stored before it. Returns `None` if this message is
+/// truncated.
 pub(crate) fn split_message(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = read_varint(bytes)?;
     rest.split_at_checked(usize::try_from(length).ok()?)
 }
 
-/// Returns the fields of a message, each with its field number. The item for a damaged field is `None`.
+/// Returns the fields of a message, each with its field number. For a damaged field, the item is `None`.
 pub(crate) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, Field<'_>)>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
@@ -55,8 +57,8 @@ fn split_field(bytes: &[u8]) -> Option<((u64, Field<'_>), &[u8])> {
     (key >> 3 > 0).then_some(((key >> 3, field), rest))
 }
 
-/// Whether a file that begins with `head` is a Chakra execution trace: a `GlobalMetadata` (version and attributes)
-/// followed by the first node.
+/// Whether a file that begins with `head` is a Chakra execution trace. Such a file begins with a `GlobalMetadata`
+/// message (version and attributes) and the first node.
 pub(super) fn is_chakra(head: &[u8]) -> bool {
     let Some((metadata, rest)) = split_message(head) else { return false };
     let is_metadata = fields(metadata).all(|field| match field {
@@ -64,14 +66,14 @@ pub(super) fn is_chakra(head: &[u8]) -> bool {
         Some((2, Field::Bytes(attribute))) => fields(attribute).all(|field| field.is_some()),
         _ => false,
     });
-    // A node has only the fields 1 to 10. The first field of a node is field 1 (the id). If the id is 0, it is not
-    // written, and the first field is field 2.
+    // A node can only have the fields 1 to 10. The first field of a node is field 1 (the id). An id of 0 is not
+    // written, so the first field is then field 2.
     let is_node = match split_message(rest) {
         Some((node, _)) => {
             fields(node).all(|field| matches!(field, Some((1..=10, _))))
                 && matches!(fields(node).next(), Some(Some((1, Field::Number(_)) | (2, Field::Bytes(_)))))
         }
-        // The first node does not fit into the head, or the file has no node.
+        // The first node does not fit into `head`, or the file has no node.
         None => matches!(
             read_varint(rest).and_then(|(_, node)| split_field(node)),
             Some(((1, Field::Number(_)) | (2, Field::Bytes(_)), _))
@@ -86,7 +88,7 @@ mod tests {
 
     #[test]
     fn traces_are_recognised_by_their_first_two_messages() {
-        // GlobalMetadata { version: "0.0.4" }, Node { id: 7, name: "mm" }.
+        // The test's trace is GlobalMetadata { version: "0.0.4" }, Node { id: 7, name: "mm" }.
         let trace = [&b"\x07\x0a\x050.0.4"[..], b"\x06\x08\x07\x12\x02mm"].concat();
         assert!(is_chakra(&trace));
         assert!(is_chakra(&trace[..8]), "a trace without nodes");

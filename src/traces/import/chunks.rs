@@ -1,5 +1,5 @@
-//! A list stored in chunks, which stay in place when the list grows. Chunks at the start of the list can be freed while
-//! the rest is still in use.
+//! A list that is stored in chunks. A chunk stays at its address when the list grows. Chunks at the start of the list
+//! can be freed while later chunks are still in use.
 
 /// A list whose items are accessed by index.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ impl<T> Chunks<T> {
         match self.0.last_mut().filter(|chunk| chunk.len() < CHUNK) {
             Some(chunk) => chunk.push(item),
             None => {
-                // The first chunk starts without capacity, so that a small trace uses little memory.
+                // The first chunk starts without reserved capacity, so that a small trace uses little memory.
                 let mut chunk = Vec::with_capacity(if self.0.is_empty() { 0 } else { CHUNK });
                 chunk.push(item);
                 self.0.push(chunk);
@@ -31,20 +31,20 @@ impl<T> Chunks<T> {
         self.0.split_last().map_or(0, |(last, full)| full.len() * CHUNK + last.len())
     }
 
-    /// Returns the item with the index `number`, which must not have been freed.
+    /// Returns the item at the index `number`. This item must not have been freed.
     #[inline]
     pub(super) fn get(&self, number: u32) -> &T {
         &self.0[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    /// Returns the item with the index `number` for modification. The item must not have been freed.
+    /// Returns the item at the index `number` for modification. This item must not have been freed.
     #[inline]
     pub(super) fn get_mut(&mut self, number: u32) -> &mut T {
         &mut self.0[number as usize / CHUNK][number as usize % CHUNK]
     }
 
-    /// If `number` is the index of the first item of a chunk, frees the chunk before it. The freed items must not be
-    /// accessed again.
+    /// If the item at the index `number` is the first item of a chunk, frees the chunk before it. The freed items must
+    /// not be accessed again.
     pub(super) fn free_before(&mut self, number: u32) {
         if let Some(chunk) = (number as usize / CHUNK).checked_sub(1)
             && (number as usize).is_multiple_of(CHUNK)

@@ -1,5 +1,5 @@
-//! Distinguishes the CUDA contexts of several processes. CUPTI's context ids are unique only within a process, but rows
-//! identify a context by its id alone.
+//! Gives CUDA contexts of different processes different ids. CUPTI's context ids are unique only within a process, but
+//! rows identify a CUDA context by its id alone.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,9 @@ use super::trace_collector::TraceCollector;
 use gpuflame_model::record::IdMap;
 
 impl TraceCollector {
-    /// Gives a CUDA context a new id if another process already uses the same id. Processes that made no calls are
-    /// treated as one process. In it, two contexts with the same id are different only if their devices are different.
+    /// If two processes use the same id for a CUDA context, gives the later context a new id. All processes that made
+    /// no calls are treated as one process. Within this one process, two contexts with the same id count as different
+    /// only if their devices are different.
     pub(super) fn separate_contexts(&mut self) {
         let calling =
             self.calls.numbers().map(|call| self.thread_facts[self.calls.thread_of(call) as usize].0);
@@ -42,13 +43,13 @@ impl TraceCollector {
 
 #[derive(Default)]
 struct ContextNumbers {
-    /// Processes that made calls.
+    /// Processes that made API calls.
     calling: BTreeSet<u32>,
-    /// Process, context id and device of each context, in file order. If a context has several devices, only the first
-    /// one counts.
+    /// Process, context id and device of each CUDA context, in file order. If operations of a context ran on several
+    /// devices, only the first device is stored.
     places: Vec<(u32, u32, u32)>,
     known: IdMap<(u32, u32), ()>,
-    /// New context id, keyed by process and old context id.
+    /// New id of each changed CUDA context, keyed by its process and old id.
     changed: IdMap<(u32, u32), u32>,
 }
 

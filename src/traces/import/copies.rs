@@ -1,4 +1,5 @@
-//! Parses the direction of a copy, and the kinds of memory of a copy or a fill, from the spellings of different tools.
+//! Parses the direction of a copy, and the kinds of memory that a copy or fill uses, from the spellings that different
+//! tools use.
 //!
 //! ```text
 //! Memcpy HtoD (Pageable -> Device)   Kineto          CopyDeviceToHost        HIP
@@ -7,7 +8,8 @@
 
 use gpuflame_model::record::{CopyKind, MemoryKind};
 
-/// Returns the direction of a copy, from its name or an argument of its trace event; 0 if the text gives no direction.
+/// Returns the direction of a copy. `text` is the copy's name, or an argument of its trace event. The result is 0 if
+/// the text contains no direction.
 pub(super) fn copy_kind(text: &str) -> CopyKind {
     const KINDS: [(CopyKind, [&str; 4]); 10] = [
         (CopyKind::HTOD, ["HTOD", "H2D", "HOSTTODEVICE", "HOST->DEVICE"]),
@@ -23,14 +25,14 @@ pub(super) fn copy_kind(text: &str) -> CopyKind {
     ];
     let plain = |c: &char| !matches!(c, ' ' | '_');
     let upper = text.chars().filter(plain).collect::<String>().to_ascii_uppercase();
-    // Short spellings of directions are tried first, because kinds of memory may follow the direction, as in `PtoP
+    // Short spellings of a direction are tried first, because the kinds of memory may follow the direction, as in `PtoP
     // (Device -> Device)`.
     for spelling in 0..4 {
         if let Some((kind, _)) = KINDS.iter().find(|(_, words)| upper.contains(words[spelling])) {
             return *kind;
         }
     }
-    // The text gives only the kinds of memory, as in `Pageable -> Device`.
+    // In this case, the text contains only the kinds of memory, as in `Pageable -> Device`.
     match memory_kinds(text) {
         (MemoryKind::PAGEABLE | MemoryKind::PINNED, MemoryKind::DEVICE) => CopyKind::HTOD,
         (MemoryKind::DEVICE, MemoryKind::PAGEABLE | MemoryKind::PINNED) => CopyKind::DTOH,
@@ -53,7 +55,7 @@ pub(super) fn set_memory(name: &str) -> MemoryKind {
     inside.map_or(MemoryKind::UNKNOWN, |(kind, _)| memory_kind(kind))
 }
 
-/// Returns the kind of memory that a word names, in any tool's spelling.
+/// Returns the kind of memory that `word` names, in the spelling of any tool.
 pub(super) fn memory_kind(word: &str) -> MemoryKind {
     match word.trim().to_ascii_lowercase().replace('_', " ").as_str() {
         "pageable" => MemoryKind::PAGEABLE,

@@ -1,4 +1,4 @@
-//! Records when each thread is inside calls to CUDA.
+//! Stores when each thread was inside calls to CUDA.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ impl CudaCalls {
         }
     }
 
-    /// Sorts the calls and drops calls inside other calls. Call once, after the last call was noted.
+    /// Sorts the calls, and drops calls that are inside other calls. Call this once, after the last call was added.
     pub(super) fn sort(&mut self) {
         for calls in self.0.values_mut() {
             calls.sort_unstable_by_key(|(start, end)| (*start, Reverse(*end)));
@@ -27,7 +27,7 @@ impl CudaCalls {
         }
     }
 
-    /// Whether the thread makes calls to CUDA, but is in none of them at the time `start`.
+    /// Whether the thread makes calls to CUDA, but is not inside any of them at the time `start`.
     pub(super) fn is_between(&self, thread: i64, start: i64) -> bool {
         let Some(calls) = self.0.get(&thread) else { return false };
         let after = calls.partition_point(|(begin, _)| *begin <= start);

@@ -1,5 +1,5 @@
-//! Reads the text that CUPTI's sample program `activity_trace`, and tools derived from it, print. Each record is a
-//! line, which may continue on indented lines. Times are in nanoseconds.
+//! Reads the text that CUPTI's sample program `activity_trace` prints, and the text of tools that were derived from it.
+//! Each record is one line. It may be continued on indented lines. Times in the text are in nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3
@@ -37,7 +37,7 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
     Ok(counts)
 }
 
-/// Passes a record to `sink` if the kind of the record is known.
+/// Passes a record to `sink`, if its kind is known.
 fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
     let text = String::from_utf8_lossy(record);
     let kind = text.split_ascii_whitespace().next().unwrap_or_default();
@@ -57,7 +57,7 @@ fn emit(record: &[u8], counts: &mut ReadCounts, sink: &mut impl Sink) {
         return;
     }
     counts.events += 1;
-    // The name is extracted first, because it may contain any text, even text that looks like a field.
+    // The name is extracted first, because it may contain any text, even text that looks like a field of the record.
     let (name, fields) = split_quoted(&text);
     let fields = Fields(&fields);
     if kind == "CUDA_EVENT" {
@@ -137,7 +137,7 @@ fn split_quoted(text: &str) -> (&str, String) {
     }
 }
 
-/// Parser for `key value` pairs separated by commas and brackets.
+/// Parser for a record that consists of `key value` pairs, separated by commas and brackets.
 struct Fields<'a>(&'a str);
 
 impl<'a> Fields<'a> {
@@ -163,14 +163,14 @@ impl<'a> Fields<'a> {
         u32::try_from(self.number(key)?).ok()
     }
 
-    /// Returns the id of a CUDA context, stream or event. Returns `None` if the id is missing or is -1 (as a signed or
-    /// unsigned number).
+    /// Returns the id of a CUDA context, stream or event. Returns `None` if the id is missing, or if it is -1 (as a
+    /// signed or unsigned number).
     fn id_number(&self, key: &str) -> Option<u32> {
         self.u32(key).filter(|number| *number != u32::MAX)
     }
 
-    /// Returns the id that the recording of a CUDA event shares with the waits for that event. 0 and -1 mean that the
-    /// record has no such id.
+    /// Returns the id that a recording of a CUDA event shares with the waits for it. 0 and -1 mean that the record has
+    /// no such id.
     fn record_number(&self) -> Option<u64> {
         let has_number = |number: &u64| ![0, u32::MAX.into(), u64::MAX].contains(number);
         self.number("cudaEventSyncId").filter(has_number)
@@ -184,7 +184,7 @@ impl<'a> Fields<'a> {
         self.word(key).and_then(|word| parse_integer(word.as_bytes())).map_or(Id::None, Id::Number)
     }
 
-    /// Returns the kinds of memory that a copy reads and writes; `None` if the record does not give them.
+    /// Returns the kinds of memory that a copy reads and writes; `None` if the record does not contain them.
     fn memory(&self) -> Option<(MemoryKind, MemoryKind)> {
         let kind = |key| self.word(key).map(memory_kind);
         let (from, to) = (kind("srcKind"), kind("dstKind"));
@@ -197,7 +197,7 @@ impl<'a> Fields<'a> {
         [(); 3].map(|()| words.next().and_then(|word| word.parse().ok()).unwrap_or(0))
     }
 
-    /// Returns the times in `[ start, end ]`, which is the first bracket of a record.
+    /// Returns the start and end times from `[ start, end ]`, which is the first pair of brackets in a record.
     fn times(&self) -> Option<(i64, i64)> {
         let (start, end) = self.0.split_once('[')?.1.split_once(']')?.0.split_once(',')?;
         Some((parse_integer(start.trim().as_bytes())?, parse_integer(end.trim().as_bytes())?))

@@ -1,11 +1,11 @@
-//! Detects the format of a trace from its first bytes. If the format is not supported, the error names the format that
-//! the file resembles, and explains how to convert the file.
+//! Detects the format of a trace from its first bytes. If the format is not supported, the error message names the
+//! format that the file resembles, and explains how to convert the file.
 
 use super::sqlite::Database;
 use super::{Kind, chakra, rocpd};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Detects the format of a file that begins with `head` (after decompression).
+/// Detects the format of a file whose decompressed content begins with `head`.
 pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     if let Some(what) = describe_encoding(head) {
         return Err(not_a_trace(what));
@@ -26,8 +26,8 @@ pub(super) fn detect_kind(head: &[u8]) -> Result<Kind> {
     }
 }
 
-/// Describes text in an encoding other than UTF-8. The encoding is detected by the byte order mark, or by the zero
-/// bytes around the first bracket.
+/// If the file is text in an encoding other than UTF-8, returns a description of it. The encoding is detected from the
+/// byte order mark, or from the zero bytes around the first bracket.
 fn describe_encoding(head: &[u8]) -> Option<&'static str> {
     Some(match head {
         [0xff, 0xfe, 0, 0, ..] | [0, 0, 0xfe, 0xff, ..] => {
@@ -46,13 +46,13 @@ fn describe_encoding(head: &[u8]) -> Option<&'static str> {
     })
 }
 
-/// Whether the bytes after a `[` can be a JSON array of trace events. Other formats may begin with `[` as well:
-/// `[thread main];decode;gemm 12` is a folded stack.
+/// Whether the bytes after a `[` can be a JSON array of trace events. Files in other formats may also begin with `[`.
+/// For example, this is a folded stack: `[thread main];decode;gemm 12`.
 fn is_array(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
 }
 
-/// Describes files that can be identified only by the extension of their name.
+/// Returns a description of a file whose format is recognized only by the extension of its name.
 pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     const NAMES: [(&str, &str); 12] = [
         (".svg", PICTURE_OR_TABLE),
@@ -79,7 +79,8 @@ pub(super) fn describe_by_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(ending, _)| name.ends_with(ending)).map(|(_, what)| *what)
 }
 
-/// Whether `error` describes the file better than `by_name`, the description derived from the file's extension.
+/// Whether `error` describes the file better than `by_name`, which is the description derived from the file's
+/// extension.
 pub(super) fn is_described(error: &Error, by_name: &str) -> bool {
     by_name == PICTURE_OR_TABLE && error.to_string().contains("is a table of ")
 }
@@ -132,11 +133,11 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile of trtexec, which has sums or host times but no GPU timeline; profile the command with \
              `nsys profile -t cuda,nvtx trtexec ...` and export that (`nsys export --type sqlite`)"
         }
-        // Any other array must consist of trace events.
+        // Any other file that begins with `[` must be an array of trace events.
         () if head[0] == b'[' => return Ok(Kind::Chrome),
         () if has_all(&["\"pg_config\"", "\"entries\""]) || has("\"collective_seq_id\"") => FLIGHT_RECORDER,
         () if has_all(&["\"nodes\"", "\"schema\""]) => return Ok(Kind::ExecutionTrace),
-        // `describe_by_name` has the same message for files that are recognised by name.
+        // For files that are recognized by name, `describe_by_name` has the same message.
         () if has_all(&["\"process\"", "\"windows\"", "\"files\""]) => {
             "is the list of files that one run of gpuflame wrote; give its recording, NAME.gfr"
         }
@@ -149,7 +150,7 @@ fn detect_json(head: &[u8]) -> Result<Kind> {
             "is a profile for the Firefox Profiler (samply), which has CPU samples but no GPU work; record the program \
              with `gpuflame run --cpu-samples 99`"
         }
-        // The trace events may be further back in the file, after metadata that is longer than `head`.
+        // There may be trace events later in the file, after metadata that is longer than `head`.
         () => return Ok(Kind::Chrome),
     };
     Err(not_a_trace(what))
@@ -186,7 +187,7 @@ pub(super) fn detect_database(base: &Database) -> Result<Kind> {
     Err(not_a_trace(what))
 }
 
-/// Detects archives, compressed files and other binary files that gpuflame does not read.
+/// Detects archives, compressed files and other binary files that gpuflame cannot read.
 fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
     let what = match head {
         [b'P', b'K', 3, 4, ..] => "is a zip archive; unpack it first (`unzip FILE`)",
@@ -215,7 +216,7 @@ fn detect_packed(head: &[u8]) -> Option<Result<Kind>> {
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
             "is a Git LFS pointer, not the file itself; fetch the file (`git lfs pull`)"
         }
-        // XPlane: a protobuf file whose first field is a message that contains the name of a plane.
+        // XPlane is a protobuf file whose first field is a message that contains the name of a plane.
         [0x0a, ..]
             if [&b"/host:CPU"[..], b"/host:metadata", b"/device:"].iter().any(|name| has(head, name)) =>
         {
@@ -240,7 +241,8 @@ fn starts_with_any(head: &[u8], texts: &[&str]) -> bool {
     texts.iter().any(starts)
 }
 
-/// Describes a table that another profiler wrote. The table is identified by the names of its columns.
+/// If the text is a table that another profiler wrote, returns a description of it. The table is recognized by the
+/// names of its columns.
 fn describe_table(text: &str) -> Option<&'static str> {
     const TABLES: [(&[&str], &str); 6] = [
         (&["Time (%)", "Total Time (ns)"], NSYS_TABLE),
@@ -264,7 +266,7 @@ fn describe_table(text: &str) -> Option<&'static str> {
             "is a table of rocprofv3; let it write its database or JSON (`--output-format rocpd json`) and give that",
         ),
     ];
-    /// Maximum number of lines before the names of the columns.
+    /// Maximum number of lines that may come before the names of the columns.
     const MAX_LINES: usize = 20;
     let mut lines = text.lines().take(MAX_LINES).filter(|line| line.contains(','));
     lines.find_map(|line| {
@@ -289,7 +291,7 @@ fn detect_text(head: &[u8]) -> Option<Result<Kind>> {
         return Some(Ok(Kind::ExtendedFolded));
     }
     if lines.clone().take(100).all(is_folded_line) {
-        // With a single line, the file is not rejected, because the first of the two numbers may belong to the frame's
+        // A file with a single line is not rejected, because the first of the two numbers may belong to the frame's
         // name.
         let has_two = |line| super::folded::split_two_counts(line).is_some();
         if lines.clone().nth(1).is_some() && lines.all(|line| has_two(line.as_bytes())) {
@@ -325,7 +327,7 @@ fn find_line_without_weight(text: &str) -> Option<usize> {
     others.first().filter(|_| resembles).map(|(at, _)| at + 1)
 }
 
-/// Whether `line` looks like output of CUPTI's `activity_trace` sample program.
+/// Whether `line` looks like output of CUPTI's sample program `activity_trace`.
 fn is_cupti_line(line: &str) -> bool {
     const WORDS: [&str; 9] = [
         "RUNTIME",
@@ -342,13 +344,14 @@ fn is_cupti_line(line: &str) -> bool {
     WORDS.contains(&first) && line.contains(" [ ") && line.contains("duration")
 }
 
-/// Whether `line` has the form `TIME COMM PID TID CPU FRAMES`. COMM, the program's name, may contain blanks.
+/// Whether `line` has the form `TIME COMM PID TID CPU FRAMES`. COMM is the name of the program, which may contain
+/// blanks.
 fn is_extended_line(line: &str) -> bool {
     super::folded::parse_extended(line.as_bytes()).is_some()
 }
 
-/// Whether `line` has the form `FRAMES WEIGHT`. Includes lines with a negative or fractional weight, which the reader
-/// reports as errors later.
+/// Whether `line` has the form `FRAMES WEIGHT`. Lines with a negative or fractional weight count as well. The reader
+/// reports them as errors later.
 fn is_folded_line(line: &str) -> bool {
     super::folded::split_weight(line.as_bytes()).is_some()
         || super::folded::describe_weight(line.as_bytes()).is_some()

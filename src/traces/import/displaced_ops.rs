@@ -1,6 +1,6 @@
-//! Finds displaced GPU operations: their times are on another clock than the times of most operations. CUPTI has been
-//! seen to report the first kernels of a process with times that were 28 hours off (pytorch/pytorch#192021). With such
-//! times, a run of 20 ms would seem to last for more than a day.
+//! Finds *displaced* GPU operations, whose times are on another clock than the times of most operations. In one
+//! reported case, CUPTI gave the first kernels of a process times that were wrong by 28 hours (pytorch/pytorch#192021).
+//! With these times, a run of 20 ms would seem to last for more than a day.
 
 use std::collections::BTreeMap;
 
@@ -9,13 +9,13 @@ use gpuflame_model::record::IdMap;
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 
-/// Minimum distance in ns between the launch of an operation and its start, for the operation to be a candidate.
+/// Minimum time in ns between the launch of an operation and its start for which the operation may be displaced.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
-/// Minimum time in ns from the end of all other operations to the start of an operation, for the operation to be
-/// displaced even if no later work on its stream contradicts its time.
+/// Minimum time in ns between an operation and all other operations for which it counts as displaced even if no later
+/// work on its stream contradicts its times.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
-/// Ids of device, CUDA context and stream.
+/// Ids of a device, a CUDA context and a stream.
 type Place = (u32, u32, u32);
 
 /// An operation that starts long before or after its launch.
@@ -26,10 +26,10 @@ struct FarOp {
     start: i64,
 }
 
-/// Returns the indexes of the displaced operations. An operation is displaced if it begins more than a minute before
-/// its launch, or more than a minute after its launch and after later work on its stream, or long after all other work.
-/// If at least half of the operations with a launch are far from their launch, the clocks of the host and of the GPU
-/// differ, and the result is empty.
+/// Returns the indexes of the displaced operations. An operation that begins more than a minute before its launch is
+/// displaced. An operation that begins more than a minute after its launch is displaced if it also begins after work on
+/// its stream that was launched later, or long after all other work. If at least half of the operations with a launch
+/// are far from their launch, the clocks of the host and the GPU differ. The result is then empty.
 pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
     let launched = || {
         let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);
@@ -70,8 +70,8 @@ pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, 
     far.into_iter().filter(is_displaced).map(|op| (op.number, ())).collect()
 }
 
-/// Sorts the operations of a stream by launch time. Replaces the start of each operation by the earliest start among
-/// this operation and all operations launched later.
+/// Sorts the operations of a stream by launch time. Replaces the start of each operation by the earliest start of this
+/// operation and all operations that were launched later.
 fn note_earliest_starts(ops: &mut [(i64, i64)]) {
     ops.sort_unstable();
     let mut earliest = i64::MAX;

@@ -1,9 +1,10 @@
-//! Emits the rows of a trace whose operations are linked to calls. The rows are names, steps, launch contexts (stack
-//! and API call), launches with their operations, and waits.
+//! Emits the rows of a trace, after the trace's operations were linked to calls. The rows contain names, steps, launch
+//! contexts (stack and API call), launches with their operations, and waits.
 //!
-//! Correlation ids are renumbered, because the ids in a trace may exceed our range, repeat between processes, or belong
-//! to calls that the trace lacks. Each launch is emitted directly before its operations. Operations launched before the
-//! trace began get ids below all launches, and other operations without a launch get ids above all launches.
+//! Correlation ids are renumbered, because the ids in a trace may be too large for rows, may repeat between processes,
+//! or may belong to calls that the trace does not contain. Each launch is emitted directly before its operations.
+//! Operations that were launched before the trace began get ids below all launches. Other operations without a launch
+//! get ids above all launches.
 
 use super::file_ids::FileIds;
 use super::graph_edges::GraphEdges;
@@ -20,18 +21,18 @@ use gpuflame_model::record::{
     Step, StreamId, ThreadId, Wait,
 };
 
-/// Maximum number of frames per stack. A deeper stack loses the frames at its root and is marked as truncated. Without
-/// this limit, thousands of nested slices would create stacks with millions of frames in total.
+/// Maximum number of frames per stack. If a stack is deeper, the frames at its root are dropped, and it is marked as
+/// truncated. Without this limit, thousands of nested slices could create stacks with millions of frames in total.
 const MAX_FRAMES: usize = 2048;
 
-/// Maximum total number of frames that all stacks may have beyond their first [`SHORT_FRAMES`]. When the total is
-/// reached, further stacks have at most `SHORT_FRAMES` frames. Without this limit, thousands of slices that never end,
-/// each with a launch, would create stacks with millions of frames in total.
+/// Maximum total number of frames beyond the first [`SHORT_FRAMES`] frames of each stack. When this total is reached,
+/// all further stacks have at most `SHORT_FRAMES` frames. Without this limit, a trace with thousands of slices that
+/// never end, each with a launch, could create stacks with millions of frames in total.
 const MAX_DEEP_FRAMES: usize = 1 << 19;
-/// Maximum number of frames per stack once [`MAX_DEEP_FRAMES`] is reached.
+/// Maximum number of frames of each further stack after [`MAX_DEEP_FRAMES`] was reached.
 const SHORT_FRAMES: usize = 256;
-/// Once [`MAX_DEEP_FRAMES`] is reached, the number of frames omitted at the root is a multiple of this. Similar stacks
-/// then begin at the same frame, so their common frames are stored once.
+/// After [`MAX_DEEP_FRAMES`] was reached, the number of frames that are dropped at the root is a multiple of this
+/// number. So similar stacks begin at the same frame, and their common frames are stored only once.
 const ROOT_STEP: usize = 128;
 
 impl TraceCollector {
@@ -44,7 +45,7 @@ impl TraceCollector {
         }
     }
 
-    /// Emits the steps. A step that several threads report is emitted once.
+    /// Emits the rows of the profiler's steps. If several threads report the same step, it is emitted only once.
     pub(super) fn emit_steps(&mut self, offset: i64, each: &mut dyn FnMut(&Row<'_>)) {
         let threads = self.thread_numbers();
         self.steps.sort_unstable();
@@ -56,8 +57,9 @@ impl TraceCollector {
         }
     }
 
-    /// Emits a launch context for each pair (stack, thread) that launched work or delayed a GPU. Also emits the times
-    /// of these delays. Stores the contexts of calls that become rows in the calls, and returns all other contexts.
+    /// Emits a launch context for each pair (stack, thread) that launched work or delayed a GPU. The times of these
+    /// delays are emitted as well. If a call becomes a row, its context is stored in the call; all other contexts are
+    /// returned.
     pub(super) fn emit_contexts(
         &mut self,
         stacks: &StackTree,
@@ -129,8 +131,8 @@ impl TraceCollector {
         RowContexts { sync_calls, unrecorded_waits, created, displaced: IdMap::default() }
     }
 
-    /// Returns the ids of all threads. A thread keeps its id from the trace, unless it has none or another process uses
-    /// the same id. Then it gets a new id.
+    /// Returns the ids of all threads. A thread keeps its id from the trace, unless it has no id or a thread of another
+    /// process has the same id. In these cases it gets a new id.
     pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -173,8 +175,8 @@ impl TraceCollector {
             let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
             let own = next..next + call.ops as usize;
             next = own.end;
-            // A call without a correlation id may have been linked by a flow or an external id. In that case the
-            // correlation id of its first operation is used.
+            // A call without a correlation id may have been linked to operations by a flow or an external id. In this
+            // case, the correlation id of its first operation is used.
             let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
@@ -228,8 +230,9 @@ impl TraceCollector {
 }
 
 impl TraceCollector {
-    /// Returns the calls that wait for other threads. If the trace has no records of waits, also returns the calls
-    /// whose names imply that they wait for a GPU; of nested calls, only the outermost.
+    /// Returns the calls that wait for other threads. If the trace has no records of waits, the result also contains
+    /// the calls whose names imply that they wait for a GPU. If such calls are nested, only the outermost call is
+    /// returned.
     fn waits_without_records(&self) -> Vec<u32> {
         let mut found = self.thread_waits.clone();
         if !self.syncs.is_empty() {
@@ -252,7 +255,7 @@ impl TraceCollector {
         found
     }
 
-    /// Emits rows for calls that wait. Waits for other threads have no correlation ids in the trace.
+    /// Emits a row for each call that waits. Calls that wait for other threads have no correlation ids in the trace.
     fn emit_waits(
         &self,
         waits: Vec<(u32, ContextId)>,
@@ -270,8 +273,8 @@ impl TraceCollector {
     }
 }
 
-/// Returns how many frames to show of a stack with `depth` frames. `deep_frames` is the total number of frames that
-/// earlier stacks have beyond their first [`SHORT_FRAMES`].
+/// Returns the number of frames to show of a stack that has `depth` frames. `deep_frames` is the total number of frames
+/// beyond the first [`SHORT_FRAMES`] frames of each earlier stack.
 fn shown_frames(depth: usize, deep_frames: usize) -> usize {
     match deep_frames < MAX_DEEP_FRAMES {
         true => depth.min(MAX_FRAMES),
@@ -279,19 +282,19 @@ fn shown_frames(depth: usize, deep_frames: usize) -> usize {
     }
 }
 
-/// Launch contexts that rows other than launches refer to.
+/// Launch contexts to which rows other than launches refer.
 pub(super) struct RowContexts {
     /// Calls that waited or recorded a CUDA event.
     sync_calls: SyncCalls,
-    /// Calls that waited although the trace has no record of the wait, with their launch contexts.
+    /// Calls that waited although the trace contains no record of the wait, with their launch contexts.
     unrecorded_waits: Vec<(u32, ContextId)>,
-    /// Stack that created the graph node of an operation, keyed by the operation's index.
+    /// Stack that created the graph node of each operation, keyed by the operation's index.
     created: IdMap<u32, Created>,
-    /// Indexes of displaced operations, whose times are not used.
+    /// Indexes of displaced operations (see `displaced_ops`). Their times are not used.
     pub(super) displaced: IdMap<u32, ()>,
 }
 
-/// Converts a time of the trace to the clock of the rows.
+/// Converts a time on the trace's clock to the clock of the rows.
 pub(super) fn to_row_time(time: i64, offset: i64) -> Nanos {
     Nanos(time.saturating_add(offset).max(0) as u64)
 }
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(shown(256), (256, 256));
         assert_eq!(shown(2048), (2048, 256));
         assert_eq!(shown(2049), (2048, 129));
-        // Each of these stacks lacks the 128 frames at its root.
+        // In each of these stacks, the 128 frames at the root are dropped.
         assert!((257..=384).all(|depth| shown(depth) == (depth, depth - 128)));
         assert_eq!(shown(16_000), (2048, 16_000 - 15_744));
     }

@@ -3,10 +3,11 @@
 
 use gpuflame_model::record::{Fields, Payload};
 
-/// Correlation ids as in the file, indexed by the correlation id in the rows. The id is 0 if the file has none.
+/// The correlation ids that a file contains. The index of an entry is the correlation id in the rows. An entry is 0 if
+/// the file contains no such id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileIds {
-    /// Encoded differences between each id and the previous id.
+    /// Encoded differences between consecutive ids.
     bytes: Vec<u8>,
     last: u64,
     len: usize,
@@ -23,7 +24,7 @@ impl FileIds {
         self.len
     }
 
-    /// Returns the ids in order.
+    /// Returns the file's ids, in the order of the ids in the rows.
     pub fn iter(&self) -> impl Iterator<Item = u64> + use<'_> {
         let (mut fields, mut last) = (Fields(&self.bytes), 0);
         std::iter::from_fn(move || {
@@ -32,7 +33,7 @@ impl FileIds {
         })
     }
 
-    /// Returns the ids as a list.
+    /// Returns the file's ids as a list.
     pub fn to_vec(&self) -> Vec<u64> {
         let mut ids = Vec::with_capacity(self.len);
         ids.extend(self.iter());

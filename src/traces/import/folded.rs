@@ -1,5 +1,5 @@
-//! Reads folded stacks (`main;decode;gemm 3099632`) and extended folded stacks, whose lines also contain the time, the
-//! program's name, the process, the thread and the processor (`TIME COMM PID TID CPU main;decode`).
+//! Reads folded stacks such as `main;decode;gemm 3099632`. Also reads extended folded stacks, whose lines also contain
+//! the time, the program's name, the process, the thread and the processor (`TIME COMM PID TID CPU main;decode`).
 
 use std::io::BufRead;
 
@@ -16,14 +16,14 @@ pub(super) fn split_weight(line: &[u8]) -> Option<(&[u8], u64)> {
     (!frames.is_empty()).then_some((frames, weight))
 }
 
-/// Splits a line that ends with two counts into its frames and the counts.
+/// Splits a line that ends with two counts into its frames and the two counts.
 pub(super) fn split_two_counts(line: &[u8]) -> Option<(&[u8], [u64; 2])> {
     let (rest, second) = split_weight(line)?;
     let (frames, first) = split_weight(rest)?;
     Some((frames, [first, second]))
 }
 
-/// Describes the number at the end of a line if it cannot be a weight.
+/// If the number at the end of a line cannot be a weight, describes this number.
 pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     let at = line.iter().rposition(|&byte| byte == b' ' || byte == b'\t')?;
     let frames = line[..at].trim_ascii();
@@ -37,14 +37,14 @@ pub(super) fn describe_weight(line: &[u8]) -> Option<String> {
     Some(format!("{what} ({word}); weights are whole numbers of samples or time"))
 }
 
-/// Parses a line of extended folded stacks, which has six fields. The program's name may contain blanks. It therefore
-/// ends before the first run of three numbers (process, thread and processor).
+/// Parses a line of an extended folded-stack file, which has six fields. The program's name may contain blanks. So the
+/// name ends before the first run of three numbers (process, thread and processor).
 pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     let mut words = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty());
     let time = parse_integer(words.next()?).filter(|&time| time >= 0)?;
     let comm_start = offset(line, words.next()?);
     let words: Vec<&[u8]> = words.collect();
-    // Finds the first run of three numbers with a word after it.
+    // Find the first run of three numbers that is followed by a word.
     let at = words.windows(3).position(|three| three.iter().all(|word| parse_integer(word).is_some()))?;
     let [process, thread, cpu] = [at, at + 1, at + 2].map(|at| parse_integer(words[at]));
     let frames = line[offset(line, words.get(at + 3)?)..].trim_ascii_end();
@@ -59,12 +59,12 @@ pub(super) fn parse_extended(line: &[u8]) -> Option<StackLine<'_>> {
     })
 }
 
-/// Returns the offset of `part`, a subslice of `line`, within `line`.
+/// Returns the offset of `part` in `line`. `part` must be a subslice of `line`.
 fn offset(line: &[u8], part: &[u8]) -> usize {
     part.as_ptr() as usize - line.as_ptr() as usize
 }
 
-/// Reads folded stacks.
+/// Reads a folded-stack file.
 pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) -> Result<ReadCounts> {
     lines::for_each_line(input, accept_cut, |line: Line<'_>, counts| {
         if line.is_comment() {
@@ -80,8 +80,8 @@ pub(super) fn read(input: impl BufRead, accept_cut: bool, sink: &mut impl Sink) 
     })
 }
 
-/// Reads extended folded stacks. Lines with fewer fields are skipped, as in the tool that defined the format, and
-/// counted in [`ReadCounts::non_events`].
+/// Reads an extended folded-stack file. Lines with fewer fields are skipped and counted in [`ReadCounts::non_events`].
+/// The tool that defined the format skips them, too.
 pub(super) fn read_extended(
     input: impl BufRead,
     accept_cut: bool,

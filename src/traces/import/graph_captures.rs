@@ -1,18 +1,18 @@
-//! Attributes the operations of graph launches to the stacks that captured them, using traces that were recorded during
-//! the capture.
+//! Attributes the operations of a graph launch to the stacks that captured them. These stacks come from traces that
+//! were recorded during the capture.
 //!
-//! vLLM and sglang write one trace of the graph capture, and later other traces of runs. In the trace of a run, a whole
-//! model is under one graph launch. The stack of that launch does not show the stacks inside the graph. Operations are
-//! matched to captured calls in one of these ways:
+//! vLLM and sglang write one trace while they capture graphs, and later write other traces of runs. In the trace of a
+//! run, all operations of a model may belong to one graph launch. The stack of this launch does not show which stacks
+//! captured the single operations. Each operation is matched to a captured call in one of these ways:
 //!
-//! - by graph node id, if both files have node ids;
-//! - by the whole sequence: the operations of a launch have the same names in the same order as those of one capture.
-//!   If several captures match, consecutive launches must match consecutive captures. Branches on several streams run
-//!   in any order, so each stream is matched as a separate sequence;
-//! - by the number and kinds of operations alone, if the captured calls do not name kernels. Such a match is a guess,
-//!   and the frame [`GUESSED`] marks it.
+//! - * by graph node id, if both traces contain node ids;
+//! - * by the whole sequence, if the operations of a launch have the same names in the same order as the operations of
+//!   a capture. * If several captures match, consecutive launches must match consecutive captures. * The branches of a
+//!   graph run on several streams in any order, so each stream is matched as a separate sequence;
+//! - * only by the number and kinds of operations, if the captured calls do not contain the names of kernels. Such a
+//!   match is a guess, and the frame [`GUESSED`] marks it.
 //!
-//! An operation that matches in more than one way, with different stacks, is not attributed to any stack.
+//! If an operation matches in more than one way, with different stacks, it is not attributed to any stack.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -23,9 +23,10 @@ use super::op_records::{OpRecord, OpRecords};
 use super::slices::{FrameClass, StackTree};
 use gpuflame_model::record::{Detail, IdMap};
 
-/// Innermost frame of stacks that were matched by the number of operations alone.
+/// Innermost frame of a stack that was matched only by the number of operations.
 pub(super) const GUESSED: &str = "[guessed by count]";
-/// One in this number of captured calls may have no operation. At least one call per capture may always have none.
+/// One in this number of captured calls may have no matching operation. In a capture with fewer calls, one call may
+/// still have no matching operation.
 const CALLS_PER_MISSING_OP: usize = 50;
 
 /// A call that is part of the capture or launch of a graph.
@@ -33,7 +34,7 @@ const CALLS_PER_MISSING_OP: usize = 50;
 pub(super) struct GraphCall {
     pub(super) call: u32,
     pub(super) role: GraphRole,
-    /// Kernel that the call launches, as index in the table of kernel names.
+    /// Kernel that the call launches, as an index in the table of kernel names.
     pub(super) kernel: Option<u32>,
     pub(super) stream: Option<u32>,
     pub(super) node: Option<u64>,
@@ -42,18 +43,18 @@ pub(super) struct GraphCall {
 /// Role of a call in the capture or launch of a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GraphRole {
-    /// The call begins the capture of a stream.
+    /// Begins the capture of a stream.
     BeginCapture,
-    /// The call ends the capture.
+    /// Ends the capture of a stream.
     EndCapture,
-    /// The call launches GPU work, or captures GPU work into a graph.
+    /// Launches GPU work, or adds GPU work to the graph that is being captured.
     Work(OpKind),
-    /// The call launches a graph.
+    /// Launches a graph.
     Launch,
 }
 
 impl GraphRole {
-    /// Returns the role of the function `name`; `None` if the function is unrelated to graphs.
+    /// Returns the role of calls to the function `name`; `None` if the function has nothing to do with graphs.
     pub(super) fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             _ if name.contains("StreamBeginCapture") => Self::BeginCapture,
@@ -69,11 +70,12 @@ impl GraphRole {
     }
 }
 
-/// The graph captures found in the capture traces.
+/// All captures of graphs that were found in the capture traces.
 #[derive(Debug, Default)]
 pub(super) struct GraphCaptures {
     captures: Vec<Vec<CapturedCall>>,
-    /// Stack that created each graph node, keyed by node id. `None` if several stacks created nodes with this id.
+    /// Stack that created each graph node, keyed by the id of the node. `None` if several stacks created a node with
+    /// this id.
     by_node: HashMap<u64, Option<u32>>,
     names: NameTable,
     /// Frames of each stack, root first.
@@ -81,40 +83,40 @@ pub(super) struct GraphCaptures {
     numbers: HashMap<Vec<(Box<str>, FrameClass)>, u32>,
 }
 
-/// A call made during a capture.
+/// A call that was made during a capture.
 #[derive(Clone, Copy, Debug)]
 struct CapturedCall {
     kind: OpKind,
-    /// Kernel that the call launches, as index in [`GraphCaptures::names`].
+    /// Kernel that the call launches, as an index in [`GraphCaptures::names`].
     name: Option<u32>,
     stream: Option<u32>,
     stack: u32,
 }
 
-/// Part of the GPU time of graph launches that was attributed to captures, in ns.
+/// Amounts of the GPU time of graph launches, by how it was attributed to captures, in ns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CaptureCoverage {
-    /// GPU time of all operations of graph launches.
+    /// GPU time of all operations that belong to graph launches.
     pub total: u64,
     /// GPU time of operations that were attributed to the stack that captured them.
     pub attributed: u64,
-    /// GPU time of attributed operations that were matched by the number of operations alone.
+    /// Part of `attributed` for which operations were matched only by the number of operations.
     pub guessed: u64,
     /// GPU time of operations that matched in more than one way, with different stacks.
     pub ambiguous: u64,
 }
 
-/// Stack from which an operation of a graph originates.
+/// Stack by which an operation of a graph was captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NodeOrigin {
-    /// The operation was captured with this stack. The flag is true if the stack is a guess.
+    /// The operation was captured with this stack. The flag is true if this stack is a guess.
     CapturedBy(u32, bool),
-    /// The origin is unknown.
+    /// The stack is unknown.
     Unknown,
 }
 
 impl GraphCaptures {
-    /// Adds the graph captures found in one trace.
+    /// Adds the graph captures that were found in one trace.
     pub(super) fn add_captures(
         &mut self,
         graph_calls: &[GraphCall],
@@ -127,7 +129,7 @@ impl GraphCaptures {
         for graph_call in graph_calls {
             threads.entry(calls.thread_of(graph_call.call)).or_default().push(graph_call);
         }
-        // These are the captures of all threads, ordered by start time.
+        // Captures of all threads, sorted by start time.
         let mut found: Vec<(i64, Vec<CapturedCall>)> = Vec::new();
         for own_calls in threads.values_mut() {
             own_calls.sort_by_key(|graph_call| calls.start_of(graph_call.call));
@@ -140,7 +142,7 @@ impl GraphCaptures {
                     GraphRole::EndCapture => {
                         found.extend(open.take().filter(|(_, sequence)| !sequence.is_empty()))
                     }
-                    // A driver call that is nested in a runtime call is part of the same launch, so it is skipped.
+                    // If a driver call is nested in a runtime call, it belongs to the same launch, so it is skipped.
                     GraphRole::Work(_) if call.start < busy_until => {}
                     GraphRole::Work(kind) => {
                         busy_until = call.end;
@@ -162,8 +164,8 @@ impl GraphCaptures {
         self.captures.extend(found.into_iter().map(|(_, sequence)| sequence));
     }
 
-    /// Records the stack that created a graph node. If a node id occurs with different stacks, none of these stacks is
-    /// used.
+    /// Stores the stack that created a graph node. If a node id occurs with several different stacks, none of these
+    /// stacks is used.
     pub(super) fn add_node(&mut self, node: u64, stack: u32) {
         let known = self.by_node.entry(node).or_insert(Some(stack));
         if *known != Some(stack) {
@@ -171,7 +173,7 @@ impl GraphCaptures {
         }
     }
 
-    /// Interns a stack and returns its index.
+    /// Stores a stack if it is new, and returns its index.
     pub(super) fn intern_stack(&mut self, tree: &StackTree, labels: &NameTable, stack: u32) -> u32 {
         let mut frames: Vec<(Box<str>, FrameClass)> =
             tree.leaf_first(stack).map(|(label, class)| (labels.text(label).into(), class)).collect();
@@ -188,13 +190,13 @@ impl GraphCaptures {
         self.stacks[stack as usize].iter().map(|(name, class)| (&**name, *class))
     }
 
-    /// Returns the number of captures, and the number of graph nodes whose ids are known.
+    /// Returns the number of captures, and the number of graph nodes with known ids.
     pub(super) fn counts(&self) -> (usize, usize) {
         (self.captures.len(), self.by_node.len())
     }
 
-    /// Attributes the operations of `launches`, which are the indexes of calls that launch graphs. Returns the origin
-    /// of each operation, keyed by the operation's index in `ops`.
+    /// Attributes the operations of `launches` to captures. `launches` contains the indexes of calls that launch
+    /// graphs. The result contains the origin of each operation, keyed by the operation's index in `ops`.
     pub(super) fn attribute(
         &self,
         launches: &[u32],
@@ -241,8 +243,8 @@ impl GraphCaptures {
         (origins, coverage)
     }
 
-    /// Returns all graph launches, sorted by thread and time, each with its candidate captures. A candidate matches the
-    /// launch and fits the captures that the previous and the next launch match.
+    /// Returns all graph launches, sorted by thread and time, each with the captures that it may have launched. Each
+    /// such capture matches the launch itself, and fits the captures that match the previous and the next launch.
     fn graph_launches(
         &self,
         launches: &[u32],
@@ -259,7 +261,8 @@ impl GraphCaptures {
         let mut order: Vec<(u32, Vec<u32>)> =
             of_call.into_iter().filter(|(_, own_ops)| !own_ops.is_empty()).collect();
         order.sort_by_key(|(call, _)| (calls.thread_of(*call), calls.start_of(*call), *call));
-        // Kernel indexes differ between the capture traces and this trace, so they are translated by name.
+        // The indexes of kernels differ between the capture traces and this trace, so they are translated by the
+        // kernel's name.
         let names: HashMap<&str, u32> = self.names.texts().zip(0..).collect();
         let names: Vec<Option<u32>> = kernels.texts().map(|name| names.get(name).copied()).collect();
         let mut graph_launches: Vec<GraphLaunch> = order
@@ -280,23 +283,23 @@ impl GraphCaptures {
     }
 }
 
-/// A graph launch.
+/// A call that launches a graph, and its operations.
 struct GraphLaunch {
     /// Indexes of the launch's operations, sorted by time.
     ops: Vec<u32>,
     matches: Vec<CaptureMatch>,
 }
 
-/// A capture that matches a launch.
+/// A capture that matches a graph launch.
 struct CaptureMatch {
     capture: usize,
-    /// Stack that captured each operation. `None` if several stacks are possible.
+    /// Stack that captured each operation of the launch. `None` if several stacks may have captured the operation.
     stacks: Vec<Option<u32>>,
     guessed: bool,
 }
 
-/// Splits the launches into runs that are as long as possible. Within a run, consecutive launches match consecutive
-/// captures. Only candidates that belong to such a sequence of captures are kept.
+/// Splits the launches into the longest possible runs in which consecutive launches match consecutive captures. For
+/// each launch, only the captures that belong to such a sequence are kept.
 fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     let mut first = 0;
     while first < graph_launches.len() {
@@ -322,7 +325,7 @@ fn keep_consecutive(graph_launches: &mut [GraphLaunch]) {
     }
 }
 
-/// An operation, reduced to the properties that are compared with captured calls.
+/// An operation, reduced to the properties by which it is compared with captured calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct GraphWork {
     kind: OpKind,
@@ -347,8 +350,8 @@ impl GraphWork {
     }
 }
 
-/// Matches the operations of a launch to the calls of a capture. Returns the stack of each operation, and whether the
-/// stacks are a guess. Returns `None` if the launch and the capture do not match.
+/// Matches the operations of a graph launch to the calls of a capture. Returns the stack of each operation, and whether
+/// the stacks are a guess. Returns `None` if the launch and the capture do not match.
 fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<Option<u32>>, bool)> {
     let missing_ops = sequence.len().checked_sub(works.len())?;
     let is_named = sequence.iter().any(|call| call.kind == OpKind::Kernel && call.name.is_some());
@@ -371,8 +374,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     for stream in streams {
         let own_ops: Vec<usize> = (0..works.len()).filter(|&at| works[at].stream == stream).collect();
         let branch: Vec<GraphWork> = own_ops.iter().map(|&at| works[at]).collect();
-        // If the captured calls have streams, all operations of one stream must match calls of a single captured
-        // stream.
+        // If the streams of captured calls are known, all operations on one stream must match the calls on a single
+        // captured stream.
         let mut candidates = captured.iter().filter_map(|stream| {
             let sequence: Vec<&CapturedCall> =
                 sequence.iter().filter(|call| call.stream == *stream).collect();
@@ -387,8 +390,8 @@ fn match_capture(works: &[GraphWork], sequence: &[CapturedCall]) -> Option<(Vec<
     Some((stacks, false))
 }
 
-/// Matches `works` to a subsequence of `sequence` twice: once as early as possible, once as late as possible. An
-/// operation gets a stack only if both matches give it the same stack.
+/// Matches `works` to a subsequence of `sequence` in two ways: each operation as early as possible, and each operation
+/// as late as possible. An operation gets a stack only if both ways result in the same stack.
 fn match_subsequence(works: &[GraphWork], sequence: &[&CapturedCall]) -> Option<Vec<Option<u32>>> {
     let mut early = Vec::with_capacity(works.len());
     let mut at = 0;
@@ -440,8 +443,8 @@ mod tests {
 
     #[test]
     fn overlapping_branches_are_matched_stream_by_stream() {
-        // The calls 1 2 3 4 were captured, with 2 and 3 on two streams. The operation of call 3 ran before that of call
-        // 2.
+        // The calls 1, 2, 3 and 4 were captured. Calls 2 and 3 are on two different streams. The operation of call 3
+        // ran before the operation of call 2.
         let (stacks, _) =
             match_capture(&works(&[(1, 7), (3, 8), (2, 7), (4, 7)]), &sequence(&[1, 2, 3, 4])).unwrap();
         assert_eq!(stacks, [Some(0), Some(2), Some(1), Some(3)]);

@@ -1,11 +1,12 @@
-//! Finds the edges (dependencies between nodes) of CUDA graphs. PyTorch's Cuspy draws an edge as a flow in each launch
-//! of the graph: from the end of one node to the start of another. The ids of these flows are 2^40 or higher. Other
-//! flows lead from a launching call to the root nodes, which wait for no other node.
+//! Finds the edges (dependencies between nodes) of CUDA graphs. In the traces of PyTorch's Cuspy, each edge is a flow
+//! in each launch of the graph. The flow leads from the end of one node to the start of another node. The ids of these
+//! flows are 2^40 or higher. Other flows lead from the launching call to the root nodes, which do not wait for any
+//! node.
 //!
-//! A flow identifies its ends only by lane and time. If several nodes fit, the edge is unknown. If no flow leads to a
-//! node, the edges of that node are unknown as well, because Cuspy draws no edge from an empty node (a node without a
-//! row). Nodes that record CUDA events take no time. An edge through such a node becomes an edge between its
-//! neighbours.
+//! A flow contains only the lane and the time of the nodes that it connects, and not their ids. If several nodes fit a
+//! flow, the edge is unknown. If no flow leads to a node, all edges to that node are unknown as well, because Cuspy
+//! draws no edge from an empty node (a node without a row). A node that records a CUDA event takes no time. If an edge
+//! leads through such a node, it becomes an edge between the node's neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -17,16 +18,16 @@ use gpuflame_model::record::{
     StreamId,
 };
 
-/// Smallest id of a flow between nodes of a graph.
+/// Smallest id of a flow between two nodes of a graph.
 pub(super) const FIRST_DEPENDENCY_FLOW: u64 = 1 << 40;
-/// Maximum difference in ns between the end of a node and the start of a flow that leads from the node. They may
-/// differ, because the start and the duration of the node are rounded separately.
+/// Maximum difference in ns between the end of a node and the start of a flow that leads from this node. They may
+/// differ, because the profiler rounds the start and the duration of the node separately.
 const MAX_ROUNDING_NS: i64 = 2;
 
-/// Start or end of a flow, and the correlation id of the trace event to which it is attached.
+/// Start or end of a flow, with the correlation id of the trace event to which it is attached.
 type EndAtEvent = (FlowEnd, Option<u64>);
 
-/// A node, identified by its graph and its node id.
+/// A node, identified by the id of its graph and its node id.
 type NodeKey = (u32, u64);
 
 /// One execution of a graph node.
@@ -39,7 +40,7 @@ struct NodeRun {
     key: NodeKey,
 }
 
-/// One execution of a graph node that does no GPU work.
+/// One execution of a graph node that does not run on a GPU.
 #[derive(Clone, Copy, Debug)]
 struct IdleRun {
     run: NodeRun,
@@ -47,15 +48,16 @@ struct IdleRun {
     place: (u32, u32, u32),
 }
 
-/// Flows that may be graph edges, and nodes that do no GPU work. Filled while the collector reads the trace.
+/// Flows that may be edges of graphs, and nodes that do no GPU work. The collector fills this struct while it reads the
+/// trace.
 #[derive(Debug, Default)]
 pub(super) struct GraphFlows {
     /// Starts and ends of flows, keyed by flow id.
     flows: BTreeMap<u64, [Vec<EndAtEvent>; 2]>,
     idle: Vec<IdleRun>,
-    /// Indexes of operations to which a flow leads whose id is the operation's correlation id.
+    /// Indexes of operations to which a flow leads whose id is equal to the operation's correlation id.
     launched_ops: Vec<u32>,
-    /// Whether nodes are shown on artificial streams. Cuspy does so if it draws edges.
+    /// Whether the trace shows nodes on artificial streams. Cuspy does this if it draws edges.
     pub(super) has_moved: bool,
 }
 
@@ -73,14 +75,14 @@ impl GraphFlows {
         self.idle.push(IdleRun { run, is_host: node.is_host, place });
     }
 
-    /// Notes that a flow leads to the operation and has the operation's correlation id.
+    /// Processes a flow that leads to the operation `op` and has this operation's correlation id.
     pub(super) fn note_launch_flow(&mut self, op: u32) {
         self.launched_ops.push(op);
     }
 
-    /// Finds the edges. Passes both ends of each other flow to `other`, with the correlation id of the trace event to
-    /// which it is attached, and true if it is the flow's start. `launch_ends` are the ends of flows that lead from
-    /// calls.
+    /// Finds the edges of all graphs. For each flow that is not an edge, passes both ends to `other`, with the
+    /// correlation id of the trace event to which the end is attached. The last argument is true for the flow's start.
+    /// `launch_ends` contains the ends of the flows that lead from calls.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -122,7 +124,7 @@ impl GraphFlows {
     }
 }
 
-/// Executions of nodes, sorted by lane and time.
+/// All executions of graph nodes, sorted by lane and time.
 struct Runs {
     by_start: Vec<NodeRun>,
     by_end: Vec<NodeRun>,
@@ -146,8 +148,8 @@ impl Runs {
         Self { by_start, by_end }
     }
 
-    /// Returns the pairs of nodes that the flow `from` -> `to` may connect. Both nodes of a pair belong to the same
-    /// launch.
+    /// Returns the pairs of nodes that the flow from `from` to `to` may connect. Both nodes of a pair belong to the
+    /// same graph launch.
     fn between(&self, from: &FlowEnd, to: &FlowEnd) -> Vec<(NodeKey, NodeKey)> {
         let (low, high) = (from.time - MAX_ROUNDING_NS, from.time + MAX_ROUNDING_NS);
         let first = self.by_end.partition_point(|run| (run.lane, run.end) < (from.lane, low));
@@ -160,7 +162,8 @@ impl Runs {
             before.correlation == after.correlation
                 && before.key.0 == after.key.0
                 && before.key != after.key
-                // The first node has a duration and ends where the second begins.
+                // The first node must not begin after the second node. If both begin at the same time, the first must
+                // not end later.
                 && (before.start, before.end) <= (after.start, after.end)
         };
         let pairs: BTreeSet<_> =
@@ -169,12 +172,13 @@ impl Runs {
     }
 }
 
-/// Edges of all graphs of a trace, and the graph nodes that do no GPU work.
+/// Edges of all graphs in a trace, and the graph nodes that do no GPU work.
 #[derive(Debug, Default)]
 pub(super) struct GraphEdges {
     /// Ids of graphs that are known to have no edges.
     without_edges: BTreeSet<u32>,
-    /// Predecessors (nodes that must end first), keyed by node. `None` represents an unknown predecessor.
+    /// Predecessors of each node, keyed by the node. A predecessor is a node that must end before the node begins. A
+    /// predecessor is `None` if it is unknown.
     before: BTreeMap<NodeKey, BTreeSet<Option<NodeKey>>>,
     idle: Vec<IdleRun>,
 }
@@ -184,7 +188,8 @@ impl GraphEdges {
         self.before.entry(to).or_default().insert(from);
     }
 
-    /// Finds the graphs without edges: flows from the launch lead to all nodes of the graph.
+    /// Finds the graphs without edges: all their nodes are root nodes, because flows lead from the launch to each of
+    /// them.
     fn find_graphs_without_edges(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs = |is_root: bool| {
             let nodes = runs.by_start.iter().filter(move |run| roots.contains(&run.key) == is_root);
@@ -194,7 +199,7 @@ impl GraphEdges {
         self.without_edges = graphs(true).difference(&with_edges).copied().collect();
     }
 
-    /// Adds an unknown predecessor to each node to which no flow leads, if other edges of its graph are known.
+    /// If some edges of a graph are known, adds an unknown predecessor to each of its nodes to which no flow leads.
     fn mark_unknown(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs: HashSet<u32> = self.before.keys().map(|key| key.0).collect();
         let nodes: BTreeSet<NodeKey> = runs.by_start.iter().map(|run| run.key).collect();
@@ -204,7 +209,8 @@ impl GraphEdges {
         }
     }
 
-    /// Removes nodes that only record a CUDA event: replaces each edge from such a node by edges from its predecessors.
+    /// Removes nodes that only record a CUDA event. Each edge from such a node is replaced by edges from the node's
+    /// predecessors.
     fn pass_events(&mut self) {
         let idle = self.idle.iter().filter(|idle| !idle.is_host);
         let events: HashSet<NodeKey> = idle.map(|idle| idle.run.key).collect();
@@ -232,26 +238,27 @@ impl GraphEdges {
         self.idle.iter().map(|idle| (idle.run.lane, idle.run.start, idle.run.correlation)).collect()
     }
 
-    /// Returns the correlation ids of calls that submitted a host function to a stream, outside of any graph.
+    /// Returns the correlation ids of calls that submitted a host function to a stream outside of any graph.
     pub(super) fn host_function_calls(&self) -> HashSet<u64> {
         let of_streams = self.idle.iter().filter(|idle| idle.is_host && idle.run.key.0 == 0);
         of_streams.map(|idle| idle.run.correlation).collect()
     }
 
-    /// Returns a map whose keys are the correlation ids of launches and calls that ran functions on the host. Its
-    /// values are still `None`.
+    /// Returns a map whose keys are the correlation ids of launches and calls that ran functions on the host. All
+    /// values in it are `None`, and the caller sets them.
     pub(super) fn host_launches(&self) -> IdMap<u64, Option<CorrelationId>> {
         self.idle.iter().filter(|idle| idle.is_host).map(|idle| (idle.run.correlation, None)).collect()
     }
 
-    /// Emits the edges. Also emits the host functions whose launch has an id in `launches`.
+    /// Emits the rows of all edges. Also emits a row for each host function whose launch has an id in `launches`.
     pub(super) fn emit(
         &self,
         launches: &IdMap<u64, Option<CorrelationId>>,
         nanos: &dyn Fn(i64) -> Nanos,
         each: &mut dyn FnMut(&Row<'_>),
     ) {
-        // No node has the id 0. This row only states that the graph's edges were recorded, and that there are none.
+        // The id 0 does not belong to any node. So this row only states that the graph's edges were recorded, and that
+        // it has none.
         for graph in &self.without_edges {
             each(&Row::GraphEdge(GraphEdge { graph: GraphId(*graph), from: None, to: GraphNodeId(0) }));
         }

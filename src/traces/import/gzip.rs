@@ -1,8 +1,9 @@
-//! Reads compressed traces (gzip, zstd) with two threads: one thread inflates the data, and the other reads the
+//! Reads compressed traces (gzip, zstd) with two threads. One thread inflates the data, and the other thread reads the
 //! inflated data.
 //!
-//! The reading thread does not copy inflated bytes: the scanner reads them in the block into which the other thread
-//! inflated them. If a trace event is split between two blocks, its first bytes are prepended to the second block.
+//! The reading thread does not copy the inflated bytes: the scanner reads them in the block to which the inflating
+//! thread wrote them. If a trace event is split between two blocks, its first part is copied to the front of the second
+//! block.
 
 use std::fmt;
 use std::io::{BufReader, Cursor, ErrorKind, Read};
@@ -17,41 +18,42 @@ use super::options::Options;
 use super::zstd::{self, ZstdFrames};
 use gpuflame_model::error::Result;
 
-/// Size in bytes of a block, and number of blocks. A block is the unit that is passed between the threads.
+/// Size of a block in bytes, and number of blocks. Blocks are passed from one thread to the other.
 const BLOCK_BYTES: usize = 256 << 10;
 const BLOCK_COUNT: usize = 32;
-/// Number of blocks that are returned together. The reading thread is slower, so the inflating thread usually waits for
-/// an empty block. Waking it for each block would cost more than returning sixteen blocks together.
+/// Number of blocks that are returned to the inflating thread together. The reading thread is the slower one, so the
+/// inflating thread usually waits for an empty block. Waking the inflating thread for each block would cost more time
+/// than returning sixteen blocks together.
 const RETURN_BATCH: usize = BLOCK_COUNT / 2;
-/// Size in bytes of the free space at the front of a block, for the unread bytes of the previous block. Most trace
-/// events are smaller.
+/// Size in bytes of the free space at the front of a block. The unread bytes of the previous block are copied to this
+/// space. Most trace events are smaller than this space.
 const HEADROOM_BYTES: usize = 32 << 10;
-/// Number of compressed bytes per read.
+/// Number of compressed bytes that are read in one step.
 const INPUT_BYTES: usize = 128 << 10;
 
-/// Size in bytes up to which a trace event in a compressed file is always accepted. Larger events are accepted only if
-/// the compressed file is large as well.
+/// A trace event of up to this size in bytes is always accepted in a compressed file. A larger event is accepted only
+/// if the compressed file is large as well.
 const MIN_EVENT_LIMIT: usize = 16 << 20;
-/// Maximum size of a trace event, as a multiple of the compressed bytes read so far. Real traces shrink to about a
-/// tenth of their size. A run of repeated bytes shrinks to a thousandth. Without the limit, it would take far more
-/// memory than the file's size justifies.
+/// Maximum size of a trace event, as a multiple of the compressed bytes that were read so far. Real traces shrink to
+/// about a tenth of their size by compression. A run of equal bytes shrinks to a thousandth. Without this limit, such a
+/// run would take far more memory than the size of the file justifies.
 const EVENT_BYTES_PER_COMPRESSED: u64 = 64;
 
-/// Whether a file that begins with `head` is compressed in a way that can be read.
+/// Whether a file that begins with `head` is compressed in a way that gpuflame can read.
 pub(super) fn is_compressed(head: &[u8]) -> bool {
     head.starts_with(&[0x1f, 0x8b]) || zstd::is_zstd(head)
 }
 
 type InputReader = BufReader<CountingReader>;
 
-/// Remarks about a compressed stream. The list is complete when the whole stream was read.
+/// Remarks for the user about a compressed stream. The list is complete when the whole stream has been read.
 pub(super) type StreamRemarks = Arc<Mutex<Vec<String>>>;
 
-/// A stream that is decompressed or passed through unchanged.
+/// A stream of bytes that is decompressed, or passed through unchanged.
 pub(super) struct Inflater {
     stream: Stream,
     remarks: StreamRemarks,
-    /// Number of compressed bytes read from the file.
+    /// Number of compressed bytes that were read from the file so far.
     compressed: Arc<AtomicU64>,
 }
 
@@ -59,7 +61,7 @@ enum Stream {
     Gzip(Box<GzipMembers<InputReader>>),
     Zstd(Box<ZstdFrames<InputReader>>),
     Plain(InputReader),
-    /// A truncated or damaged stream: only this error remains to be returned.
+    /// The stream is truncated or damaged, and only this error is left to be returned.
     Broken(Option<std::io::Error>),
 }
 
@@ -69,7 +71,7 @@ impl fmt::Debug for Inflater {
     }
 }
 
-/// A reader that counts the bytes read from the file.
+/// A reader that counts the bytes that it reads from the file.
 pub(super) struct CountingReader {
     input: Box<dyn Read + Send>,
     count: Arc<AtomicU64>,
@@ -83,12 +85,12 @@ impl Read for CountingReader {
     }
 }
 
-/// Parts of the error texts for compressed data that ends too early or is damaged.
+/// Parts of the error messages for compressed data that ends too early or is damaged.
 pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
 pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
 
-/// Whether the error means that the compressed data is truncated or damaged. If so, the data before the damage is
-/// usable.
+/// Whether the error means that the compressed data is truncated or damaged. If so, the data before the damage can be
+/// used.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
 }
@@ -103,7 +105,7 @@ impl Inflater {
         })
     }
 
-    /// Passes `input` through unchanged.
+    /// Creates a stream that passes `input` through unchanged.
     pub(super) fn plain(input: Box<dyn Read + Send>) -> Self {
         Self::with(input, Stream::Plain)
     }
@@ -119,12 +121,12 @@ impl Inflater {
         !matches!(self.stream, Stream::Plain(_))
     }
 
-    /// Returns the list of remarks, which is complete when the whole stream was read.
+    /// Returns the list of remarks. The list is complete when the whole stream has been read.
     pub(super) fn remarks(&self) -> StreamRemarks {
         Arc::clone(&self.remarks)
     }
 
-    /// Replaces the stream by one that only returns this error. Call when all usable data was read.
+    /// Replaces the stream by a stream that only returns this error. Call this when all usable data has been read.
     pub(super) fn broken(self, error: std::io::Error) -> Self {
         Self { stream: Stream::Broken(Some(error)), ..self }
     }
@@ -137,7 +139,7 @@ impl Inflater {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// Adds a remark if zero bytes were skipped. Call after the stream has ended.
+    /// If zero bytes were skipped, adds a remark about them. Call this after the end of the stream.
     fn report_zeros(&self) {
         let zeros = match &self.stream {
             Stream::Gzip(members) => members.zeros(),
@@ -150,7 +152,7 @@ impl Inflater {
         }
     }
 
-    /// Adds the kind of damage and its byte offset in the file to an error.
+    /// Adds the kind of damage, and its byte offset in the file, to an error.
     fn describe(&self, error: &std::io::Error) -> std::io::Error {
         let (word, buffered) = match &self.stream {
             Stream::Gzip(members) => ("gzip", members.input().map_or(0, |input| input.buffer().len())),
@@ -171,8 +173,8 @@ impl Inflater {
         std::io::Error::new(error.kind(), what)
     }
 
-    /// Calls `read` with a reader that returns `head` and then the output of the stream. Meanwhile another thread
-    /// inflates the stream.
+    /// Calls `read` with a reader that returns `head` followed by the output of the stream. While `read` runs, another
+    /// thread inflates the stream.
     pub(super) fn read_with_thread<T: Send>(
         self,
         head: Vec<u8>,
@@ -191,7 +193,7 @@ impl Inflater {
         })
     }
 
-    /// Fills blocks until the stream ends, an error occurs, or the reader no longer exists.
+    /// Fills blocks until the stream ends, an error occurs, or the thread that reads the blocks has ended.
     fn fill_blocks(
         self,
         head: Vec<u8>,
@@ -225,7 +227,7 @@ impl Inflater {
                 None => {}
                 Some(Ok(())) => return,
                 Some(Err(error)) => {
-                    // Sending fails if the reader no longer exists.
+                    // If the thread that reads the blocks has ended, sending fails.
                     let _ = full.send(Err(error));
                     return;
                 }
@@ -253,13 +255,13 @@ impl Read for Inflater {
 pub(super) struct BlockReader {
     blocks: Receiver<std::io::Result<Buffer>>,
     returns: SyncSender<Buffer>,
-    /// Blocks that were read but not yet returned to the inflating thread.
+    /// Blocks that were read, and that are not returned to the inflating thread yet.
     used: Vec<Buffer>,
     /// Size of a block in bytes.
     size: usize,
-    /// Block that [`Read`] reads from.
+    /// Block from which the implementation of [`Read`] reads.
     block: Buffer,
-    /// Number of compressed bytes read from the file.
+    /// Number of compressed bytes that were read from the file so far.
     compressed: Arc<AtomicU64>,
 }
 
@@ -269,34 +271,35 @@ impl BlockReader {
         self.blocks.recv().ok().transpose()
     }
 
-    /// Returns the maximum size of a trace event in bytes. It is proportional to the number of compressed bytes read so
-    /// far.
+    /// Returns the maximum size in bytes that a trace event may have. This size grows with the number of compressed
+    /// bytes that were read so far.
     fn event_limit(&self) -> usize {
         let limit = self.compressed.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES_PER_COMPRESSED);
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
-    /// Returns a block to the inflating thread for reuse, together with others. A buffer of another size is dropped.
+    /// Returns a block to the inflating thread for reuse. Several blocks are returned together. A buffer of another
+    /// size is dropped instead.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);
         }
         if self.used.len() == RETURN_BATCH {
-            // At the end of the stream, the inflating thread no longer receives blocks, so sending may fail.
+            // At the end of the stream, the inflating thread receives no more blocks, so sending may fail.
             self.used.drain(..).for_each(|block| drop(self.returns.send(block)));
         }
     }
 }
 
-/// Reader for a caller that loads the complete inflated contents into memory. It therefore limits their size in
-/// proportion to the size of the compressed file.
+/// A reader for a caller that loads the whole inflated content into memory. So it limits the size of the content to a
+/// multiple of the size of the compressed file.
 pub(super) struct InProportion {
     blocks: BlockReader,
     count: u64,
 }
 
 impl BlockReader {
-    /// Limits the size of the contents to a multiple of the file's size.
+    /// Limits the size of the content to a multiple of the size of the compressed file.
     pub(super) fn in_proportion(self) -> InProportion {
         InProportion { blocks: self, count: 0 }
     }
@@ -325,7 +328,7 @@ impl Source for BlockReader {
     fn refill(&mut self, buffer: &mut Buffer) -> std::result::Result<bool, RefillError> {
         let unread = buffer.unread().len();
         if unread > HEADROOM_BYTES {
-            // An event that is larger than a block is assembled in a growing buffer.
+            // If an event is larger than a block, it was assembled in a larger buffer, which is dropped.
             if buffer.size() == self.size {
                 let mut grown = Buffer::new(0);
                 grown.append(buffer.unread(), MAX_EVENT_BYTES)?;

@@ -1,11 +1,12 @@
-//! Inflates a gzip file member by member. Zero bytes after a member (as left by tapes and full disks) are skipped and
-//! counted. Other data after a member is an error, because another program may have written to the file.
+//! Inflates a gzip file, one member after another. Zero bytes after a member, which may come from tapes and full disks,
+//! are skipped and counted. If other data follows a member, it is an error, because another program may have written to
+//! the file.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 use flate2::bufread::GzDecoder;
 
-/// A reader that returns the inflated contents of all members.
+/// A reader that returns the inflated content of all members.
 pub(super) struct GzipMembers<R> {
     state: State<R>,
     zeros: u64,
@@ -16,7 +17,7 @@ enum State<R> {
     Inside(Box<GzDecoder<R>>),
     /// The reader is between two members, or after the last member.
     After(R),
-    /// Placeholder while the state is being replaced.
+    /// Placeholder that is stored while the state is being replaced.
     Changing,
 }
 
@@ -25,7 +26,7 @@ impl<R: BufRead> GzipMembers<R> {
         Self { state: State::Inside(Box::new(GzDecoder::new(input))), zeros: 0 }
     }
 
-    /// Returns the input. `None` only if a read panicked.
+    /// Returns the reader of the compressed bytes. The result is `None` only if a read has panicked.
     pub(super) fn input(&self) -> Option<&R> {
         match &self.state {
             State::Inside(member) => Some(member.get_ref()),

@@ -1,10 +1,10 @@
-//! Finds the stacks of a thread while the thread delayed a GPU: the GPU was idle because the thread had not yet
-//! launched the GPU's next work.
+//! Finds the stacks that a thread had while it delayed a GPU. The GPU was idle in that time because the thread had not
+//! yet launched the GPU's next work.
 //!
-//! The launch at the end of an idle gap does not explain the gap: the thread was late because of what it did before the
-//! launch. Therefore the part of the gap in which the thread was late is split into pieces. There is one piece for each
-//! slice that was the thread's innermost open slice. If this slice only contains other slices (a range, a step), or if
-//! no slice was open, the piece is labelled with the slices before and after it.
+//! The launch at the end of an idle gap does not explain the gap. The thread launched late because of what it did
+//! before the launch. So the part of the gap in which the thread was late is divided into pieces. There is one piece
+//! for each slice that was the innermost open slice of the thread. If this slice only contains other slices (as a range
+//! or step does), or if no slice was open, the piece is labelled with the slices before and after it.
 
 use super::call_records::CallRecords;
 use super::name_table::NameTable;
@@ -14,26 +14,27 @@ use super::text::Text;
 use super::thread_states::ThreadStates;
 use gpuflame_model::record::IdMap;
 
-/// Text in the names of Python's lock functions. Such a function waits for another thread.
+/// Text that occurs in the names of Python's lock functions. A lock function waits for another thread.
 const LOCK_FUNCTION: &str = "'acquire' of '_thread.";
-/// Frame added on top of a lock function.
+/// Frame that is added on top of a lock function.
 const LOCK_WAIT: &str = "[waits for another thread]";
 
-/// Requested time spans of one thread, in which it was late with a launch, and the stacks of the thread during these
-/// spans. See the module's documentation.
+/// Time spans in which one thread was late with a launch, and the stacks that the thread had during these spans. See
+/// the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct HostDelays {
-    /// Requested spans of time, sorted and disjoint.
+    /// Time spans for which the stacks are requested. They are sorted and do not overlap.
     spans: Vec<(i64, i64)>,
     /// Index of the first span that has not ended.
     at: usize,
-    /// Start time of the current state of the thread, and the state.
+    /// Current state of the thread, and the time at which this state began.
     state: (i64, SliceState),
-    /// Label of the last slice that ended at the depth of the current state.
+    /// Label of the last slice that ended at the nesting depth of the current state.
     before: Option<u32>,
-    /// Stacks of the thread during the requested spans. A state with the empty stack marks the end of each span.
+    /// Stacks that the thread had during the requested spans. At the end of each span, there is a state with the empty
+    /// stack.
     pub(super) states: ThreadStates,
-    /// All labels of the trace, including those of gaps between slices.
+    /// All labels of the trace, and the labels of gaps between slices.
     pub(super) labels: GapLabels,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct HostDelays {
 enum SliceState {
     /// The thread is inside the innermost slice of this stack.
     Working(u32),
-    /// The thread is in this stack, whose innermost slice only contains other slices.
+    /// The thread is inside the innermost slice of this stack. This slice only contains other slices.
     Framing(u32),
 }
 
@@ -51,11 +52,11 @@ impl Default for SliceState {
     }
 }
 
-/// All labels of a trace, extended by the labels of gaps between two slices.
+/// All labels of a trace, and also the labels of gaps between two slices.
 #[derive(Debug, Default)]
 pub(super) struct GapLabels {
     labels: NameTable,
-    /// Label of each gap, keyed by the labels of the slices before and after the gap.
+    /// Label of each gap, keyed by the labels of the slice before and the slice after the gap.
     gaps: IdMap<(u32, u32), u32>,
     lock_waits: IdMap<u32, bool>,
 }
@@ -68,7 +69,7 @@ impl GapLabels {
         Self { labels, ..Self::default() }
     }
 
-    /// Returns the labels of the trace, including the labels of gaps.
+    /// Returns all labels of the trace, including the labels of gaps.
     pub(super) fn into_labels(self) -> NameTable {
         self.labels
     }
@@ -90,7 +91,8 @@ impl GapLabels {
         Some(label)
     }
 
-    /// If the function with the label `label` waits for another thread, returns the label to show for such a wait.
+    /// If `label` is the name of a function that waits for another thread, returns the label that is shown for such a
+    /// wait.
     fn lock_wait_label(&mut self, label: u32) -> Option<u32> {
         let is_wait =
             *self.lock_waits.entry(label).or_insert_with(|| self.labels.text(label).contains(LOCK_FUNCTION));
@@ -99,7 +101,7 @@ impl GapLabels {
 }
 
 impl HostDelays {
-    /// Creates the state for one thread. `spans` may be in any order, and may overlap.
+    /// Creates the state for one thread. The spans in `spans` may be in any order, and may overlap.
     pub(super) fn new(mut spans: Vec<(i64, i64)>, labels: GapLabels) -> Self {
         spans.sort_unstable();
         spans.dedup_by(|next, kept| {
@@ -117,7 +119,7 @@ impl HostDelays {
         self.spans.get(self.at).is_some_and(|(from, _)| *from < time)
     }
 
-    /// Handles the beginning of a slice.
+    /// Processes the beginning of a slice.
     pub(super) fn on_slice_begin(&mut self, slice: &Slice, node: u32, tree: &mut StackTree) {
         if self.at == self.spans.len() {
             return;
@@ -133,8 +135,8 @@ impl HostDelays {
         }
     }
 
-    /// Handles the end of slices at `time`. `over` contains the label of the innermost slice that ended, and the
-    /// innermost slice that is still open.
+    /// Processes the end of one or more slices at `time`. `over` contains the label of the innermost slice that ended,
+    /// and the innermost slice that is still open after that.
     pub(super) fn on_slices_end(
         &mut self,
         time: i64,
@@ -147,8 +149,8 @@ impl HostDelays {
         self.state = (time, open.map_or_else(SliceState::default, |(node, class)| slice_state(node, class)));
     }
 
-    /// Records the current state until `time` for the requested spans. `next` is the label of the slice that begins at
-    /// `time`.
+    /// Adds the current state, which lasts until `time`, for the parts of it that are in requested spans. `next` is the
+    /// label of the slice that begins at `time`.
     fn record_until(&mut self, time: i64, next: Option<u32>, tree: &mut StackTree) {
         let (since, state) = self.state;
         while let Some(&(from, to)) = self.spans.get(self.at)
@@ -178,7 +180,7 @@ fn slice_state(node: u32, class: FrameClass) -> SliceState {
     if class == FrameClass::Range { SliceState::Framing(node) } else { SliceState::Working(node) }
 }
 
-/// Returns the indexes of operations with a duration, sorted by device and start time.
+/// Returns the indexes of the operations that have a duration, sorted by device and start time.
 pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
     let timed = (0..).zip(ops.iter()).filter(|(_, op)| op.end > op.start);
     let mut order: Vec<u32> = timed.map(|(at, _)| at).collect();
@@ -189,9 +191,9 @@ pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
     order
 }
 
-/// Returns the spans in which each of `threads` threads delayed a GPU: the GPU ran none of the operations that
-/// `counted` selects, and the thread had not yet launched the next such operation. `ops` must be in the order of
-/// [`ops_by_device`].
+/// Returns, for each of `threads` threads, the time spans in which it delayed a GPU. In such a span, the GPU ran none
+/// of the operations that `counted` selects, and the thread had not yet launched the next of these operations. `ops`
+/// must be in the order of [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = OpRecord<'a>>,
     calls: &CallRecords,
@@ -199,12 +201,13 @@ pub(super) fn delay_spans<'a>(
     counted: impl Fn(&OpRecord<'_>) -> bool,
 ) -> Vec<Vec<(i64, i64)>> {
     let mut spans = vec![Vec::new(); threads];
-    // Device, start of the last operation, end of all operations before it, and end of all operations including it.
+    // Device, start of the last operation, latest end of all operations before it, and latest end of all operations
+    // including it.
     let mut busy: Option<(u32, i64, i64, i64)> = None;
     for op in ops.filter(|op| counted(op)) {
         let device = op.shape.device;
         let (until, including) = match busy.filter(|(of, ..)| *of == device) {
-            // A gap may end with operations of several threads that start at the same time.
+            // A gap may end with operations of several threads, if these operations start at the same time.
             Some((_, start, before, including)) if start == op.start => (before, including),
             Some((.., including)) => (including, including),
             None => (op.start, op.start),
@@ -220,8 +223,8 @@ pub(super) fn delay_spans<'a>(
     spans
 }
 
-/// Returns, for each of `threads` threads, the spans between its first and its last call in which it was not in a
-/// launching call.
+/// Returns the time spans in which each of `threads` threads was not in a launching call, between its first and its
+/// last call.
 pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(i64, i64)>> {
     let mut launches: Vec<Vec<(i64, i64)>> = vec![Vec::new(); threads];
     let mut bounds = vec![(i64::MAX, i64::MIN); threads];
@@ -247,7 +250,7 @@ pub(super) fn between_launches(calls: &CallRecords, threads: usize) -> Vec<Vec<(
     launches
 }
 
-/// Extends each span backwards to the end of the last launch that the thread made before the span.
+/// Extends the beginning of each span back to the end of the last launch that the thread made before the span.
 pub(super) fn since_last_launch(
     mut spans: Vec<Vec<(i64, i64)>>,
     calls: &CallRecords,

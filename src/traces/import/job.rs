@@ -1,13 +1,13 @@
-//! Finds the place of a process in its job (the rank and the number of ranks) in a trace.
+//! Finds the rank of a process in its job, and the number of ranks of the job, in a trace.
 
-/// Rank of the process that wrote a trace, and the number of ranks of its job.
+/// Rank of the process that wrote a trace, and number of ranks in its job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct JobPlace {
     pub(super) rank: Option<u32>,
     pub(super) world_size: Option<u32>,
 }
 
-/// Environment variables in which a launcher stores the rank of a process and the number of ranks: torchrun, Open MPI,
+/// Environment variables for the rank of a process and for the number of ranks. They are set by torchrun, Open MPI,
 /// MPICH and Slurm.
 const VARIABLES: [(&[u8], &[u8]); 4] = [
     (b"RANK", b"WORLD_SIZE"),
@@ -17,9 +17,9 @@ const VARIABLES: [(&[u8], &[u8]); 4] = [
 ];
 
 impl JobPlace {
-    /// Reads the object that torch.profiler writes before the trace events: `"distributedInfo": {"backend": "nccl",
-    /// "rank": 3, "world_size": 8, …`. Process groups are nested in this object, with ranks and sizes of their own.
-    /// They are ignored.
+    /// Reads the rank from the object that torch.profiler writes before the trace events: `"distributedInfo":
+    /// {"backend": "nccl", "rank": 3, "world_size": 8, …`. This object also contains process groups, which have their
+    /// own ranks and sizes. The process groups are ignored.
     pub(super) fn from_head(head: &[u8]) -> Self {
         let info = text_after(head, b"\"distributedInfo\"").map(<[u8]>::trim_ascii_start);
         let object = info.and_then(|info| info.strip_prefix(b":")?.trim_ascii_start().strip_prefix(b"{"));
@@ -27,7 +27,7 @@ impl JobPlace {
         Self { rank: number(b"rank"), world_size: number(b"world_size").filter(|size| *size > 0) }
     }
 
-    /// Reads the environment of a process, given as an object whose members are the variables.
+    /// Reads the rank from the environment of a process. It is given as an object whose members are the variables.
     pub(super) fn from_environment(object: &[u8]) -> Self {
         let Some(object) = object.trim_ascii_start().strip_prefix(b"{") else { return Self::default() };
         let number = |key: &[u8]| parse_number(find_member(object, key)?);
@@ -44,8 +44,8 @@ fn text_after<'a>(text: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     Some(&text[at + key.len()..])
 }
 
-/// Finds the member `key` of a JSON object. Returns the text from the start of the member's value. `object` is the text
-/// after the object's opening brace, and may be truncated.
+/// Finds the member `key` of a JSON object. Returns the text that begins with the value of this member. `object` is the
+/// text after the opening brace of the object, and it may be truncated.
 fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let (mut depth, mut at) = (1_usize, 0);
     while let Some(&byte) = object.get(at) {
@@ -76,8 +76,8 @@ fn find_member<'a>(object: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// Parses the number at the start of `text`. The number may be in quotes. Returns `None` if the number extends to the
-/// end of the text, because it may be truncated.
+/// Parses the number at the start of `text`. The number may be written in quotes. If the number extends to the end of
+/// the text, returns `None`, because the number may be truncated.
 fn parse_number(text: &[u8]) -> Option<u32> {
     let text = text.strip_prefix(b"\"").unwrap_or(text);
     let end = text.iter().position(|byte| !byte.is_ascii_digit())?;

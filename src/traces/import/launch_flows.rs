@@ -1,10 +1,10 @@
-//! Resolves flows (arrows) from calls to the GPU operations that the calls launched. Flows are separate trace events
-//! (`ac2g`), or a `bind_id` on the events of the call and the operation. A flow identifies the launch of an operation
-//! whose correlation id is missing, or is used by several processes.
+//! Resolves launch flows, which are arrows from calls to the GPU operations that the calls launched. A flow consists of
+//! two separate trace events (`ac2g`), or of a `bind_id` in the events of the call and the operation. With a flow, the
+//! launch of an operation can be found even if its correlation id is missing or is used by several processes.
 //!
-//! At nearly all starts and ends, the flow's id equals the correlation id of the previous event. Such an end adds no
-//! information and is not stored. Therefore, if only one end of a flow is stored, the other end is the call or
-//! operation whose correlation id is the flow's id.
+//! At nearly all starts and ends of flows, the flow's id is equal to the correlation id of the previous event. If so,
+//! this start or end adds no information and is not stored. So if only one end of a flow is stored, the other end is at
+//! the call or operation whose correlation id is the flow's id.
 
 use std::collections::HashSet;
 
@@ -14,16 +14,18 @@ use super::model::FlowKind;
 use super::op_records::OpRecords;
 use super::slices::NONE;
 
-/// Launch flows of a trace. See the module's documentation.
+/// All launch flows of a trace. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct LaunchFlows {
     starts: Vec<FlowEnd>,
     ends: Vec<FlowEnd>,
-    /// Whether flow ids equal the correlation ids of the calls at the starts, and of the operations at the ends.
+    /// Whether flow ids are equal to correlation ids: first for the calls at which flows start, and second for the
+    /// operations at which they end.
     repeats: [Repeats; 2],
 }
 
-/// Whether flow ids were equal to, or different from, the correlation ids of the trace events at one end of the flows.
+/// Whether flow ids were equal to, or different from, the correlation ids of the events at one kind of end (start or
+/// end).
 #[derive(Clone, Copy, Debug, Default)]
 struct Repeats {
     same: bool,
@@ -36,17 +38,18 @@ impl Repeats {
     }
 }
 
-/// Start or end of a flow.
+/// Start or end of a launch flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowEnd {
     pub(super) id: u64,
     pub(super) time: i64,
-    /// Lane of the trace to which this end is attached: the lane of the calling thread or of the stream.
+    /// Lane of the trace to which this end is attached. It is the lane of the calling thread, or of the stream.
     pub(super) lane: u32,
-    /// Index of the call or operation, or [`NONE`] if only lane and time are known.
+    /// Index of the call or operation, or [`NONE`] if only the lane and the time are known.
     pub(super) number: u32,
     pub(super) kind: FlowKind,
-    /// Whether the flow ends at the operation that runs at `time`. If false, the flow ends at the next operation.
+    /// Whether the flow ends at the operation that runs at `time`. If false, the flow ends at the operation that begins
+    /// next.
     pub(super) enclosed: bool,
 }
 
@@ -55,8 +58,8 @@ impl LaunchFlows {
         if begins { self.starts.push(end) } else { self.ends.push(end) }
     }
 
-    /// Notes an end of the flow `id` at a trace event with the correlation id `correlation` (0 if the event has none).
-    /// Returns true if both ids are equal, so that this end need not be stored.
+    /// Processes one end of the flow `id`. It is at a trace event with the correlation id `correlation` (0 if the event
+    /// has none). Returns true if the two ids are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];
         repeats.same |= correlation == id;
@@ -64,12 +67,12 @@ impl LaunchFlows {
         correlation == id
     }
 
-    /// Returns the stored ends of flows.
+    /// Returns the starts and ends of flows that were stored.
     pub(super) fn ends(&self) -> &[FlowEnd] {
         &self.ends
     }
 
-    /// Removes the ends of flows that lead to nodes without GPU work. `places` contains the lane, start time and
+    /// Removes the ends of flows that lead to graph nodes without GPU work. `places` contains the lane, start time and
     /// correlation id of each such node.
     pub(super) fn remove_ends(&mut self, places: &HashSet<(u32, i64, u64)>) {
         if !places.is_empty() {
@@ -81,8 +84,8 @@ impl LaunchFlows {
         self.starts.is_empty() && self.ends.is_empty()
     }
 
-    /// Finds the calls and operations at the ends of the flows. Returns the flows of each operation, and the calls of
-    /// each flow. `lane_of_thread` contains the lane of each thread.
+    /// Finds the calls at which flows start, and the operations at which they end. The result contains the flows to
+    /// each operation, and the calls at the start of each flow. `lane_of_thread` contains the lane of each thread.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,
@@ -93,7 +96,7 @@ impl LaunchFlows {
         if self.is_empty() {
             return resolved;
         }
-        // The result is empty unless a flow end lacks the index of its call or operation.
+        // The result is empty if the index of the call or operation is known for each end of a flow.
         let by_place = |ends: &[FlowEnd], count: usize, place: &dyn Fn(u32) -> (u32, i64)| {
             let count = if ends.iter().any(|end| end.number == NONE) { count } else { 0 };
             let mut order: Vec<u32> = (0..count as u32).collect();
@@ -152,14 +155,14 @@ impl LaunchFlows {
                 resolved.ends.push(FlowOfOp { id: end.id, op, kind: end.kind });
             }
         }
-        // The flows of an operation stay in the order of the file.
+        // The flows that lead to the same operation stay in the order of the file.
         resolved.ends.sort_by_key(|flow| flow.op);
         resolved
     }
 }
 
-/// Returns the last item of the lane that begins at or before `time` and for which `is_open` returns true. An item
-/// comes before the items that it encloses, so the search goes back up to `MAX_STEPS` items.
+/// Returns the last item on the lane that begins at or before `time` and for which `is_open` returns true. An item
+/// comes before the items that it encloses, so the search goes back over up to `MAX_STEPS` items.
 fn innermost_at(
     order: &[u32],
     last: &LastFound,
@@ -173,20 +176,20 @@ fn innermost_at(
     before.copied().find(|&at| is_open(at))
 }
 
-/// Flows whose starts and ends were resolved to calls and operations.
+/// Flows for which the calls and operations at both ends were found.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedFlows {
-    /// Id, kind and call of each flow start, sorted in this order.
+    /// Id, kind and call of each flow, sorted by these values.
     calls: Vec<(u64, FlowKind, u32)>,
-    /// Position of the flow in `calls` that was looked up last.
+    /// Position in `calls` of the flow that was looked up last.
     last_call: LastFound,
-    /// Flows that end at operations, sorted by operation.
+    /// Flows that end at operations, sorted by the index of the operation.
     ends: Vec<FlowOfOp>,
-    /// Whether the id of each flow is the correlation id of the operation at its end.
+    /// Whether the id of every flow is equal to the correlation id of the operation at which the flow ends.
     pub(super) ends_are_ids: bool,
 }
 
-/// A flow that ends at an operation.
+/// A flow that leads to an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowOfOp {
     pub(super) id: u64,
@@ -195,13 +198,13 @@ pub(super) struct FlowOfOp {
 }
 
 impl ResolvedFlows {
-    /// Returns the operations to which flows lead, each with its flows.
+    /// Returns the operations to which flows lead. Each is returned with its flows.
     pub(super) fn ops(&self) -> impl Iterator<Item = (u32, &[FlowOfOp])> {
         self.ends.chunk_by(|a, b| a.op == b.op).map(|flows| (flows[0].op, flows))
     }
 
-    /// Returns the indexes of the calls at which the flow with this id and kind starts. Flows of different kinds may
-    /// have the same id.
+    /// Returns the indexes of the calls at which flows with this id and kind start. Flows of different kinds may have
+    /// equal ids.
     pub(super) fn calls_of(&self, id: u64, kind: FlowKind) -> impl Iterator<Item = u32> + use<'_> {
         let first = self.last_call.partition_point(&self.calls, |(flow, of, _)| (*flow, *of) < (id, kind));
         let same = self.calls[first..].iter().take_while(move |(flow, of, _)| (*flow, *of) == (id, kind));

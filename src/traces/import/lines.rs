@@ -1,11 +1,11 @@
-//! Reads text files line by line and numbers the lines for messages.
+//! Reads a text file line by line, and numbers the lines for messages.
 
 use std::io::BufRead;
 
 use super::ReadCounts;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Maximum length of a line in bytes. Lines of real traces are far shorter.
+/// Maximum length of a line in bytes. The lines of real traces are far shorter than this.
 const MAX_LINE_BYTES: u64 = 64 << 20;
 
 /// A line without its line break.
@@ -16,19 +16,19 @@ pub(super) struct Line<'a> {
 }
 
 impl Line<'_> {
-    /// Whether the line is blank or starts with `#`.
+    /// Whether the line is blank or begins with `#`.
     pub(super) fn is_comment(&self) -> bool {
         matches!(self.bytes.trim_ascii_start(), [] | [b'#', ..])
     }
 
-    /// Creates an error about this line. The message is "line N has", followed by `what`.
+    /// Creates an error about this line. The message consists of "line N has" and the text `what`.
     pub(super) fn error(&self, what: &str) -> Error {
         Error::new(ErrorKind::Format, format!("line {} has {what}", self.number))
     }
 }
 
-/// Calls `take` with each line. A last line without a line break may be truncated. If `accept_cut` is true, that line
-/// is skipped.
+/// Calls `take` with each line. If the last line has no line break, it may be truncated. If `accept_cut` is true, such
+/// a line is skipped.
 pub(super) fn for_each_line(
     mut input: impl BufRead,
     accept_cut: bool,

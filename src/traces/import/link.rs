@@ -1,19 +1,20 @@
-//! Links each GPU operation to the call that launched it. [`LinkReport`] counts the results. These counts are also
-//! shown to users.
+//! Links each GPU operation to the call that launched it. The results are counted in a [`LinkReport`]. Users see these
+//! counts as well.
 //!
-//! A link is based on the following evidence, strongest first:
+//! A link is based on one of the following kinds of evidence. The strongest kind is listed first:
 //!
 //! 1. a flow from the call to the operation (`ac2g`, `bind_id`);
-//! 2. the correlation id, within the operation's process if the trace gives that process;
-//! 3. a flow of an unknown category;
+//! 2. * the correlation id, within the process of the operation if the trace contains this process;
+//! 3. * a flow whose category is unknown;
 //! 4. the external id, if the operation has no correlation id.
 //!
-//! If several calls have the id, calls that can start such an operation are preferred to other calls. For example, a
-//! kernel launch is preferred to a call that records a CUDA event. Of nested calls, the innermost is preferred. Several
-//! calls may remain. They are linked to the operations in order of time if there are as many calls as operations, the
-//! calls are on one thread, the operations are on one stream, and each call began before its operation. Otherwise an
-//! operation is linked to a call only if exactly one call began before the operation. If no call or several calls did,
-//! the operation is ambiguous, and is linked to no call.
+//! If several calls have the id, calls that can start an operation of this kind are preferred. For example, for a
+//! kernel, a kernel launch is preferred to a call that records a CUDA event. If such calls are nested, the innermost
+//! call is preferred. After these rules, several calls may remain. They are linked to the operations in order of time
+//! if four conditions hold: there are as many calls as operations, the calls are on one thread, the operations are on
+//! one stream, and each call began before its operation. Otherwise, an operation is linked to a call only if exactly
+//! one of the calls began before the operation. If no call or several calls began before it, the operation is
+//! *ambiguous* and is not linked to any call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,23 +30,23 @@ use super::op_records::{OpLaunch, OpRecord, OpRecords};
 use super::work::{CallRecord, CallUse, LinkedStream};
 use gpuflame_model::record::{Detail, IdMap};
 
-/// Maximum number of calls that are compared for one flow.
+/// Maximum number of calls that are compared for each flow.
 const MAX_CALLS_PER_FLOW: usize = 64;
-/// Index that represents all processes. Used for operations whose process is unknown.
+/// Index that stands for all processes. It is used for an operation whose process is unknown.
 pub(super) const ANY_PROCESS: u32 = u32::MAX;
 
-/// Counts of linked and unlinked operations, and other properties of the trace.
+/// Counts of linked and unlinked operations, and further properties of the trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkReport {
-    /// Counts gathered while reading.
+    /// Counts that the reader collected while it read the trace.
     pub counts: ReadCounts,
-    /// Number of GPU operations.
+    /// Number of GPU operations in the trace.
     pub ops: u64,
-    /// Number of trace events of CPU threads: API calls, operators, annotated ranges and Python functions.
+    /// Number of trace events on CPU threads: API calls, operators, annotated ranges and Python functions.
     pub cpu_events: u64,
     /// Number of operations that were linked to a launch.
     pub linked_ops: u64,
-    /// Number of operations that have no launch because they were launched before the trace began.
+    /// Number of operations without a launch that were launched before the trace began.
     pub launched_before_trace: u64,
     /// GPU time of all operations, in ns.
     pub gpu_ns: u64,
@@ -55,53 +56,54 @@ pub struct LinkReport {
     pub multi_op_launches: u64,
     /// Maximum number of operations per launch.
     pub max_ops_per_launch: u64,
-    /// Number of displaced operations: their times are on another clock than those of most operations. Their rows have
-    /// no times.
+    /// Number of displaced operations, whose times are on another clock than the times of most operations. The rows of
+    /// these operations have no times.
     pub displaced_ops: u64,
     /// Number of operations that start before their launch.
     pub started_before_launch: u64,
     /// Number of launches without an operation.
     pub launches_without_op: u64,
-    /// Number of operations whose stream the trace does not give.
+    /// Number of operations whose stream is not in the trace.
     pub ops_without_stream: u64,
     /// Number of records of waits for a CUDA event, a stream or a device.
     pub sync_records: u64,
-    /// Number of calls that wait, or that make a stream wait.
+    /// Number of calls in which the host waits, or that make a stream wait.
     pub wait_calls: u64,
     /// Number of calls that make a stream wait for a CUDA event.
     pub event_wait_calls: u64,
-    /// Number of calls that submitted a host function to a stream, if the trace does not show the function itself.
+    /// Number of calls that submitted a host function to a stream, if the trace does not contain the function itself.
     pub host_function_calls: u64,
-    /// Number of launches whose launch attributes are not in the trace. They may be programmatic (dependent) launches.
+    /// Number of launches whose launch attributes are not in the trace. Each of these launches may be a programmatic
+    /// dependent launch.
     pub attribute_launches: u64,
-    /// Number of programmatic launches that were captured into a CUDA graph.
+    /// Number of programmatic dependent launches that were captured into a CUDA graph.
     pub captured_programmatic_launches: u64,
-    /// Streams whose kind is given in the trace.
+    /// Streams whose kind is in the trace.
     pub streams: Vec<LinkedStream>,
     /// Start and end of each period in which a profiler worked on the program's threads, if the trace contains such
-    /// work. Times are on the clock of the rows.
+    /// periods. The times are on the clock of the rows.
     pub profiler_work: Vec<(u64, u64)>,
-    /// Names of kernels that the trace marks as parts of collectives.
+    /// Names of the kernels that are parts of collectives according to the trace.
     pub collectives: BTreeSet<String>,
-    /// Named ranges and steps, sorted by start. Times are on the clock of the rows. Empty unless
-    /// [`Options::ranges`](super::Options::ranges) requests them.
+    /// Named ranges and steps, sorted by start. Their times are on the clock of the rows. The list is empty unless
+    /// [`Options::ranges`](super::Options::ranges) requests the ranges.
     pub ranges: Vec<NamedRange>,
-    /// Start time of the last step on the clock of the rows. `None` unless there are several steps.
+    /// Start time of the last step on the clock of the rows. `None` unless the trace has several steps.
     pub last_step: Option<i64>,
-    /// GPU time of operations launched by backward operators, and the part of that time that is attributed to forward
-    /// operators, in ns. `None` unless this attribution was requested.
+    /// GPU time in ns of the operations that backward operators launched, and the part of this time that is attributed
+    /// to forward operators. `None` unless this attribution was requested.
     pub backward_ns: Option<(u64, u64)>,
-    /// GPU time of graph launches, and the part of that time that is attributed to stacks of capture traces. `None`
-    /// unless capture traces were given.
+    /// GPU time of graph launches, and the part of this time that is attributed to stacks from capture traces. `None`
+    /// if no capture traces were given.
     pub capture_coverage: Option<CaptureCoverage>,
-    /// Number of operations that several calls may have launched. They are linked to none of these calls.
+    /// Number of ambiguous operations, which several calls may have launched. They are not linked to any of these
+    /// calls.
     pub ambiguous_ops: u64,
-    /// Number of calls that may have launched ambiguous operations. They do not count as launches.
+    /// Number of calls that may have launched ambiguous operations. These calls do not count as launches.
     pub ambiguous_calls: u64,
-    /// Number of operations that were linked in order of time, because several launches have the same id as the
-    /// operation.
+    /// Number of operations that were linked in order of time, because several launches have the id of the operation.
     pub ordered_ops: u64,
-    /// Number of operations that were linked by a flow, because their ids are missing or ambiguous.
+    /// Number of operations that were linked by a flow, because their correlation ids are missing or ambiguous.
     pub flow_ops: u64,
     /// Number of operations that were linked by an external id.
     pub external_ops: u64,
@@ -109,36 +111,38 @@ pub struct LinkReport {
     pub ops_without_id: u64,
     /// Number of begin events without an end, and number of end events without a begin.
     pub unpaired_edges: (u64, u64),
-    /// Number of slices that are left out of all stacks, because they overlap with too many other slices of the thread
-    /// without nesting.
+    /// Number of slices that were left out of all stacks, because each overlaps with too many other slices on its
+    /// thread without being nested.
     pub crossing_slices: u64,
-    /// Number of Python functions that outlive their callers, because the profiler missed their ends.
+    /// Number of Python functions that seem to outlive their callers, because the profiler missed the end of the
+    /// function.
     pub unclosed_functions: u64,
-    /// Time in ns since 1970 to which the times in the file are relative. 0 if they are not relative, `None` if
-    /// unknown.
+    /// Time in ns since 1970 to which the times in the file are relative. 0 if the times are not relative, `None` if
+    /// this is unknown.
     pub clock_base: Option<i64>,
-    /// Whether GPU operations were launched by several processes.
+    /// Whether several processes launched GPU operations.
     pub has_several_processes: bool,
-    /// Whether steps come from several processes. If so, consecutive steps may belong to different processes.
+    /// Whether the steps in the trace come from several processes. If so, a step and the next step may belong to
+    /// different processes.
     pub has_steps_of_several_processes: bool,
-    /// GPUs that got a new index, because another part of a merged trace uses the same index. Each entry contains the
-    /// new index, the index in the file, and the part.
+    /// GPUs that were given a new index, because another part of a merged trace uses the same index. Each entry
+    /// contains the new index, the index in the file, and the name of the part.
     pub renumbered_devices: Vec<(u32, u32, String)>,
-    /// Correlation ids as in the file, indexed by the correlation id in the rows.
+    /// Correlation ids in the file. The index of an entry is the correlation id in the rows.
     pub file_ids: FileIds,
-    /// Unknown categories of trace events, each with its number of events, the most frequent category first.
+    /// Unknown categories of trace events, each with the number of events. The most frequent category comes first.
     pub unknown_categories: Vec<(String, u64)>,
-    /// Offset added to all times, so that no time is below 1.
+    /// Offset that is added to all times so that no time is below 1.
     pub offset: i64,
-    /// Smallest correlation id of a call, and earliest start of an operation with a launch. The key is the process id,
-    /// or 0 for all processes together.
+    /// Smallest correlation id of all calls, and earliest start of all operations with a launch. The key is the id of a
+    /// process, or 0 for all processes together.
     pub(super) first_linked: BTreeMap<u32, (u64, i64)>,
 }
 
 impl LinkReport {
-    /// Whether `op`, which is not linked to a call, was launched before the trace began. This is assumed if its
-    /// correlation id is smaller than the ids of all calls, or if it starts before all operations that are linked to a
-    /// launch. Returns false if the operation has no id, or if several calls have its id.
+    /// Whether `op` was launched before the trace began. `op` must not be linked to a call. This is assumed if the
+    /// correlation id of `op` is smaller than the ids of all calls, or if `op` starts before all operations that are
+    /// linked to a launch. If `op` has no id, or if several calls have its id, the result is false.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -148,29 +152,29 @@ impl LinkReport {
     }
 }
 
-/// Operations, calls, and the evidence that is used to link them.
+/// Operations and calls, with all data that is needed to link them.
 pub(super) struct Linking<'a> {
     pub(super) ops: &'a mut OpRecords,
     pub(super) calls: &'a mut CallRecords,
     /// Process id of each thread, indexed by thread.
     pub(super) process_of_thread: &'a [u32],
-    /// Distinct homes. A home is the set of processes that may have launched an operation.
+    /// All distinct *homes*. A home is a set of processes that may have launched an operation.
     pub(super) homes: &'a [IdMap<u32, ()>],
-    /// Index into `homes`, or [`ANY_PROCESS`], for each shape. A shape is a set of properties that many operations
-    /// share.
+    /// For each shape, the index of its home in `homes`, or [`ANY_PROCESS`]. (A shape is a set of properties that many
+    /// operations share.)
     pub(super) home_of_shape: &'a [u32],
     pub(super) flows: ResolvedFlows,
-    /// External ids of calls that have no correlation id, each with the index of the call.
+    /// External ids of those calls that have no correlation id, each with the index of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
-    /// External ids of operations that have no correlation id, each with the index of the operation.
+    /// External ids of those operations that have no correlation id, each with the index of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls from which flows lead to operations. Other operations are linked to such a call only if no other call can have
-/// launched them.
+/// Calls at which flows to operations start. An operation without such a flow is linked to such a call only if no other
+/// call can have launched the operation.
 type FlowCalls = IdMap<u32, ()>;
 
-/// Counts of operations that were not simply linked by a unique correlation id.
+/// Counts of operations that could not be linked simply by a unique correlation id.
 #[derive(Default)]
 struct LinkCounts {
     by_flow: u64,
@@ -189,7 +193,7 @@ impl Linking<'_> {
         };
         let ops = (0..).zip(self.ops.iter()).filter(|(_, op)| op.correlation != 0 && op.call().is_none());
         let ops: Vec<u32> = ops.map(|(at, _)| at).collect();
-        // Most calls start no work. In a large trace, a list of all of them would take megabytes.
+        // Most calls in a trace start no GPU work. In a large trace, a list of all these calls would take megabytes.
         let wanted = IdFilter::new(ops.iter().map(|at| self.ops.get(*at).correlation));
         let calls = self.calls.numbers().filter(|at| wanted.may_have(self.calls.correlation_of(*at)));
         let calls: Vec<u32> = calls.collect();
@@ -222,12 +226,12 @@ impl Linking<'_> {
         }
     }
 
-    /// Returns the index into `homes` for an operation, or [`ANY_PROCESS`].
+    /// Returns the index in `homes` of an operation's home, or [`ANY_PROCESS`].
     fn home_of(&self, op: u32) -> u32 {
         self.home_of_shape[self.ops.shape_of(op) as usize]
     }
 
-    /// Sets the process of each operation that only one process may have launched.
+    /// If only one process may have launched an operation, sets the process of the operation.
     fn note_processes(&mut self) {
         for (op, home) in self.ops.shapes_mut().iter_mut().zip(self.home_of_shape) {
             if let Some(home) = self.homes.get(*home as usize)
@@ -238,13 +242,14 @@ impl Linking<'_> {
         }
     }
 
-    /// Links operations to which a flow of this kind leads. Returns the number of linked operations.
+    /// Links the operations to which flows of this kind lead. Returns the number of operations that were linked.
     fn link_by_flows(&mut self, kind: FlowKind) -> u64 {
         let mut linked = 0;
         let flows = std::mem::take(&mut self.flows);
         for (at, ids) in flows.ops() {
             let op = self.ops.get(at);
-            // A flow of an unknown category may show a dependency, so it does not overrule a correlation id.
+            // A flow of an unknown category may show a dependency instead of a launch, so a correlation id takes
+            // precedence over it.
             let is_ambiguous = op.launch == OpLaunch::Ambiguous;
             if op.call().is_some() || (kind == FlowKind::Unknown && op.correlation != 0 && !is_ambiguous) {
                 continue;
@@ -274,8 +279,8 @@ impl Linking<'_> {
         linked
     }
 
-    /// Links each operation whose correlation id is the id of a flow but not the id of a call. Returns the number of
-    /// linked operations.
+    /// Links each operation whose correlation id is the id of a flow, but not the id of any call. Returns the number of
+    /// operations that were linked.
     fn link_by_flow_ids(&mut self) -> u64 {
         if !self.flows.ends_are_ids {
             return 0;
@@ -300,7 +305,7 @@ impl Linking<'_> {
         self.ops.link(op, call, self.calls.correlation_of(call));
     }
 
-    /// Whether the process that made the call is in the home with the index `home`.
+    /// Whether the home with the index `home` contains the process that made the call.
     fn is_at_home(&self, call: u32, home: u32) -> bool {
         self.homes.get(home as usize).is_none_or(|home| home.contains_key(&self.process_of(call)))
     }
@@ -309,9 +314,9 @@ impl Linking<'_> {
         self.process_of_thread[self.calls.thread_of(call) as usize]
     }
 
-    /// Links `ops` to those `calls` that have the same id. Calls whose [`CallUse`] is below `least` are ignored. Calls
-    /// in `by_flow` are used only if no other calls are left. Returns the number of operations that were linked in
-    /// order of time.
+    /// Links `ops` to the calls in `calls` that have the same id. Calls with a [`CallUse`] below `least` are ignored.
+    /// Calls that are in `by_flow` are used only if no other calls are left. Returns the number of operations that were
+    /// linked in order of time.
     fn link_by_ids(
         &mut self,
         mut calls: Vec<u32>,
@@ -344,7 +349,7 @@ impl Linking<'_> {
                 && ids.is_correlation()
                 && self.is_at_home(call, home)
             {
-                // Fast path: most ids belong to only one call.
+                // Most ids belong to only one call, so this case comes first.
                 group.iter().for_each(|op| self.link_to(*op, call));
                 continue;
             }
@@ -372,8 +377,8 @@ impl Linking<'_> {
         in_order
     }
 
-    /// Returns those of `calls` that may have launched the operation `op`, in order of time: the innermost calls of the
-    /// operation's process whose [`CallUse`] fits the operation best.
+    /// Returns those calls in `calls` that may have launched the operation `op`, in order of time. They are the
+    /// innermost calls of the operation's process whose [`CallUse`] fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
         let call = |at: u32| self.calls.get(at);
         let home = self.homes.get(self.home_of(op) as usize);
@@ -406,8 +411,8 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls that enclose the call `innermost` on its thread and have the same id. They are part of the same
-    /// launch.
+    /// Marks the calls on the same thread that enclose the call `innermost` and have the same id. These calls are part
+    /// of the same launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls.get(innermost);
         for &at in same_id.iter().filter(|at| **at != innermost) {
@@ -418,8 +423,8 @@ impl Linking<'_> {
         }
     }
 
-    /// Links operations of the same kind and id to the calls `candidates`. Both lists are sorted by start. Returns the
-    /// number of operations that were linked in order of time.
+    /// Links operations that have the same kind and id to the calls in `candidates`. Both lists must be sorted by start
+    /// time. Returns the number of operations that were linked in order of time.
     fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
         if let [call] = candidates {
             ops.iter().for_each(|op| self.link_to(*op, *call));
@@ -502,17 +507,17 @@ fn count_links(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> LinkR
     linked
 }
 
-/// Whether at least two of the values differ.
+/// Whether at least two of the values are different.
 pub(super) fn are_different<T: PartialEq>(mut values: impl Iterator<Item = T>) -> bool {
     let first = values.next();
     values.any(|value| first.as_ref() != Some(&value))
 }
 
-/// Returns the smallest correlation id of a call, and the earliest start of an operation with a launch, for each
-/// process.
+/// Returns, for each process, the smallest correlation id of its calls, and the earliest start of its operations that
+/// have a launch.
 fn find_first_linked(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> BTreeMap<u32, (u64, i64)> {
-    // Groups by thread first, which is faster: there are few threads, and a list is indexed by thread without a map
-    // look-up.
+    // The values are first computed per thread, which is faster: there are few threads, and a list that is indexed by
+    // thread needs no map look-up.
     let mut by_thread: Vec<(Option<u64>, Option<i64>)> = vec![(None, None); processes.len()];
     for call in calls.iter().filter(|call| call.correlation != 0) {
         let id = &mut by_thread[call.thread as usize].0;

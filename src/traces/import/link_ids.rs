@@ -1,4 +1,4 @@
-//! Data structures for the ids that link operations to the calls that launched them.
+//! Data structures for the ids by which operations are linked to the calls that launched them.
 
 use std::cell::Cell;
 
@@ -7,8 +7,8 @@ use gpuflame_model::record::{IdMap, hash_one};
 use super::call_records::CallRecords;
 use super::op_records::OpRecord;
 
-/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. There are usually few
-/// such items, so the search advances in steps that double.
+/// Returns the number of items at the beginning of `sorted` for which `is_before` returns true. Usually there are few
+/// such items, so the search advances in steps that double each time.
 pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> usize {
     let mut known = 0;
     let mut step = 1;
@@ -20,8 +20,8 @@ pub(super) fn count_while<T>(sorted: &[T], is_before: impl Fn(&T) -> bool) -> us
     known + next.partition_point(is_before)
 }
 
-/// The position that the previous search in a sorted list found. In a trace, most searches find a position near the
-/// previous position.
+/// The position that the last search in a sorted list has found. In a trace, most searches find a position near the
+/// position of the search before.
 #[derive(Debug, Default)]
 pub(super) struct LastFound(Cell<usize>);
 
@@ -38,7 +38,7 @@ impl LastFound {
     }
 }
 
-/// The kind of ids by which operations are linked to calls.
+/// Kind of ids by which operations are linked to calls.
 pub(super) enum LinkIds {
     Correlation,
     /// External ids, keyed by the index of the call or operation.
@@ -68,13 +68,14 @@ impl LinkIds {
     }
 }
 
-/// A set of ids that may report false positives: it may contain more ids than were added.
+/// A set of ids that may give false positives: it may seem to contain ids that were not added.
 pub(super) struct IdFilter {
     bits: Vec<u64>,
 }
 
 impl IdFilter {
-    /// Number of bits per added id. With 8 bits, about an eighth of all other ids are false positives.
+    /// Number of bits in the filter per added id. With 8 bits, about an eighth of all ids that were not added are false
+    /// positives.
     const BITS_PER_ID: usize = 8;
 
     pub(super) fn new(ids: impl ExactSizeIterator<Item = u64>) -> Self {

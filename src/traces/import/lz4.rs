@@ -1,26 +1,27 @@
-//! Decompresses LZ4 frames, and verifies their checksums.
+//! Decompresses LZ4 frames, and verifies the frames' checksums.
 //!
 //! ```text
 //! frame := 04 22 4D 18 flags:u8 sizes:u8 [content:u64] [dictionary:u32] check:u8 block* 0:u32 [checksum:u32]
 //! block := size:u32 byte[size] [checksum:u32]            the top bit of the size marks a block that is not compressed
 //! ```
 //!
-//! A compressed block is a series of literals and copies from the last 64 KiB of the output. Checksums are XXH32.
+//! A compressed block is a sequence of literal bytes and of copies from the last 64 KiB of the output. The checksums
+//! are computed with XXH32.
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Bits of the header's flags: the format version (01), and which optional fields are present.
+/// Bits of the flags in a frame's header: the format version (01), and which optional fields the header contains.
 const VERSION_MASK: u8 = 0xc0;
 const VERSION: u8 = 0x40;
 const HAS_BLOCK_CHECKSUMS: u8 = 0x10;
 const HAS_CONTENT_SIZE: u8 = 0x08;
 const HAS_CONTENT_CHECKSUM: u8 = 0x04;
 const HAS_DICTIONARY: u8 = 0x01;
-/// Bit in the size of a block. If set, the block is not compressed.
+/// Bit in the field with the size of a block. If the bit is set, the block is not compressed.
 const IS_STORED: u32 = 1 << 31;
 /// Minimum length of a copy in bytes.
 const MIN_COPY: usize = 4;
 
-/// Decompresses one or more frames into at most `limit` bytes.
+/// Decompresses one or more frames. The result has at most `limit` bytes.
 ///
 /// # Errors A description of what is wrong with the data.
 pub(super) fn decompress(mut data: &[u8], limit: usize) -> Result<Vec<u8>, &'static str> {
@@ -49,7 +50,7 @@ pub(super) fn decompress(mut data: &[u8], limit: usize) -> Result<Vec<u8>, &'sta
     Ok(out)
 }
 
-/// Reads the header of a frame, and returns its flags.
+/// Reads the header of a frame, and returns the flags in the header.
 fn read_header(data: &mut &[u8]) -> Result<u8, &'static str> {
     if take(data, 4)? != MAGIC {
         return Err("no frame begins here");
@@ -73,14 +74,14 @@ fn read_header(data: &mut &[u8]) -> Result<u8, &'static str> {
     Ok(flags)
 }
 
-/// Unpacks a compressed block. Copies may begin in earlier blocks of the same frame. `start` is the offset of the frame
-/// in `out`.
+/// Decompresses a block. A copy in it may begin in an earlier block of the same frame. `start` is the offset in `out`
+/// at which the frame's output begins.
 fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize) -> Result<(), &'static str> {
     loop {
         let token = take(&mut block, 1)?[0];
         let literals = read_length(&mut block, token >> 4)?;
         append(out, take(&mut block, literals)?, limit)?;
-        // The last literals of a block are not followed by a copy.
+        // No copy follows the last literals of a block.
         if block.is_empty() {
             return Ok(());
         }
@@ -93,7 +94,7 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
         if length > limit.saturating_sub(out.len()) {
             return Err(TOO_LARGE);
         }
-        // A copy may overlap its own output. The copied bytes then repeat.
+        // A copy may overlap with its own output. In this case, the copied bytes repeat.
         let from = out.len() - distance;
         (from..from + length).for_each(|at| out.push(out[at]));
     }
@@ -102,7 +103,8 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
 const TRUNCATED: &str = "the data is truncated";
 const TOO_LARGE: &str = "the data is larger than gpuflame reads";
 
-/// Reads a length. `bits` are its first four bits, from the token. Longer lengths continue in the following bytes.
+/// Reads the length of literals or of a copy. `bits` contains the first four bits of the length, which are in the
+/// token. If the length is longer, it continues in the following bytes.
 fn read_length(block: &mut &[u8], bits: u8) -> Result<usize, &'static str> {
     let mut length = usize::from(bits);
     if bits == 15 {
@@ -181,9 +183,9 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// The text `hello hello hello hello, world`, compressed by `lz4 -9`.
+    /// The text `hello hello hello hello, world`, as `lz4 -9` compresses it.
     const HELLO: &str = "04224d186440a7110000006d68656c6c6f200600702c20776f726c6400000000311be5b5";
-    /// The same text as `HELLO`, with a checksum for the block but not for the frame (`-BX --no-frame-crc`).
+    /// The same text as `HELLO`. There is a checksum for the block, but not for the frame (`-BX --no-frame-crc`).
     const HELLO_BLOCK: &str = "04224d187040ad110000006d68656c6c6f200600702c20776f726c64d7f3a82400000000";
     /// The bytes 0 to 19, which are stored uncompressed.
     const STORED: &str = "04224d186440a714000080000102030405060708090a0b0c0d0e0f10111213000000009c818b82";
@@ -198,8 +200,8 @@ mod tests {
         assert_eq!(decompress(&both, LIMIT).unwrap(), [&hello[..], &(0..20).collect::<Vec<u8>>()].concat());
     }
 
-    /// The frame contains 70,400 bytes in blocks of 64 KiB (`lz4 -9 -B4 -BD -BX`). The second block copies from the
-    /// first.
+    /// The test's frame contains 70,400 bytes in blocks of 64 KiB (`lz4 -9 -B4 -BD -BX`). The second block copies bytes
+    /// from the first block.
     #[test]
     fn blocks_copy_from_earlier_blocks() {
         let frame = [

@@ -1,9 +1,10 @@
-//! A table that interns the names of a trace. Millions of events share a few hundred names.
+//! Defines a table that interns the names in a trace. This saves memory, because millions of events use a few hundred
+//! names.
 
 use super::Text;
 use gpuflame_model::record::IdMap;
 
-/// Table of interned names. Each name is stored once and identified by an index.
+/// Table of the interned names. Each name is stored once, and an index identifies it.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     texts: Vec<Box<str>>,
@@ -11,7 +12,7 @@ pub struct NameTable {
 }
 
 impl NameTable {
-    /// Interns `text` and returns its index.
+    /// Interns `text`, and returns the index of the name.
     pub(crate) fn intern(&mut self, text: Text<'_>) -> u32 {
         match self.numbers.get(text.raw()) {
             Some(&number) => number,
@@ -26,12 +27,12 @@ impl NameTable {
         number
     }
 
-    /// Returns the text with this index. The index must be from this table.
+    /// Returns the name that has this index. The index must have been returned by this table.
     pub fn text(&self, number: u32) -> &str {
         &self.texts[number as usize]
     }
 
-    /// Returns all texts in the order of their indexes.
+    /// Returns all names in the order of their indexes.
     pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
         self.texts.iter().map(|text| &**text)
     }
@@ -46,8 +47,8 @@ impl NameTable {
         self.texts.is_empty()
     }
 
-    /// Adds the names of a later part of the file. Returns the new index of each of these names, indexed by the old
-    /// index.
+    /// Adds the names from a later part of the file. The result contains the new index of each of these names, at the
+    /// position of its old index.
     pub(crate) fn append(&mut self, later: Self) -> Vec<u32> {
         let mut raw = vec![Box::<[u8]>::default(); later.texts.len()];
         later.numbers.into_iter().for_each(|(text, number)| raw[number as usize] = text);

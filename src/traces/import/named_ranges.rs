@@ -1,5 +1,5 @@
-//! Collects the ranges that the program named (annotated or NVTX ranges), with their times. Needed because rows contain
-//! such ranges only as frames of stacks, without times.
+//! Collects the ranges that the program named (annotated ranges or NVTX ranges), with their times. This list is needed
+//! because rows contain such ranges only as frames of stacks, without times.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::slices::FrameClass;
 use super::trace_collector::TraceCollector;
 use gpuflame_model::record::{Nanos, ThreadId};
 
-/// A range that the program named (`record_function`, NVTX), or a step of the profiler.
+/// A range that the program named (with `record_function` or NVTX), or a step that the profiler marked.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NamedRange {
     /// Start time, on the clock of the rows.
@@ -22,10 +22,10 @@ pub struct NamedRange {
 }
 
 impl TraceCollector {
-    /// Returns the ranges and steps of all threads, sorted by start. Call after begin and end events were paired, and
-    /// before the slices are converted to stacks. `to_rows` converts a time to the clock of the rows.
+    /// Returns the ranges and steps of all threads, sorted by start. Call this after begin and end events were paired,
+    /// and before the slices are converted to stacks. `to_rows` converts a time to the clock of the rows.
     pub(super) fn named_ranges(&self, to_rows: &dyn Fn(i64) -> Nanos) -> Vec<NamedRange> {
-        // In most traces, a few names occur thousands of times, so the text of each name is stored once.
+        // The text of each name is stored only once, because a few names occur thousands of times in most traces.
         let mut names: HashMap<u32, Arc<str>> = HashMap::new();
         let mut ranges = Vec::new();
         for (thread, slices) in self.thread_numbers().into_iter().zip(&self.slices) {

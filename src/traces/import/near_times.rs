@@ -1,26 +1,26 @@
-//! Stores times in 4 bytes each. Consecutive times in a trace are less than a few seconds apart, so only the difference
-//! to a nearby base time is stored.
+//! Stores the times in a trace in 4 bytes each. Consecutive times in a trace are less than a few seconds apart, so only
+//! the difference between a time and a nearby base time is stored.
 
 use gpuflame_model::record::IdMap;
 
 use super::chunks::Chunks;
 
-/// A list of times, accessed by index.
+/// A list of times. A time is accessed by its index.
 #[derive(Debug, Default)]
 pub(super) struct NearTimes {
-    /// Difference of each time to the base of its block; [`FAR`] if the time is in `far`.
+    /// Difference between each time and the base of its block, or [`FAR`] if the time is in `far`.
     offsets: Chunks<u32>,
-    /// Base of each block: a time [`MARGIN_NS`] before the first time of the block.
+    /// Base of each block. It is a time that is [`MARGIN_NS`] before the first time in the block.
     bases: Vec<i64>,
     far: IdMap<u32, i64>,
 }
 
-/// Number of times per block. All times of a block have the same base.
+/// Number of times per block. All times in a block have the same base.
 const BLOCK: usize = 64;
-/// Time in ns by which the base is before the first time of the block. Needed because later entries of the block may be
-/// before the first.
+/// Time in ns by which the base of a block is before the first time in the block. This margin is needed because later
+/// entries of the block may be before the first entry.
 const MARGIN_NS: i64 = 1 << 31;
-/// Marks a time whose difference does not fit into 4 bytes.
+/// Marks a time whose difference from the base does not fit into 4 bytes.
 const FAR: u32 = u32::MAX;
 
 impl NearTimes {
@@ -37,7 +37,7 @@ impl NearTimes {
         }
     }
 
-    /// Frees times before the index `number`, in the same way as [`Chunks::free_before`].
+    /// Frees the times before the index `number`, in the same way as [`Chunks::free_before`].
     pub(super) fn free_before(&mut self, number: u32) {
         self.offsets.free_before(number);
     }

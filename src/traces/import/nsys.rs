@@ -1,5 +1,5 @@
-//! Reads sqlite exports of Nsight Systems. Tables and columns differ between versions. If a column that affects the
-//! result is missing, the reader adds a remark with the column's name.
+//! Reads sqlite databases that Nsight Systems exported. The tables and columns differ between versions of Nsight
+//! Systems. If a column is missing and this affects the result, the reader adds a remark with the name of the column.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::Path;
@@ -15,12 +15,14 @@ use super::{ReadCounts, Text};
 use gpuflame_model::error::Result;
 use gpuflame_model::record::MemoryKind;
 
-/// Values of `eventType` for NVTX ranges that nest within their thread (59, and 70 from text logs), and for ranges that
-/// need not nest (60 and 71). All other values (marks, names of domains and categories) have no duration.
+/// Values of `eventType` for NVTX ranges that are nested on their thread (59, and 70 from text logs), and for ranges
+/// that need not be nested (60 and 71). All other values, such as those for marks or for names of domains and
+/// categories, have no duration.
 const PUSH_POP_RANGES: [i64; 2] = [59, 70];
 const START_END_RANGES: [i64; 2] = [60, 71];
 
-/// Groups of columns that affect the result. A table needs at least one column of each group.
+/// Groups of columns. If a group is missing, the result is affected. A table must have at least one column of each
+/// group.
 type NeededColumns = &'static [&'static [&'static str]];
 
 const NEEDED_OF_WORK: NeededColumns =
@@ -29,7 +31,7 @@ const NEEDED_OF_CALLS: NeededColumns =
     &[&["start"], &["end"], &["globalTid"], &["correlationId"], &["nameId"]];
 const NEEDED_OF_RANGES: NeededColumns =
     &[&["start"], &["end"], &["eventType"], &["globalTid"], &["text", "textId"]];
-/// Columns that contain the name of a kernel, the best column first.
+/// Columns that may contain the name of a kernel. The best column comes first.
 const KERNEL_NAMES: &[&str] = &["demangledName", "shortName", "mangledName"];
 
 /// Reads the database at `path`.
@@ -82,45 +84,49 @@ pub(super) struct NsysReader<'a, S> {
     pub(super) base: &'a Database,
     pub(super) sink: &'a mut S,
     counts: ReadCounts,
-    /// Missing columns that affect the result, as `TABLE.column`.
+    /// Missing columns that affect the result, each in the form `TABLE.column`.
     missing: Vec<String>,
     left_out_ranges: u64,
-    /// Process and correlation id of each graph launch whose nodes have rows.
+    /// Process and correlation id of each graph launch for whose nodes the file has rows.
     node_launches: HashSet<(Option<i64>, u64)>,
     has_graph_rows: bool,
-    /// Number of rows of whole graphs that were skipped because the nodes of the same launch have rows as well.
+    /// Number of rows about whole graphs that were skipped, because the file also has rows for the nodes of the same
+    /// launch.
     repeated_graphs: u64,
-    /// Kinds of memory, keyed by the values that the file uses for them.
+    /// Kind of memory for each value by which the file represents kinds of memory.
     memory_kinds: BTreeMap<i64, MemoryKind>,
-    /// Kind of wait, keyed by process and correlation id of the waiting call. Derived from the call's name.
+    /// Kind of wait of each waiting call, keyed by the call's process and correlation id. It is derived from the name
+    /// of the call.
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
-    /// Times of the calls to CUDA. Collected only if the file also contains calls to the operating system.
+    /// Times at which threads were inside calls to CUDA. They are collected only if the file also contains calls to the
+    /// operating system.
     pub(super) cuda_calls: CudaCalls,
     gpus: GpuNumbers,
 }
 
-/// Maps device indexes to GPUs. With `CUDA_VISIBLE_DEVICES`, several processes may use the same device index for
-/// different GPUs.
+/// Finds the GPU that a device index stands for. With `CUDA_VISIBLE_DEVICES`, several processes may use the same device
+/// index for different GPUs.
 #[derive(Default)]
 struct GpuNumbers {
-    /// Id of the GPU, keyed by process and device index in that process.
+    /// Id of the GPU, keyed by a process and the device index in this process.
     known: HashMap<(i64, u32), u32>,
-    /// Whether a device index means different GPUs in different processes.
+    /// Whether the same device index means different GPUs in different processes.
     differ: bool,
-    /// Processes that used a device whose GPU is unknown, keyed by device index.
+    /// Processes that used a device whose GPU is unknown, keyed by the device index.
     unknown: BTreeMap<u32, BTreeSet<i64>>,
 }
 
 /// Maximum number of labels that are read from a table of labels.
 const MAX_LABELS: usize = 64;
 
-/// Reads the table that maps values to kinds of memory. The values differ from those of CUPTI's enum.
+/// Reads the table with the kind of memory for each value that the file uses. These values differ from the values in
+/// CUPTI's enum.
 fn read_memory_kinds(base: &Database) -> Result<BTreeMap<i64, MemoryKind>> {
     let labels = read_labels(base, "ENUM_CUDA_MEM_KIND")?;
     Ok(labels.into_iter().map(|(number, label)| (number, memory_kind(&label))).collect())
 }
 
-/// Reads a table that maps ids to labels.
+/// Reads a table that contains a label for each id.
 pub(super) fn read_labels(base: &Database, table: &str) -> Result<BTreeMap<i64, String>> {
     let mut labels = BTreeMap::new();
     if base.has_column(table, "id") && base.has_column(table, "label") {
@@ -151,7 +157,7 @@ impl GpuNumbers {
         Ok(gpus)
     }
 
-    /// Returns the id of the GPU that `process` uses as `device`.
+    /// Returns the id of the GPU that has the index `device` in `process`.
     fn of(&mut self, process: i64, device: u32) -> u32 {
         match self.known.get(&(process, device)) {
             Some(gpu) if self.differ => *gpu,
@@ -174,7 +180,7 @@ impl<S: Sink> NsysReader<'_, S> {
             ("CUPTI_ACTIVITY_KIND_KERNEL", OpKind::Kernel),
             ("CUPTI_ACTIVITY_KIND_MEMCPY", OpKind::Copy),
             ("CUPTI_ACTIVITY_KIND_MEMSET", OpKind::Set),
-            // This table is read last, because a whole graph is skipped if its nodes have rows in the other tables.
+            // This table is read last, because a whole graph is skipped if other tables have rows for its nodes.
             ("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", OpKind::Graph),
         ] {
             self.read_ops(table, kind)?;
@@ -256,8 +262,9 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the kinds of memory that an operation reads and writes. `from` and `to` are the file's values for the
-    /// kinds that a copy reads and writes. `filled` is the value for the kind that a fill writes.
+    /// Returns the kinds of memory that a copy or fill reads and writes. `from` and `to` are the values in the file for
+    /// the kinds of memory that a copy reads and writes. `filled` is the value for the kind of memory that a fill
+    /// writes.
     fn memory_of(
         &self,
         kind: OpKind,
@@ -299,8 +306,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Reads NVTX ranges that nest within their thread. Rows without a duration (marks, names of domains and
-    /// categories) are skipped, but do not count as events without times.
+    /// Reads NVTX ranges that are nested on their thread. Rows without a duration, such as marks and the names of
+    /// domains and categories, are skipped. They do not count as events without times.
     fn read_ranges(&mut self) -> Result<()> {
         let table = &*self.versioned("NVTX_EVENTS");
         self.note_missing(table, NEEDED_OF_RANGES);
@@ -337,7 +344,8 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Records which of the `needed` columns the table lacks. Does nothing if the table does not exist.
+    /// Stores which of the `needed` columns do not exist in the table. If the table itself does not exist, does
+    /// nothing.
     fn note_missing(&mut self, table: &str, needed: NeededColumns) {
         if !self.base.has_table(table) {
             return;
@@ -347,9 +355,9 @@ impl<S: Sink> NsysReader<'_, S> {
         self.missing.extend(missing.map(|group| format!("{table}.{}", group[0])));
     }
 
-    /// Returns an SQL expression for a name, and the joins that the expression needs. The expression selects the first
-    /// of the `columns` that has a value. A column contains the name itself, or the id of the name in the table of
-    /// strings.
+    /// Returns an SQL expression for a name, and the SQL joins that this expression needs. The expression selects the
+    /// first column of `columns` that has a value. Such a column contains the name itself, or the id of the name in the
+    /// table of strings.
     pub(super) fn name_of(&self, table: &str, columns: &[&str]) -> (String, String) {
         let base = self.base;
         let (mut names, mut joins) = (Vec::new(), String::new());
@@ -368,8 +376,8 @@ impl<S: Sink> NsysReader<'_, S> {
         (format!("COALESCE({})", names.join(", ")), joins)
     }
 
-    /// Calls `take` with each row of a table of GPU work, waits or event recordings, and with the columns that these
-    /// tables share. In the row, the columns `own` start at the index [`FIRST_OWN`].
+    /// Calls `take` with each row of a table with GPU work, waits or event recordings, and with the columns that all
+    /// these tables share. In the row, the further columns `own` begin at the index [`FIRST_OWN`].
     pub(super) fn for_each_gpu_row(
         &mut self,
         table: &str,
@@ -386,7 +394,7 @@ impl<S: Sink> NsysReader<'_, S> {
         })
     }
 
-    /// Returns the name that the table has in this file. Some exports append a version, as in
+    /// Returns the name of the table in this file. Some exports append a version to it, as in
     /// `CUPTI_ACTIVITY_KIND_KERNEL_V3`.
     fn versioned(&self, table: &str) -> String {
         let versions = (2..=9).rev().map(|version| format!("{table}_V{version}"));
@@ -398,8 +406,9 @@ impl<S: Sink> NsysReader<'_, S> {
         }
     }
 
-    /// Calls `take` with each row of `table`. Each row contains the value of the expression `first` and the `wanted`
-    /// columns (NULL if the table lacks a column). `take` must return whether the row has usable times.
+    /// Calls `take` with each row of `table`. Each row contains the value of the expression `first`, followed by the
+    /// `wanted` columns. If a column does not exist in the table, its value is NULL. `take` must return true if the row
+    /// has usable times.
     pub(super) fn for_each_row(
         &mut self,
         table: &str,
@@ -425,12 +434,12 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Returns a name expression for tables without names. For other tables, use [`NsysReader::name_of`].
+/// Returns the name expression for a table that contains no names. For a table with names, use [`NsysReader::name_of`].
 pub(super) fn no_name() -> (String, String) {
     ("NULL".to_owned(), String::new())
 }
 
-/// Strips the version from names such as `cudaLaunchKernel_v7000`.
+/// Removes the version from names such as `cudaLaunchKernel_v7000`.
 fn strip_version(name: &[u8]) -> &[u8] {
     let Some(at) = name.windows(2).rposition(|two| two == b"_v") else { return name };
     let version = &name[at + 2..];

@@ -1,5 +1,4 @@
-//! In exports of Nsight Systems, all tables of GPU work, waits and event recordings share some columns. This module
-//! reads these columns.
+//! Reads the columns that all tables with GPU work, waits and event recordings share in exports of Nsight Systems.
 
 use rusqlite::Row;
 
@@ -7,17 +6,18 @@ use super::Id;
 use super::model::Op;
 use super::sqlite::{self, integer, integer_u32};
 
-/// Names of the shared columns. They follow the name of a row, which is column 0.
+/// Names of the shared columns, in the order in which rows contain them. They come after the column 0, which contains
+/// the name of the row.
 pub(super) const SHARED: [&str; 7] =
     ["start", "end", "globalPid", "correlationId", "deviceId", "contextId", "streamId"];
-/// Index of the first column that is not shared.
+/// Index of the first column in a row that is not shared.
 pub(super) const FIRST_OWN: usize = 1 + SHARED.len();
 
-/// Values of the shared columns.
+/// Values of the shared columns in one row.
 pub(super) struct SharedColumns {
-    /// Start and end time in ns; `None` if the row lacks one of them.
+    /// Start and end time in ns; `None` if one of them is missing in the row.
     pub(super) span: Option<(i64, i64)>,
-    /// Global id: the process id in the upper bits, which include the id of the machine.
+    /// Global id. Its upper bits are the process id, which includes the id of the machine.
     pub(super) global: Option<i64>,
     pub(super) correlation: Option<u64>,
     pub(super) device: Option<u32>,
@@ -41,12 +41,13 @@ impl SharedColumns {
         process_of(self.global)
     }
 
-    /// Returns the process and correlation id of the call to which this GPU row belongs.
+    /// Returns the process and the correlation id of the call to which this row about GPU work belongs.
     pub(super) fn call_key(&self) -> (Option<i64>, u64) {
         call_key(self.global, self.correlation.unwrap_or(0))
     }
 
-    /// Returns an operation with this row's place and times. Returns `None` if the row lacks times.
+    /// Returns an operation with the device, the stream and the times in this row. Returns `None` if the row has no
+    /// times.
     pub(super) fn work(&self) -> Option<Op<'static>> {
         let (start, end) = self.span?;
         let &Self { correlation, device, context, stream, .. } = self;
@@ -63,18 +64,18 @@ impl SharedColumns {
     }
 }
 
-/// Returns the process and correlation id of a call. `global` is a global id.
+/// Returns the process and the correlation id of a call. `global` is the global id of the call's thread.
 pub(super) fn call_key(global: Option<i64>, correlation: u64) -> (Option<i64>, u64) {
     (global.map(|global| global >> 24), correlation)
 }
 
-/// Returns the process of a global id. The process is in the upper bits, which include the id of the machine. The
-/// lowest 24 bits are the thread.
+/// Returns the process id in a global id. It consists of the upper bits, which include the id of the machine. The
+/// lowest 24 bits of a global id are the thread id.
 pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }
 
-/// Returns the thread of a global id.
+/// Returns the thread id in a global id.
 pub(super) fn thread_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id & 0xff_ffff))
 }

@@ -1,4 +1,4 @@
-//! Reads waits, and recordings of CUDA events, from exports of Nsight Systems.
+//! Reads waits and recordings of CUDA events from exports of Nsight Systems.
 
 use super::Text;
 use super::model::*;
@@ -8,8 +8,8 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Records which kind of wait a call to the function `name` makes. The column `syncType` is not sufficient: for
-    /// calls to `cudaStreamSynchronize`, exports of schema 3.24 contain the value for a wait by a stream.
+    /// Stores the kind of wait that a call of the function `name` makes. The column `syncType` is not sufficient: in
+    /// exports of schema 3.24, it contains the value for a wait by a stream if the call is `cudaStreamSynchronize`.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {
             self.wait_calls.insert(call_key(global, id), kind);
@@ -59,7 +59,8 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 }
 
-/// Kinds of waits: text in the name of the API function, and the name of the wait in [`Sync::name`].
+/// Kinds of waits. Each entry consists of text in the name of the API function, and the name of the wait in
+/// [`Sync::name`].
 const WAIT_KINDS: [(&str, &str); 6] = [
     ("WaitEvent", "Stream Wait Event"),
     ("EventSynchronize", "Event Sync"),
@@ -74,7 +75,8 @@ fn wait_kind(call: &[u8]) -> Option<&'static str> {
     WAIT_KINDS.iter().find(|(part, _)| call.contains(part)).map(|(_, kind)| *kind)
 }
 
-/// Returns the kind of wait for a value of CUPTI's enum. Used for files that do not contain the meanings of the values.
+/// Returns the kind of wait for a value in CUPTI's enum. This function is used for files that do not contain the
+/// meanings of the values.
 fn kind_of_number(number: Option<i64>) -> &'static str {
     match number {
         Some(1) => "Event Sync",
@@ -85,12 +87,14 @@ fn kind_of_number(number: Option<i64>) -> &'static str {
     }
 }
 
-/// Returns the CUDA event's id. Returns `None` if the id is -1 as an unsigned number, by which CUPTI means "no event".
+/// Returns the id of a CUDA event. Returns `None` if the id is -1 as an unsigned number. CUPTI uses this value if there
+/// is no CUDA event.
 fn event_id(id: Option<u32>) -> Option<u32> {
     id.filter(|id| *id != u32::MAX)
 }
 
-/// Returns the id of a recording of a CUDA event. The ids 0 and -1 (as an unsigned number) mean that there is none.
+/// Returns the id of a recording of a CUDA event. Returns `None` for the ids 0 and -1 (as an unsigned number), which
+/// mean that there is no recording.
 fn record_number(number: Option<u64>) -> Option<u64> {
     number.filter(|number| *number != u64::from(u32::MAX))
 }

@@ -1,9 +1,9 @@
-//! Reads calls by which threads wait for each other, from exports of Nsight Systems (`nsys profile --trace=osrt`).
+//! Reads the calls in which threads wait for each other, from exports of Nsight Systems (`nsys profile --trace=osrt`).
 //!
-//! Other rows of the table are skipped, because most functions of the operating system do not affect the order of CUDA
-//! calls. Calls made inside a CUDA call are skipped as well, because CUDA takes locks of its own, and so are calls on
-//! threads that make no CUDA calls. By default, Nsight Systems itself omits calls of less than 1 us, such as the
-//! release of a lock.
+//! All other rows of the table are skipped, because most functions of the operating system do not affect the order of
+//! CUDA calls. Calls that are made inside a CUDA call are skipped as well, because CUDA also takes locks internally.
+//! Calls on threads that make no CUDA calls are skipped, too. By default, Nsight Systems does not record calls of less
+//! than 1 us, such as the release of a lock.
 
 use super::Text;
 use super::model::*;
@@ -12,12 +12,12 @@ use super::nsys_columns::{process_of, thread_of};
 use super::sqlite::{integer, text};
 use gpuflame_model::error::Result;
 
-/// Functions by which threads wait for each other.
+/// Functions in which threads wait for each other.
 const THREAD_WAITS: [&str; 4] =
     ["pthread_barrier_wait", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock"];
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Reads calls that wait for other threads. Call after the calls to CUDA were read.
+    /// Reads the calls in which threads wait for other threads. Call this after the calls to CUDA were read.
     pub(super) fn read_thread_waits(&mut self) -> Result<()> {
         let table = "OSRT_API";
         self.cuda_calls.sort();

@@ -1,13 +1,14 @@
-//! Determines the order in which the rows of operations are emitted: sorted by call, and by time within a call.
+//! Determines the order in which the rows of operations are emitted. They are sorted by call, and for each call by
+//! time.
 
 use super::op_records::{OpRecord, OpRecords};
 
-/// The order of the operations of a trace.
+/// Order in which the operations of a trace are emitted.
 pub(super) struct OpOrder {
-    /// Indexes of the operations in order, with operations without a call first. `None` if all operations have a call
-    /// and are already stored in this order, as in a trace of one stream.
+    /// Indexes of the operations in this order. Operations without a call come first. `None` if all operations have a
+    /// call and are already stored in this order, which is usual for a trace of one stream.
     order: Option<Vec<u32>>,
-    /// Number of operations without a call.
+    /// Number of operations that are not linked to a call.
     orphans: usize,
 }
 
@@ -23,12 +24,12 @@ impl OpOrder {
         Self { order: Some(order), orphans }
     }
 
-    /// Whether the operations are already stored in the order of emission.
+    /// Whether the operations are already stored in the order in which they are emitted.
     pub(super) fn is_as_stored(&self) -> bool {
         self.order.is_none()
     }
 
-    /// Returns the indexes of operations without a call.
+    /// Returns the indexes of the operations without a call.
     pub(super) fn orphans(&self) -> &[u32] {
         self.order.as_deref().map_or(&[], |order| &order[..self.orphans])
     }
@@ -45,7 +46,7 @@ mod tests {
     use super::*;
     use gpuflame_model::record::Detail;
 
-    /// Creates operations from (start, call) pairs, and determines their order.
+    /// Creates operations from pairs of start time and call, and determines their order.
     fn order(ops: &[(i64, Option<u32>)]) -> (bool, Vec<u32>, Vec<u32>) {
         let (process, lane, device, context, stream, graph, graph_node) = (1, 2, 0, 1, 7, 0, 0);
         let (place_in_lane, detail) = (false, Detail::Graph);

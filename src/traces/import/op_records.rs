@@ -1,7 +1,7 @@
-//! Stores the GPU operations of a trace in 16 bytes each. Operations must stay in memory until the whole trace is read,
-//! and a trace may have a million operations.
+//! Stores the GPU operations of a trace in 16 bytes each. Operations must stay in memory until the whole trace has been
+//! read, and a trace may have a million operations.
 //!
-//! Most operations are repeated: the same kernel runs with the same grid on the same stream in each step. Therefore all
+//! Most operations are repetitions: the same kernel runs with the same grid on the same stream in each step. So all
 //! properties except times and ids are stored as a *shape*, once for all operations that share them.
 
 use gpuflame_model::record::{Detail, IdMap, hash_one};
@@ -9,28 +9,30 @@ use gpuflame_model::record::{Detail, IdMap, hash_one};
 use super::chunks::Chunks;
 use super::near_times::NearTimes;
 
-/// The operations of a trace, in the order of the file. The "number" of an operation is its index in this order.
+/// The operations of a trace, in the order in which the file contains them. In this module, the "number" of an
+/// operation is its index in this order.
 #[derive(Debug, Default)]
 pub(super) struct OpRecords {
     starts: NearTimes,
     ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
-    /// Index of the shape with each hash. If several shapes have the same hash, only the first is found.
+    /// Index of a shape for each hash of a shape. If several shapes have the same hash, only the first of them is
+    /// found.
     known: IdMap<u64, u32>,
-    /// Ends and correlation ids that are too large for a stored operation, keyed by the operation's index. `long_ids`
-    /// also contains the id of a linked operation if it differs from the id of the call.
+    /// Ends and correlation ids that do not fit into a stored operation, keyed by the operation's index. If an
+    /// operation is linked to a call with a different correlation id, `long_ids` contains the id of the operation.
     long_ends: IdMap<u32, i64>,
     long_ids: IdMap<u32, u64>,
 }
 
-/// Properties of an operation other than its times and its ids.
+/// Properties of an operation, except its times and ids.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OpShape {
-    /// Index of the operation's process; 0 if the trace does not give the process.
+    /// Index of the operation's process; 0 if the trace does not contain the process.
     pub(super) process: u32,
-    /// Whether the trace gives the device only in the process field, and the stream only in the thread field.
+    /// Whether the device and the stream are known only from the process field and the thread field of the trace event.
     pub(super) place_in_lane: bool,
-    /// Index of the lane (the pair of process field and thread field) of the operation's trace event.
+    /// Index of the operation's lane, which is the pair of process field and thread field in its trace event.
     pub(super) lane: u32,
     pub(super) device: u32,
     pub(super) context: u32,
@@ -40,21 +42,21 @@ pub(super) struct OpShape {
     pub(super) detail: Detail,
 }
 
-/// An operation, decoded from a stored operation and its shape.
+/// An operation, decoded from its stored form and its shape.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpRecord<'a> {
     pub(super) start: i64,
     pub(super) end: i64,
-    /// Correlation id; 0 if the operation has none, or is linked to a call that has the same id.
+    /// Correlation id; 0 if the operation has none, or if it is linked to a call with the same id.
     pub(super) correlation: u64,
     pub(super) launch: OpLaunch,
     pub(super) shape: &'a OpShape,
 }
 
-/// Call that launched an operation, if it is known.
+/// The call that launched an operation, if it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum OpLaunch {
-    /// No call is known to have launched the operation.
+    /// It is not known which call launched the operation.
     Unknown,
     /// Several calls may have launched the operation.
     Ambiguous,
@@ -62,29 +64,29 @@ pub(super) enum OpLaunch {
     Call(u32),
 }
 
-/// An operation as stored. The start time is in [`OpRecords::starts`].
+/// An operation in the form in which it is stored. Its start time is in [`OpRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
-    /// Duration in ns; [`LONG`] if the end is in [`OpRecords::long_ends`].
+    /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// Index of the call if the operation is [`LINKED`]. Otherwise the correlation id.
+    /// If the operation is [`LINKED`], the index of the call. Otherwise, the correlation id.
     link: u32,
     /// Index of the shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,
 }
 
-/// Marks a value that is too large for its field and stored in a map instead. Nearly all operations have smaller
-/// values.
+/// Marks a value that does not fit into its field and is stored in a map instead. Nearly all values fit into their
+/// fields.
 const LONG: u32 = u32::MAX;
 
 const _: () =
     assert!(size_of::<StoredOp>() == 12, "an operation grew: a large trace has a million operations");
 
-/// Bit that is set if the operation is linked to a call.
+/// Bit that is set if the operation was linked to a call.
 const LINKED: u32 = 1 << 31;
 /// Bit that is set if several calls may have launched the operation.
 const AMBIGUOUS: u32 = 1 << 30;
-/// Bit that is set if the correlation id is in [`OpRecords::long_ids`].
+/// Bit that is set if the correlation id is stored in [`OpRecords::long_ids`].
 const LONG_ID: u32 = 1 << 29;
 const SHAPE: u32 = LONG_ID - 1;
 
@@ -111,7 +113,7 @@ impl OpRecord<'_> {
 }
 
 impl OpRecords {
-    /// Stores an operation whose launch is not known yet. Returns the operation's index.
+    /// Stores an operation whose call is not known yet. Returns the index of the operation.
     pub(super) fn push(&mut self, (start, end): (i64, i64), correlation: u64, shape: OpShape) -> u32 {
         let (shape, number) = (self.intern(shape), self.ops.len() as u32);
         self.starts.push(start);
@@ -121,7 +123,7 @@ impl OpRecords {
         number
     }
 
-    /// Sets the correlation id of an operation that is not linked to a call.
+    /// Sets the correlation id of an operation that is not linked to any call.
     fn set_correlation(&mut self, number: u32, correlation: u64) {
         match u32::try_from(correlation) {
             Ok(stored) => self.ops.get_mut(number).link = stored,
@@ -148,8 +150,8 @@ impl OpRecords {
         self.ops.len()
     }
 
-    /// Returns the operation with this index. Always inlined, so that a caller that uses only one field does not decode
-    /// all fields.
+    /// Returns the operation with this index. This function is always inlined, so that a caller that uses only one
+    /// field does not decode all fields.
     #[inline(always)]
     pub(super) fn get(&self, number: u32) -> OpRecord<'_> {
         self.view(number, *self.ops.get(number))
@@ -198,8 +200,8 @@ impl OpRecords {
         self.long_ids.get(&number).copied().unwrap_or(0)
     }
 
-    /// Links an operation to the call `call`, whose correlation id is `correlation`. An operation must be linked only
-    /// once.
+    /// Links an operation to the call `call`. `correlation` is the correlation id of this call. An operation must be
+    /// linked at most once.
     pub(super) fn link(&mut self, number: u32, call: u32, correlation: u64) {
         let own = self.get(number).correlation;
         let is_same = own == correlation;
@@ -212,7 +214,7 @@ impl OpRecords {
         (op.link, op.shape_and_flags) = (call, op.shape_and_flags & !removed | LINKED);
     }
 
-    /// Marks an operation as ambiguous: several calls may have launched it.
+    /// Marks an operation as ambiguous, because several calls may have launched it.
     pub(super) fn set_ambiguous(&mut self, number: u32) {
         self.ops.get_mut(number).shape_and_flags |= AMBIGUOUS;
     }
@@ -233,7 +235,7 @@ impl OpRecords {
         }
     }
 
-    /// Sets the end of all operations that start at `start`.
+    /// Sets the end time of all operations that start at `start`.
     pub(super) fn set_ends_of(&mut self, start: i64, end: i64) {
         for number in 0..self.ops.len() as u32 {
             if self.starts.get(number) == start {
@@ -242,33 +244,34 @@ impl OpRecords {
         }
     }
 
-    /// Returns the index of the operation's shape in [`OpRecords::shapes`].
+    /// Returns the index in [`OpRecords::shapes`] of the operation's shape.
     pub(super) fn shape_of(&self, number: u32) -> u32 {
         self.ops.get(number).shape()
     }
 
-    /// Returns the shapes, in the order of their first operations. The list may contain equal shapes.
+    /// Returns the shapes, in the order in which they first occurred. Some shapes in the list may be equal.
     pub(super) fn shapes(&self) -> &[OpShape] {
         &self.shapes
     }
 
-    /// Returns the shapes for modification. A modification affects all operations that share the shape.
+    /// Returns the shapes, so that the caller can modify them. A change of a shape affects all operations that have
+    /// this shape.
     pub(super) fn shapes_mut(&mut self) -> &mut [OpShape] {
         &mut self.shapes
     }
 
-    /// Returns the number of operations whose shapes are marked in `is_counted`.
+    /// Returns the number of operations with a shape for which `is_counted` contains true.
     pub(super) fn count_with(&self, is_counted: &[bool]) -> u64 {
         (0..self.len() as u32).filter(|number| is_counted[self.shape_of(*number) as usize]).count() as u64
     }
 
-    /// Frees operations before the index `number`, in the same way as [`Chunks::free_before`].
+    /// Frees the operations before the index `number`, in the same way as [`Chunks::free_before`].
     pub(super) fn free_before(&mut self, number: u32) {
         self.starts.free_before(number);
         self.ops.free_before(number);
     }
 
-    /// Frees memory that is needed only while operations are added.
+    /// Frees memory that is only needed while operations are added.
     pub(super) fn finish(&mut self) {
         self.known = IdMap::default();
     }
@@ -330,7 +333,7 @@ mod tests {
         let ends = [0, 3, 4].map(|number| ops.get(number).end);
         assert_eq!(ends, [i64::MAX, 8, 0]);
         assert_eq!([0, 5].map(|number| ops.get(number).correlation), [1 << 40, u64::MAX]);
-        // The correlation id of a linked operation is stored if the call has a different id.
+        // If an operation is linked to a call with a different correlation id, the operation's id is stored.
         ops.set_ambiguous(2);
         for (number, call, id) in [(0, 7, 1 << 40), (1, 8, 9), (2, 9, 5), (5, 10, u64::MAX)] {
             ops.link(number, call, id);

@@ -1,5 +1,5 @@
-//! Opens a trace. Detects the format by content, never by file name, and passes the trace to the reader for that
-//! format.
+//! Opens a trace. The format is detected by the content of the file, never by its name. The trace is then passed to the
+//! reader for this format.
 
 use std::fmt;
 use std::fs::File;
@@ -19,35 +19,36 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// JSON with a `traceEvents` array, or just an array of trace events. Written by torch.profiler (Kineto), Paddle,
-    /// and all other tools that write for Chrome's viewer. The reader determines the dialect of each event separately.
+    /// JSON in Chrome's trace format: an object with an array `traceEvents`, or just an array of trace events. It is
+    /// written by torch.profiler (Kineto), by Paddle, and by all other tools that write traces for Chrome's viewer. The
+    /// reader determines the dialect of each trace event separately.
     Chrome,
-    /// Sqlite export of Nsight Systems.
+    /// Sqlite database that Nsight Systems exported.
     Nsys,
-    /// Sqlite database (rocpd) of rocprofv3 or rocprof-sys.
+    /// Sqlite database (rocpd) that rocprofv3 or rocprof-sys wrote.
     Rocpd,
-    /// Sqlite database (`.rpd`) of rocmProfileData.
+    /// Sqlite database (`.rpd`) that rocmProfileData wrote.
     Rpd,
-    /// JSON of rocprofv3.
+    /// JSON that rocprofv3 wrote.
     Rocprof,
-    /// Text as written by the CUPTI tracer of eunomia's tutorial.
+    /// Text that the CUPTI tracer of eunomia's tutorial wrote.
     CuptiText,
-    /// Folded stacks: lines of frames and a weight.
+    /// Folded stacks. Each line contains the frames of a stack and a weight.
     Folded,
-    /// Extended folded stacks: each line also contains time, program, process, thread and processor.
+    /// Extended folded stacks. Each line also contains the time, program, process, thread and processor.
     ExtendedFolded,
-    /// TraceSmith's binary format.
+    /// Binary format of the tool TraceSmith.
     Sbt,
-    /// PyTorch's execution trace (ET): operators with their inputs and outputs, without times.
+    /// PyTorch's execution trace (ET), which contains operators with their inputs and outputs, without times.
     ExecutionTrace,
-    /// Execution trace of Chakra in protobuf.
+    /// Chakra's execution trace in protobuf format.
     Chakra,
-    /// A recording of gpuflame.
+    /// A recording that gpuflame wrote.
     Recording,
 }
 
 impl Kind {
-    /// Returns a noun phrase for messages.
+    /// Returns a noun phrase that names the format in messages.
     pub fn description(self) -> &'static str {
         match self {
             Self::Chrome => "a JSON trace (Chrome, Kineto)",
@@ -65,7 +66,7 @@ impl Kind {
         }
     }
 
-    /// Whether files of this format contain events with times. All commands that read traces need such events.
+    /// Whether files in this format contain events with times. All commands that read traces need events with times.
     pub fn has_events(self) -> bool {
         !matches!(self, Self::ExecutionTrace | Self::Chakra)
     }
@@ -87,7 +88,7 @@ pub struct Opened {
     source: Input,
 }
 
-/// Source of the trace's bytes.
+/// Source from which the bytes of the trace are read.
 #[derive(Debug)]
 enum Input {
     File(File),
@@ -95,14 +96,15 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes that are examined to detect the format. Enough to include the metadata before the trace events.
+/// Number of bytes at the beginning of a file from which the format is detected. This is enough to include the metadata
+/// before the trace events.
 const HEAD_BYTES: u64 = 64 << 10;
 
-/// Opens the trace at `path`. `-` means standard input.
+/// Opens the trace at `path`. The path `-` means standard input.
 ///
 /// # Errors
-/// `Io` if the file cannot be read; `Format` if the file is not a known kind of trace. The message names the format
-/// that the file resembles and the next step for the user.
+/// Returns an `Io` error if the file cannot be read, and a `Format` error if the file is not a known kind of trace. The
+/// message names the format that the file resembles, and states the next step for the user.
 pub fn open(path: &Path) -> Result<Opened> {
     open_any(path)
         .map_err(|error| {
@@ -140,7 +142,7 @@ fn open_any(path: &Path) -> Result<Opened> {
             return open_compressed(path_buf, Some(metadata.len()), &head, Box::new(file));
         }
         let (kind, place) = match detect_kind_and_place(&head)? {
-            // The tables of the database show which tool wrote it.
+            // The names of the tables in the database show which tool wrote it.
             (Kind::Nsys, _) => {
                 let base = Database::open(path)?;
                 let kind = detect::detect_database(&base)?;
@@ -151,7 +153,7 @@ fn open_any(path: &Path) -> Result<Opened> {
         let (size, source) = (Some(metadata.len()), Input::File(file));
         return Ok(Opened { path: path_buf, kind, place, size, source });
     }
-    // The input is a named pipe or a device, so the bytes of the head cannot be read again.
+    // The input is a named pipe or a device, so the bytes in `head` cannot be read a second time.
     open_stream(path_buf, head, file)
 }
 
@@ -179,8 +181,8 @@ fn open_compressed(
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The compressed data is truncated or damaged within the head. The events before the damage are read first.
-        // Then the error is returned.
+        // The compressed data is truncated or damaged within the bytes in `head`. In this case, the events before the
+        // damage are read first. After that, the error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
             detected
@@ -212,13 +214,13 @@ impl Opened {
         self.kind
     }
 
-    /// Returns the rank of the process that wrote the trace. The rank is known if the file contains it before the
-    /// events (as written by torch.profiler) or in a table.
+    /// Returns the rank of the process that wrote the trace. The rank is known if the file contains it in a table or
+    /// before the events (as torch.profiler writes it).
     pub fn rank(&self) -> Option<u32> {
         self.place.rank
     }
 
-    /// Returns the number of ranks of the job, if the file contains it in the same place as the rank.
+    /// Returns the number of ranks in the job, if the file contains it in the same place as the rank.
     pub fn world_size(&self) -> Option<u32> {
         self.place.world_size
     }
@@ -228,12 +230,12 @@ impl Opened {
         matches!(&self.source, Input::Stream { rest, .. } if rest.is_compressed())
     }
 
-    /// Returns the path, which messages use as a prefix.
+    /// Returns the path of the trace, which messages use as a prefix.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the size of the file in bytes; `None` for a pipe.
+    /// Returns the size of the file in bytes; `None` if the trace is a pipe.
     pub fn size(&self) -> Option<u64> {
         self.size
     }
@@ -241,17 +243,17 @@ impl Opened {
     /// Passes all events of the trace to `sink`, in file order.
     ///
     /// # Errors
-    /// `Io` and `Format`, with the position; `Format` if the trace has no events. Events before the error have already
-    /// been passed to `sink`.
+    /// Returns `Io` and `Format` errors with the position of the error, and a `Format` error if the trace has no
+    /// events. If an error is returned, the events before the error have already been passed to `sink`.
     pub fn read(self, options: &Options, sink: &mut impl Sink) -> Result<ReadCounts> {
         let path = self.path.clone();
         self.read_with(options, sink).and_then(need_events).map_err(|error| error.within(path.display()))
     }
 
-    /// Like [`Opened::read`], but uses several threads if the file allows it.
+    /// Does the same as [`Opened::read`], but uses several threads if the file allows it.
     ///
     /// # Errors
-    /// As [`Opened::read`].
+    /// Returns the same errors as [`Opened::read`].
     pub fn read_parallel(self, options: &Options, sink: &mut impl Fork) -> Result<ReadCounts> {
         match &self.source {
             Input::File(file) if self.kind == Kind::Chrome && options.threads > 1 => {
@@ -264,8 +266,8 @@ impl Opened {
         }
     }
 
-    /// Calls `read` with a reader of the file's bytes, decompressed if needed. For formats that do not consist of
-    /// events.
+    /// Calls `read` with a reader that returns the bytes of the file, decompressed if necessary. This function is for
+    /// formats that do not consist of events.
     pub fn bytes<T: Send>(
         self,
         options: &Options,
@@ -322,9 +324,9 @@ impl Opened {
     }
 }
 
-/// Adds a hint to an error about truncated or damaged compressed data: the option by which the data before the damage
-/// can be read. Not used for formats that can only be read as a whole, nor for JSON, whose scanner adds the hint
-/// itself.
+/// Adds a hint to an error about truncated or damaged compressed data. The hint names the option with which the data
+/// before the damage can be read. The hint is not added for formats that can only be read as a whole. It is not added
+/// for JSON either, because the scanner of JSON adds the hint itself.
 fn offer_accept_cut(error: Error, options: &Options) -> Error {
     let text = error.to_string();
     let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);
@@ -334,7 +336,7 @@ fn offer_accept_cut(error: Error, options: &Options) -> Error {
     }
 }
 
-/// Returns an error if the trace has no events. An empty result would hide that the profiler recorded nothing.
+/// Returns an error if the trace has no events. A result without events would hide that the profiler recorded nothing.
 fn need_events(counts: ReadCounts) -> Result<ReadCounts> {
     if counts.events > counts.non_events {
         return Ok(counts);
@@ -374,14 +376,14 @@ fn read_kind(kind: Kind, input: impl Read, options: &Options, sink: &mut impl Si
     }
 }
 
-/// Returns the error for an execution trace that was given where a trace with times is needed.
+/// Returns the error message for an execution trace that was given although a trace with times is needed.
 fn no_events_error(kind: Kind) -> Error {
     let next = "give the Kineto trace of the same run; `gpuflame info` shows this file";
     let join = if kind == Kind::ExecutionTrace { ", `gpuflame link-et` joins both" } else { "" };
     Error::new(ErrorKind::Format, format!("is {kind}, which is not a timeline; {next}{join}"))
 }
 
-/// Reader that adds the number of bytes read to the progress counter.
+/// A reader that adds the number of bytes it reads to the progress counter.
 struct ProgressReader<'a, R> {
     input: R,
     options: &'a Options,

@@ -1,19 +1,20 @@
-//! Links operators to the Python functions that called them. Also links backward operators to the forward operators
-//! whose gradients they compute.
+//! Links each operator to the Python functions that called it. Also links each backward operator to the forward
+//! operator whose gradient it computes.
 //!
-//! Older profilers do not write slices for Python functions. They list the functions in the operator's argument `Call
-//! stack`. The innermost open operator lists the functions that are running. An enclosing operator may list functions
-//! that have already returned. Therefore, in the stack, an enclosing operator is placed after those functions that both
-//! operators list. The functions that opened a range (`__enter__`, `step`) have also returned, so the functions listed
-//! by a range are ignored.
+//! Older profilers do not write slices for the calls of Python functions. Instead, the operator's argument `Call stack`
+//! contains the list of the functions that called it. The list of the innermost open operator contains the functions
+//! that are running. The list of an enclosing operator may contain functions that have already returned. So in a stack,
+//! an enclosing operator is placed after those functions that are in the lists of both operators. The functions that
+//! opened a range (`__enter__`, `step`) have returned as well, so the list of a range is ignored.
 //!
-//! Backward operators run on a separate thread, whose stack has no Python functions. On request, their launches are
-//! attributed to the stack of the forward operator. The stack is then: forward stack, `[backward]`, backward operator.
-//! A backward operator is linked to its forward operator by the trace's flows (`fwdbwd`). Without a flow, it is linked
-//! by the sequence number and the id of the forward thread, which the backward operator contains. If several forward
-//! operators have the same sequence number, the last one before the backward operator is used, because it created the
-//! autograd node. Profilers number threads in different ways. Therefore a thread id is interpreted as the thread whose
-//! sequence numbers match best. If two threads match equally well, the id is ignored.
+//! Backward operators run on a separate thread, and the stack of this thread has no Python functions. On request, the
+//! launches of a backward operator are attributed to the stack of the forward operator. The stack then consists of the
+//! forward stack, `[backward]`, and the backward operator. A backward operator is linked to its forward operator by the
+//! flows in the trace (`fwdbwd`). If there is no flow, it is linked by the sequence number and the id of the forward
+//! thread. The backward operator has both of them. If several forward operators have this sequence number, the last one
+//! before the backward operator is used, because this one created the autograd node. The thread ids in backward
+//! operators are assigned by the profiler, and profilers assign them in different ways. So a thread id is assumed to be
+//! the id of the thread whose sequence numbers match best. If two threads match equally well, the thread id is ignored.
 
 use std::collections::HashMap;
 
@@ -22,30 +23,30 @@ use super::op_records::OpRecords;
 use super::slices::{FrameClass, NONE, ROOT, Slice, StackTree};
 use gpuflame_model::record::IdMap;
 
-/// All operators and their links. See the module's documentation.
+/// All operators of a trace and their links. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct OperatorLinks {
     operators: Vec<Operator>,
-    /// Python call stacks as lists of labels, outermost first.
+    /// Python call stacks. Each is a list of labels, with the outermost function first.
     pub(super) python_stacks: Vec<Vec<u32>>,
-    /// Whether the innermost function of each Python call stack opens a range.
+    /// Whether the innermost function opens a range, for each Python call stack.
     pub(super) opens_range: Vec<bool>,
-    /// Flows from forward to backward operators, keyed by id. The value contains thread and time of the start and of
-    /// the end.
+    /// Flows from forward operators to backward operators, keyed by the flow's id. The value contains the thread and
+    /// time of the flow's start, and of its end.
     flows: IdMap<u64, [Option<(u32, i64)>; 2]>,
-    /// Index of the forward operator of each operator, or [`NONE`].
+    /// Index of the forward operator for each operator, or [`NONE`].
     forward_of: Vec<u32>,
-    /// Stacks of operators, indexed by operator.
+    /// Stack of each operator. The index of an entry is the operator's index.
     stacks: Vec<u32>,
-    /// Calls inside linked backward operators: index of the call, index of the operator, and the stack that encloses
-    /// the operator.
+    /// Calls inside backward operators that are linked to a forward operator: index of the call, index of the backward
+    /// operator, and the stack that encloses the backward operator.
     linked_calls: Vec<(u32, u32, u32)>,
     /// Indexes of calls inside backward operators that could not be linked.
     unlinked_calls: Vec<u32>,
 }
 
-/// Maximum number of open slices in a stack that is rebuilt. Without the limit, each operator in deeply nested slices
-/// would take time proportional to the number of enclosing slices.
+/// Maximum number of open slices for which a stack is rebuilt. Without this limit, each operator in deeply nested
+/// slices would take time proportional to the nesting depth.
 const MAX_REBUILT_SLICES: usize = 1024;
 
 /// Returns the number of functions that two call stacks share, counted from the outermost function.
@@ -53,13 +54,13 @@ fn shared_length(a: &[u32], b: &[u32]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
-/// Forward operators as (start, index), keyed by sequence number and then by thread.
+/// Start and index of forward operators, keyed first by sequence number and then by thread.
 type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 
-/// An operator and those of its arguments that links need.
+/// An operator, with those of its arguments that are needed to link it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
-    /// Index of the operator's slice. Operators are sorted by this index.
+    /// Index of the slice that represents the operator. Operators are sorted by this index.
     pub(super) slice: u32,
     pub(super) thread: u32,
     pub(super) start: i64,
@@ -67,25 +68,26 @@ pub(super) struct Operator {
     pub(super) python_stack: u32,
     /// Sequence number that a forward operator and its backward operator share.
     pub(super) sequence: Option<u64>,
-    /// Id that the profiler gave to the forward operator's thread; 0 if this operator is not a backward operator.
+    /// Id that the profiler assigned to the thread of the forward operator; 0 if this operator is not a backward
+    /// operator.
     pub(super) forward_thread: u64,
-    /// Whether the operator belongs to the backward pass, even if it has no forward operator.
+    /// Whether the operator belongs to the backward pass. This may be true even if it has no forward operator.
     pub(super) is_backward: bool,
 }
 
-/// State derived from the operators that enclose an open slice.
+/// Links that the operators around an open slice determine.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OperatorScope {
     /// Index of the Python call stack of the innermost operator that has a call stack.
     python_stack: u32,
-    /// Index of the outermost linked backward operator, and the stack that encloses that operator.
+    /// Index of the outermost backward operator that is linked, and the stack that encloses this operator.
     backward: (u32, u32),
     is_backward: bool,
-    /// Whether an enclosing operator lists functions that have already returned.
+    /// Whether the list of an enclosing operator contains functions that have already returned.
     has_returned: bool,
 }
 
-/// An open slice, as needed by [`OperatorLinks::enter_slice`].
+/// An open slice, with the properties that [`OperatorLinks::enter_slice`] needs.
 pub(super) trait Enclosing {
     fn slice(&self) -> &Slice;
 }
@@ -101,7 +103,7 @@ impl OperatorLinks {
         self.operators.push(operator);
     }
 
-    /// Returns the index of the operator if the slice is an operator with links.
+    /// If the slice is an operator that was added, returns the operator's index.
     pub(super) fn find_operator(&self, slice: &Slice) -> Option<u32> {
         if self.operators.is_empty() || slice.class() == FrameClass::Call {
             return None;
@@ -115,9 +117,9 @@ impl OperatorLinks {
         self.flows.entry(id).or_default()[usize::from(!begins)] = Some((thread, time));
     }
 
-    /// Computes the scope inside `slice` while the slices `open` are open. `outer` is the scope around the slice, and
-    /// `parent` is the stack around the slice. Returns the new scope, and the stack with the Python functions that the
-    /// slice's operator lists.
+    /// Computes the links that apply inside `slice`, at a time when the slices `open` are open. `outer` contains the
+    /// links that apply around the slice, and `parent` is the stack around the slice. Returns the new links, and the
+    /// stack with the Python functions in the list of the slice's operator.
     pub(super) fn enter_slice(
         &self,
         slice: &Slice,
@@ -157,13 +159,14 @@ impl OperatorLinks {
         (scope, node)
     }
 
-    /// Whether the slice is a range. Python functions opened the range and have then returned.
+    /// Whether the slice is a range, which may have a list of Python functions. These functions opened the range and
+    /// have returned after that.
     fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
         slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
     }
 
     /// Rebuilds the stack from the slices `open` and the Python functions `running`. Each slice is placed after the
-    /// functions that were already running when the slice began.
+    /// functions that were already running when this slice began.
     fn rebuild_path(&self, open: &[impl Enclosing], running: &[u32], tree: &mut StackTree) -> u32 {
         let (mut node, mut drawn) = (ROOT, 0);
         for outer in open.iter().map(Enclosing::slice) {
@@ -179,14 +182,14 @@ impl OperatorLinks {
         running[drawn..].iter().fold(node, |node, label| tree.child((node, *label, FrameClass::Python)))
     }
 
-    /// Stores the stack of an operator.
+    /// Stores the stack of an operator, which is given by its index.
     pub(super) fn note_stack(&mut self, number: u32, stack: u32) {
         if let Some(known) = self.stacks.get_mut(number as usize) {
             *known = stack;
         }
     }
 
-    /// Stores a call made inside `scope`, if the scope contains a backward operator.
+    /// If `scope` contains a backward operator, stores a call that was made inside it.
     pub(super) fn note_call(&mut self, call: u32, scope: &OperatorScope) {
         match scope.backward {
             (NONE, _) if scope.is_backward => self.unlinked_calls.push(call),
@@ -195,7 +198,7 @@ impl OperatorLinks {
         }
     }
 
-    /// Links all backward operators to their forward operators.
+    /// Links each backward operator to its forward operator, if possible.
     pub(super) fn link_forward(&mut self) {
         let forward = self.forward_operators();
         let threads = self.forward_threads(&forward);
@@ -220,7 +223,8 @@ impl OperatorLinks {
         self.forward_of = forward_of;
     }
 
-    /// Returns the forward operators, keyed by sequence number and thread. Each list is sorted by start.
+    /// Returns the forward operators, keyed by sequence number and by thread. Each list in the result is sorted by
+    /// start time.
     fn forward_operators(&self) -> Forward {
         let mut forward = Forward::new();
         for (number, operator) in (0..).zip(&self.operators) {
@@ -233,8 +237,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns the thread for each thread id that the profiler used in backward operators. It is the thread with the
-    /// most forward operators that match the sequence numbers of backward operators with this id.
+    /// Returns the thread that belongs to each thread id in backward operators. It is the thread with the most forward
+    /// operators whose sequence numbers are those of backward operators with this id.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {
@@ -263,8 +267,9 @@ impl OperatorLinks {
         for [begin, end] in self.flows.values() {
             let both = begin.and_then(|begin| at.get(&begin)).zip(end.and_then(|end| at.get(&end)));
             let Some((forward, backward)) = both else { continue };
-            // If several operators start where the flow starts, the last one created the autograd node. If several
-            // operators start where the flow ends, the outermost backward operator computes the gradient.
+            // If several operators start at the time at which the flow starts, the last of them created the autograd
+            // node. If several operators start at the time at which the flow ends, the outermost backward operator
+            // computes the gradient.
             let is_backward = |number: &&u32| self.operators[**number as usize].forward_thread > 0;
             let backward = backward.iter().find(is_backward).or(backward.first());
             if let (Some(&forward), Some(&backward)) = (forward.last(), backward) {
@@ -273,8 +278,8 @@ impl OperatorLinks {
         }
     }
 
-    /// Changes the stacks of launches in linked backward operators: the stack of the forward operator comes first.
-    /// `mark` is the label between the forward and the backward part of the stack.
+    /// Changes the stacks of launches in linked backward operators, so that each begins with the stack of the forward
+    /// operator. `mark` is the label between the forward and the backward part of the stack.
     pub(super) fn attach_to_forward(&self, mark: u32, calls: &mut CallRecords, tree: &mut StackTree) {
         let mut known: IdMap<(u32, u32, u32), u32> = IdMap::default();
         let mut path = Vec::new();
@@ -293,7 +298,8 @@ impl OperatorLinks {
         }
     }
 
-    /// Returns the GPU time in ns of operations launched by all backward operators, and by linked backward operators.
+    /// Returns the GPU time in ns of operations that backward operators launched: for all backward operators, and for
+    /// linked backward operators.
     pub(super) fn backward_nanos(&self, ops: &OpRecords) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();

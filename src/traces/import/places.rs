@@ -1,10 +1,10 @@
 //! Finds the process and the GPU of each operation, from the process fields of the trace events.
 //!
-//! A merged trace consists of parts, one per process. The process field of an event is, for example, `[TP01] 83` for a
-//! process and `[TP01] 0` for GPU 0 of that process. An operation then belongs to the calls whose process field begins,
-//! or ends, with the same text. GPUs with the same index in different parts are different GPUs, so the later GPU gets a
-//! new index. Other tools add a large number to all process fields of a part (83 becomes 100083), including the fields
-//! of GPUs (0 becomes 100000).
+//! A merged trace consists of parts, one part for each process. In such a trace, the process field of an event is, for
+//! example, `[TP01] 83` for a process and `[TP01] 0` for GPU 0 of that process. An operation belongs to the calls whose
+//! process field begins or ends with the same text as the process field of the operation. If GPUs in different parts
+//! have the same index, they are different GPUs, so the later GPU gets a new index. Other tools that merge traces add a
+//! large number to all process fields of a part (83 becomes 100083), including the fields of GPUs (0 becomes 100000).
 
 use std::collections::BTreeSet;
 
@@ -14,29 +14,31 @@ use super::trace_collector::TraceCollector;
 use super::{NameTable, Text};
 use gpuflame_model::record::IdMap;
 
-/// Maximum number of GPUs that get new indexes. Limited because each GPU takes memory and time in all sums.
+/// Maximum number of GPUs that get new indexes. There is a limit because each GPU takes memory and time in all sums.
 pub const MAX_RENUMBERED_DEVICES: usize = 1024;
-/// Maximum number of calling processes. If there are more, texts of processes are not compared.
+/// Maximum number of processes with calls for which the texts of processes are compared. If there are more such
+/// processes, the texts are not compared.
 const MAX_COMPARED_PROCESSES: usize = 1024;
-/// Largest number in a process field that may be the index of a GPU. Larger numbers are process ids.
+/// Largest number in a process field that can be the index of a GPU. Any larger number is a process id.
 const MAX_DEVICE_IN_LANE: i64 = 63;
 
-/// Processes that may have launched each operation.
+/// Sets of processes that may have launched an operation.
 #[derive(Debug, Default)]
 pub(super) struct Homes {
-    /// Distinct sets of processes.
+    /// All distinct sets of processes.
     pub(super) sets: Vec<IdMap<u32, ()>>,
-    /// Index into `sets`, or [`ANY_PROCESS`], for each shape. (A shape is a set of properties that many operations
-    /// share.)
+    /// For each shape, the index of its set in `sets`, or [`ANY_PROCESS`]. (A shape is a set of properties that many
+    /// operations share.)
     pub(super) of_shape: Vec<u32>,
 }
 
-/// Key of a process or thread: 1 and its numeric id, or 2 and the index of its text in `TraceCollector::ids`.
+/// Key of a process or thread. It is 1 and the numeric id, or 2 and the index in `TraceCollector::ids` of the text that
+/// is used as id.
 type Key = (u8, i64);
 
 impl TraceCollector {
-    /// Sets the devices of all operations. Returns the processes that may have launched each operation, and the GPUs
-    /// that got new indexes. `process_of_thread` is indexed by thread.
+    /// Sets the device of each operation. Returns the processes that may have launched each operation, and the GPUs
+    /// that were given new indexes. `process_of_thread` contains the process of each thread.
     pub(super) fn settle_places(&mut self, process_of_thread: &[u32]) -> (Homes, Vec<(u32, u32, String)>) {
         let calling: BTreeSet<u32> =
             self.calls.numbers().map(|call| process_of_thread[self.calls.thread_of(call) as usize]).collect();
@@ -86,9 +88,9 @@ impl TraceCollector {
         (homes, renumbered.into_iter().map(named).collect())
     }
 
-    /// Sets the device and the stream of operations whose arguments do not contain them. Device and stream are then
-    /// taken from the process and thread fields, as in Kineto's traces, unless the process field is that of a process
-    /// that made calls.
+    /// If the arguments of an operation do not contain the device and stream, sets them from other fields. As in
+    /// Kineto's traces, these are the process and thread fields, unless a process that made calls has the same process
+    /// field.
     fn read_lanes(&mut self, calling: &BTreeSet<u32>, processes: &[Key], lanes: &[(u32, Key)]) {
         if calling.is_empty() {
             return;
@@ -110,8 +112,9 @@ impl TraceCollector {
         self.ops_without_stream -= self.ops.count_with(&has_stream_now);
     }
 
-    /// Returns the processes that are parts of a merged trace although their process field is a number, not a text such
-    /// as `[TP01] 0`. Such a process made no calls, and its process field differs from the device of its operations.
+    /// Returns the processes that are parts of a merged trace although their process field is a number and not a text
+    /// such as `[TP01] 0`. Such a process made no calls, and its process field is not the device index of its
+    /// operations.
     fn numbered_parts(
         &self,
         calling: &BTreeSet<u32>,
@@ -132,7 +135,8 @@ impl TraceCollector {
         numbered
     }
 
-    /// Returns the text of each process, indexed by process. `None` if the process id is not a text.
+    /// Returns the text that is the id of each process. The index of an entry is the process. An entry is `None` if the
+    /// id of the process is not a text.
     fn process_texts(&self, processes: &[Key]) -> Vec<Option<&str>> {
         let text = |key: &Key| match *key {
             (2, text) => u32::try_from(text).ok().map(|text| self.ids.text(text)),
@@ -142,9 +146,9 @@ impl TraceCollector {
     }
 }
 
-/// Gives GPUs of different parts of a merged trace different indexes. `part_of_process` contains the part of each
-/// process, or `0` if the process belongs to no part. Returns the new index, the index in the file, and the part of
-/// each GPU that was changed.
+/// If GPUs in different parts of a merged trace have the same index, gives them different indexes. `part_of_process`
+/// contains the part of each process, or `0` if the process does not belong to any part. The result contains the new
+/// index, the index in the file, and the part of each GPU whose index was changed.
 fn renumber_devices(
     ops: &mut [OpShape],
     process_of_op: impl Fn(&OpShape) -> u32,
@@ -177,9 +181,10 @@ fn renumber_devices(
     renumbered
 }
 
-/// Returns the calling processes whose texts share the longest beginning with `text`, and that beginning. A beginning
-/// extends to a character that is neither a letter nor a digit. If beginnings do not distinguish the processes,
-/// compares the ends of the texts in the same way. Returns no process if ends do not distinguish them either.
+/// Returns the calling processes whose texts have the longest beginning in common with `text`, and this beginning. A
+/// beginning always ends at a character that is neither a letter nor a digit. If the beginnings do not distinguish the
+/// processes, the ends of the texts are compared in the same way. If the ends do not distinguish them either, returns
+/// no process.
 fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> (Vec<u32>, &'a str) {
     if calling.len() > MAX_COMPARED_PROCESSES {
         return (Vec::new(), "");
@@ -212,8 +217,8 @@ fn alike<'a>(text: &'a str, calling: &BTreeSet<u32>, texts: &[Option<&str>]) -> 
     }
 }
 
-/// Returns the part of a merged trace to which a process belongs. The part is the text of the process without the
-/// number of the process or GPU in it.
+/// Returns the name of the part of a merged trace that a process belongs to. The name is the text of the process
+/// without the number of the process or GPU in this text.
 fn part_name(text: &str) -> &str {
     let is_digit = |c: char| c.is_ascii_digit();
     match text.trim_end_matches(is_digit) {
@@ -235,7 +240,7 @@ mod tests {
         assert_eq!(find("[TP00] GPU 0", &[1, 2]), [1]);
         assert_eq!(find("0_r10", &[3, 4]), [4]);
         assert_eq!(find("0_r1", &[3, 4]), [3]);
-        // Text that all processes share does not identify any of them.
+        // A text that all processes have in common does not identify any of them.
         assert_eq!(find("[TP0", &[1, 2]), []);
         assert_eq!(find("Device_0", &[1, 2]), []);
         assert_eq!(find("[TP00] 0", &[5]), []);

@@ -1,22 +1,24 @@
-//! Reads gpuflame's recordings, including incomplete ones. A damaged row is reported and skipped. If the recording is
-//! truncated, all rows before that point are read. A missing end row is reported as well.
+//! Reads gpuflame's recordings, including recordings that are incomplete. If a row is damaged, it is reported and
+//! skipped. If the recording is truncated, all rows before the truncation are read. If the end row is missing, this is
+//! reported as well.
 
 use super::{Opened, Options};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::record::{CheckpointMark, Reader, RecordingState, Row, WriterId};
 
-/// Properties of a recording other than its rows.
+/// Properties of a recording, in addition to its rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordingSummary {
-    /// Number of unreadable rows.
+    /// Number of rows that could not be read because they are damaged.
     pub damaged: u64,
-    /// Number of rows of an unknown kind, which only later versions of gpuflame can read.
+    /// Number of rows that were skipped because only later versions of gpuflame know their kind.
     pub skipped: u64,
     /// Whether the recording contains sums instead of single activities.
     pub has_only_sums: bool,
-    /// Whether the recording contains the sums of a process that exited and wrote its output files.
+    /// Whether the recording contains the sums of a process that has exited and has written its output files.
     pub is_finished: bool,
-    /// State of the process that wrote the recording. `None` if the recording has an end row.
+    /// State of the process that wrote the recording. `None` if the recording has an end row, because it is then
+    /// complete.
     pub writer_state: Option<WriterState>,
 }
 
@@ -27,16 +29,16 @@ pub enum WriterState {
     Gone,
     /// The process is still running.
     Alive,
-    /// The state cannot be determined, for example because the process runs on another machine.
+    /// It is unknown whether the process exists, for example because it runs on another machine.
     Unknown,
-    /// The process ran out of memory and continued without being recorded.
+    /// The process ran out of memory, and recording stopped while the process continued.
     OutOfMemory,
     /// The process exited but could not write its output files.
     OutputsFailed,
 }
 
-/// Calls `each` with every row of a recording, and `remark` with an error for each unreadable row. `is_alive` returns
-/// whether the thread that writes the recording is still running, or `None` if this cannot be determined.
+/// Calls `each` with every row of a recording, and calls `remark` with an error for each row that cannot be read.
+/// `is_alive` returns whether the thread that writes the recording is still running, or `None` if this is unknown.
 ///
 /// # Errors `Io`; `Format` if no row can be read.
 pub fn recording(
@@ -46,7 +48,7 @@ pub fn recording(
     remark: &mut dyn FnMut(Error),
     each: &mut dyn FnMut(&Row<'_>),
 ) -> Result<RecordingSummary> {
-    // Another thread may decompress the bytes, but this thread calls `each`.
+    // Another thread may decompress the bytes, but the current thread calls `each`.
     opened.bytes(options, |input| {
         let mut reader = Reader::new(input)?;
         let mut damaged = 0;
@@ -93,9 +95,9 @@ pub fn recording(
     })
 }
 
-/// Returns a sentence for the user about the data that are missing. The process may have ended long after the last
-/// checkpoint mark, because it does not write unchanged data again. If writes to the file system fail, the recording
-/// cannot contain this fact. In that case the process has printed a message.
+/// Returns a sentence that explains to the user which data are missing. The process may have ended long after the last
+/// checkpoint mark, because data that have not changed are not written again. If the process cannot write to the file
+/// system, it cannot store this fact in the recording either. In this case, the process has printed a message.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

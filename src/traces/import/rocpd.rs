@@ -1,9 +1,9 @@
-//! Reads rocpd databases: sqlite files that rocprofv3 and rocprof-sys write. In schema 3, each row contains its place
-//! and times. In schema 4, rows refer to tables of tracks and times.
+//! Reads rocpd databases, which are sqlite files that rocprofv3 and rocprof-sys write. In schema 3 of this format, each
+//! row contains its process, thread, device and times. In schema 4, rows refer to separate tables of tracks and times.
 //!
-//! The tables of one process form a set: their names share a suffix (`rocpd_region_0123abcd`). A merged file has
-//! several sets. Ids are valid only within their set, so each set is read separately. The views without a suffix are
-//! not used.
+//! The tables of one process form a set. The names of all tables in a set end in the same suffix (as in
+//! `rocpd_region_0123abcd`). A file that was merged contains several sets. Ids are unique only within a set, so each
+//! set is read separately. The file also contains views without a suffix, which are not used.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -16,19 +16,19 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text, rocprof};
 use gpuflame_model::error::Result;
 
-/// Tables whose names identify a set. Each set with GPU work has at least one of them.
+/// Tables by whose names a set is recognized. Each set that contains GPU work has at least one of these tables.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
-/// Tables that are not read, each with a word for its rows. Remarks use these words.
+/// Tables that are not read. For each there is a word for its rows. Remarks to the user contain this word.
 const LEFT_OUT: [(&str, &str); 3] = [
     ("rocpd_memory_allocate", "memory allocations"),
     ("rocpd_sample", "samples"),
     ("rocpd_pmc_event", "counter values"),
 ];
 
-/// Maximum size in bytes of a process environment. The rest of a larger environment is ignored.
+/// Maximum size in bytes of the environment of a process. If the environment is larger, the rest of it is ignored.
 const MAX_ENVIRONMENT: usize = 1 << 20;
 
-/// Returns the suffix of each set of tables in the file.
+/// Returns the suffixes of all sets of tables in the file.
 pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     let suffixes = base
         .tables()
@@ -36,14 +36,14 @@ pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     suffixes.filter(|suffix| suffix.is_empty() || suffix.starts_with('_')).collect()
 }
 
-/// Returns the rank of the process in its job, and the number of ranks. They are read from the environment of the
-/// process. The result is empty if the database contains several processes.
+/// Returns the rank of the process in its job, and the number of ranks in the job. Both are read from the environment
+/// of the process. If the database contains several processes, the result is empty.
 pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     let mut places = Vec::new();
     for suffix in find_sets(base) {
         let table = format!("rocpd_info_process{suffix}");
         if base.has_column(&table, "environment") {
-            // A value that is longer than any real environment is truncated.
+            // If a value is longer than any real environment, it is truncated.
             let query = format!(
                 "SELECT substr(CAST(environment AS TEXT), 1, {MAX_ENVIRONMENT}) FROM {} LIMIT 2",
                 quote(&table)
@@ -99,7 +99,7 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     Ok(counts)
 }
 
-/// A set of tables with the same suffix.
+/// A set of tables whose names have the same suffix.
 #[derive(Clone, Copy)]
 struct TableSet<'a> {
     base: &'a Database,
@@ -119,7 +119,7 @@ impl TableSet<'_> {
         self.base.value(&self.table("rocpd_metadata"), ["tag", "value"], tag)
     }
 
-    /// Returns the number of rows of `table` that meet the SQL `condition`. Returns 0 if the table does not exist.
+    /// Returns the number of rows in `table` that meet the SQL `condition`. If the table does not exist, returns 0.
     fn count(&self, table: &str, condition: &str) -> Result<u64> {
         let table = self.table(table);
         match self.base.has_table(&table) {
@@ -141,16 +141,17 @@ impl TableSet<'_> {
         Ok(of_events + of_table)
     }
 
-    /// Returns the column that links GPU work to the call that launched it: `stack_id`, which the tracer assigns to the
-    /// call. If the file lacks such ids, the column is `correlation_id`, which the program chose.
+    /// Returns the name of the column that links GPU work to the call that launched it: `stack_id`, which contains an
+    /// id that the tracer assigned to the call. If the file has no such ids, the column is `correlation_id`, which
+    /// contains an id that the program chose.
     fn link_column(&self) -> Result<&'static str> {
         let has_ids = self.has("rocpd_event", "stack_id") && self.count("rocpd_event", "stack_id > 0")? > 0;
         Ok(if has_ids { "stack_id" } else { "correlation_id" })
     }
 }
 
-/// Assigns indexes to GPUs. A GPU keeps its index on its machine, unless a GPU of another machine already has the same
-/// index.
+/// Assigns an index to each GPU. A GPU keeps the index that it has on its machine, unless a GPU of another machine has
+/// this index already.
 #[derive(Default)]
 struct DeviceNumbers {
     numbers: BTreeMap<(String, i64), u32>,
@@ -158,7 +159,7 @@ struct DeviceNumbers {
 }
 
 impl DeviceNumbers {
-    /// Returns the indexes of the GPUs among the agents (devices) of a set, keyed by the id of the agent.
+    /// Returns the index of each GPU among the agents (devices) in a set, keyed by the agent's id.
     fn number_agents(&mut self, set: TableSet<'_>, set_number: u32) -> Result<HashMap<i64, u32>> {
         let mut agents = HashMap::new();
         let agent_table = set.table("rocpd_info_agent");
@@ -189,7 +190,7 @@ impl DeviceNumbers {
             let machine = text(row, 1).map(|machine| String::from_utf8_lossy(machine).into_owned());
             let nid = integer(row, 2).unwrap_or(0);
             let machine = machine.unwrap_or_else(|| format!("node {nid} of set {set_number}"));
-            // Agents without an index get indexes after those of all other agents.
+            // Agents that have no index are sorted after all other agents.
             let index = integer(row, 3).unwrap_or((1 << 32) + agent);
             agents.insert(agent, self.number((machine, index)));
         })?;
@@ -254,7 +255,7 @@ impl SetReader<'_> {
             let size = |at: usize| integer_u32(row, at).unwrap_or(0);
             let block = [10, 11, 12].map(size);
             let mut grid = [13, 14, 15].map(size);
-            // AMD counts the grid size in threads. All other vendors count it in blocks.
+            // On AMD's GPUs, the grid size is a number of threads. All other vendors give it as a number of blocks.
             for (grid, block) in grid.iter_mut().zip(block) {
                 *grid = grid.div_ceil(block.max(1));
             }
@@ -347,8 +348,8 @@ impl SetReader<'_> {
         })
     }
 
-    /// Returns a process id that is unique in the file. It is composed of the index of the set and the id of the
-    /// process within the set.
+    /// Returns an id for a process that is unique in the file. It consists of the index of the set and the id that the
+    /// process has within the set.
     fn process(&self, process: Option<i64>) -> Id<'static> {
         Id::Number(i64::from(self.number) << 32 | process.unwrap_or(0) & 0xffff_ffff)
     }
@@ -362,7 +363,8 @@ enum RegionKind {
 }
 
 impl RegionKind {
-    /// Determines the kind of a region from its category. If the region has no category, its name determines the kind.
+    /// The kind of a region is determined by its category. If the region has no category, the kind is determined by its
+    /// name.
     fn new(category: &[u8], name: &[u8]) -> Self {
         let category = category.to_ascii_uppercase();
         let has = |word: &[u8]| category.windows(word.len()).any(|window| window == word);
@@ -380,20 +382,21 @@ impl RegionKind {
     }
 }
 
-/// Place and time of a row, for any of the main tables.
+/// Process, thread, device and times of a row in any of the main tables.
 struct RowPlace {
     start: i64,
     end: i64,
-    /// Id of the process within the set.
+    /// Id that the process has within the set.
     process: Option<i64>,
     thread: Option<i64>,
-    /// Id of the stream, or of the queue if the row has no stream.
+    /// Id of the stream, or id of the queue if the row has no stream.
     stream: Option<u32>,
-    /// Id that links the row to a call.
+    /// Id that links the row to a call, if it has one.
     link: Option<u64>,
 }
 
-/// A query for the rows of a main table (alias `D`). The columns of [`RowPlace`] come first.
+/// An SQL query for the rows of a main table, which has the alias `D`. The first columns of the result are the fields
+/// of [`RowPlace`].
 struct Query<'a> {
     set: TableSet<'a>,
     table: String,
@@ -439,8 +442,8 @@ impl<'a> Query<'a> {
         self.columns.push(expression);
     }
 
-    /// Returns the SQL expression for a column of the row. If the table lacks the column, it is taken from the row's
-    /// track.
+    /// Returns an SQL expression for a column of the row. If the column does not exist in the table, it is taken from
+    /// the track of the row.
     fn column(&self, column: &str) -> String {
         let track = self.set.table("rocpd_track");
         match self.set.base.has_column(&self.table, column) {
@@ -450,8 +453,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Adds a join with the row of `table` whose id is in `column`. Returns false if the tables do not have these
-    /// columns.
+    /// Adds an SQL join with the row of `table` whose id is in `column`. Returns false if these columns do not exist.
     fn join(&mut self, table: &str, alias: &str, column: &str) -> bool {
         let is_possible = self.set.has(table, "id") && self.set.base.has_column(&self.table, column);
         if is_possible {
@@ -462,7 +464,7 @@ impl<'a> Query<'a> {
         is_possible
     }
 
-    /// Adds the string whose id is in `column` to the selected columns.
+    /// Adds the string whose id is in `column` to the columns that the query selects.
     fn select_string(&mut self, column: &str, alias: &str) {
         let expression = match self.join("rocpd_string", alias, column) {
             true => self.set.base.column(&self.set.table("rocpd_string"), alias, "string"),
@@ -471,8 +473,8 @@ impl<'a> Query<'a> {
         self.select(expression);
     }
 
-    /// Returns the SQL expression for the category of the row's event. Its name is in the table of strings or in a
-    /// table of categories.
+    /// Returns an SQL expression for the category of the row's event. The name of the category is in the table of
+    /// strings, or in a table of categories.
     fn category(&mut self) -> String {
         let (table, column) = match self.set.has("rocpd_info_category", "id") {
             true => ("rocpd_info_category", "name"),
@@ -489,7 +491,7 @@ impl<'a> Query<'a> {
         self.set.base.column(&self.set.table(table), "C", column)
     }
 
-    /// Returns the SQL expression for the text that the program gave to a range.
+    /// Returns an SQL expression for the text that the program gave to a range.
     fn message(&self) -> String {
         match self.joins.contains(" AS E ") && self.set.has("rocpd_event", "extdata") {
             true => "CASE WHEN typeof(E.extdata) = 'text' AND json_valid(E.extdata) \
@@ -499,7 +501,7 @@ impl<'a> Query<'a> {
         }
     }
 
-    /// Calls `take` with each row that has times. The columns that the caller selected start at index 7.
+    /// Calls `take` with each row that has start and end times. The columns that the caller selected begin at index 7.
     fn for_each_row(self, counts: &mut ReadCounts, mut take: impl FnMut(&Row<'_>, RowPlace)) -> Result<()> {
         if !self.set.base.has_table(&self.table) {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Reads the JSON of `rocprofv3 --output-format json`. Records refer to tables of kernels, agents (devices) and
-//! operation names in the same file. Therefore the whole file is held in memory.
+//! Reads the JSON files that `rocprofv3 --output-format json` writes. The records refer to tables of kernels, agents
+//! (devices) and operation names in the same file. So the whole file is held in memory.
 
 use std::collections::HashMap;
 use std::io::Read;
@@ -9,9 +9,9 @@ use super::model::*;
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Kind of the records that contain the begin and end of a range.
+/// Kind of the records that contain the beginning and the end of a range.
 const RANGES: &[u8] = b"MARKER_CORE_RANGE_API";
-/// Prefix of the operation names of ranges that were opened and closed on one thread.
+/// Prefix of the operation name of a range that was opened and closed on the same thread.
 const THREAD_RANGE: &[u8] = b"roctxThreadRange";
 
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
@@ -27,17 +27,17 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
     Ok(counts)
 }
 
-/// The part of the file that belongs to one process.
+/// The part of the file that belongs to a single process.
 struct ProcessSection<'a> {
     process: Id<'a>,
     kernels: HashMap<u64, Text<'a>>,
-    /// Index of each GPU in file order, keyed by the handle of the GPU's agent.
+    /// Index of each GPU, in file order. The key is the handle of the GPU's agent.
     devices: HashMap<u64, u32>,
-    /// Names of operations, indexed by kind and then by operation.
+    /// Names of operations. The first index is the kind, and the second index is the operation.
     operations: Vec<Vec<Text<'a>>>,
-    /// Kinds of records that are ranges of roctx, AMD's library for annotations.
+    /// Kinds of records that are ranges of AMD's annotation library roctx.
     range_kinds: Vec<u64>,
-    /// Texts of roctx marks and ranges, keyed by correlation id.
+    /// Texts of the marks and ranges of roctx, keyed by correlation id.
     messages: HashMap<u64, Text<'a>>,
     records: Option<Node<'a>>,
 }
@@ -59,7 +59,7 @@ impl<'a> ProcessSection<'a> {
             }
             Some((id?, name))
         });
-        // An agent of type 2 is a GPU.
+        // If an agent has the type 2, it is a GPU.
         let agents = tool.get("agents").into_iter().flat_map(Node::items);
         let gpus = agents.filter(|agent| agent.get("type").and_then(Node::unsigned) == Some(2));
         let devices = gpus.filter_map(|agent| handle(agent.get("id"))).zip(0..).collect();
@@ -124,7 +124,7 @@ impl<'a> ProcessSection<'a> {
             process: self.process,
             device: record.agent.and_then(|agent| self.devices.get(&agent).copied()),
             context: None,
-            // If the recorder did not trace streams, all records have the stream 0.
+            // If the tool did not trace streams, all records have the stream 0.
             stream: record.stream.filter(|stream| *stream != 0),
             correlation: record.correlation,
             bytes: record.bytes,
@@ -135,8 +135,8 @@ impl<'a> ProcessSection<'a> {
         })
     }
 
-    /// Converts a range that belongs to one thread. A range that belongs to the whole process may overlap the slices of
-    /// any thread, so it cannot be part of a stack.
+    /// Converts the record of a range that belongs to one thread. A range that belongs to the whole process may overlap
+    /// with the slices of any thread, so it cannot be part of a stack.
     fn range_event(&self, record: &RocprofRecord<'a>, start: i64, end: i64) -> Event<'a> {
         let operation = self.operation_name(record);
         if !operation.raw().starts_with(THREAD_RANGE) {
@@ -173,7 +173,7 @@ impl<'a> ProcessSection<'a> {
     }
 }
 
-/// Fields of a record of any kind.
+/// Fields that a record may have, whatever its kind is.
 #[derive(Default)]
 struct RocprofRecord<'a> {
     kind: Option<u64>,
@@ -226,7 +226,7 @@ impl<'a> RocprofRecord<'a> {
                 _ => {}
             }
         }
-        // AMD counts the grid size in threads. All other vendors count it in blocks.
+        // On AMD's GPUs, the grid size is a number of threads. All other vendors give it as a number of blocks.
         for (grid, block) in self.grid.iter_mut().zip(self.block) {
             *grid = grid.div_ceil(block.max(1));
         }
@@ -245,8 +245,7 @@ fn parse_xyz(node: Node<'_>) -> [u32; 3] {
     ["x", "y", "z"].map(|axis| to_u32(node.get(axis).and_then(Node::unsigned)).unwrap_or(0))
 }
 
-/// Returns the short name of a copy direction, as other tools write it, from names such as
-/// `MEMORY_COPY_HOST_TO_DEVICE`.
+/// Returns the short name of a copy direction that other tools use, for a name such as `MEMORY_COPY_HOST_TO_DEVICE`.
 pub(super) fn copy_name(operation: Text<'_>) -> Text<'_> {
     let raw = operation.raw();
     for (ending, name) in [

@@ -1,9 +1,9 @@
-//! Converts trace events into rows of the kinds that gpuflame's own capture records. All code after the join can
-//! therefore process other tools' traces.
+//! Converts trace events into rows of the kinds that gpuflame's own capture writes. So all code that reads rows can
+//! process other tools' traces as well.
 //!
-//! The stack of a launch consists of the slices that enclose the call on its thread: Python frames, ranges and
-//! operators (`call_stacks`). The launch of an operation is found by correlation id (`link`). `emitted_rows`
-//! then emits the rows.
+//! The stack of a launch consists of the slices that enclose the call on its thread (see `call_stacks`): Python frames,
+//! ranges and operators. The launch of an operation is found by correlation id (see `link`). After that, `emitted_rows`
+//! emits the rows.
 
 use std::cmp::Reverse;
 
@@ -24,21 +24,23 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 use gpuflame_model::profile::MAX_PLAUSIBLE_NS;
 use gpuflame_model::record::{Detail, IdMap, Loss, Row};
 
-/// A start time of 0 means "not recorded" if all other starts are later than this time (in ns on the trace's clock).
+/// A start time of 0 means "not recorded" if all other start times are later than this time (in ns on the trace's
+/// clock).
 const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 
-/// Minimum number of calls for which starting a second thread is worthwhile.
+/// Minimum number of calls for which a second thread saves time.
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
-/// Minimum time in ns that must be relative to 1970. As a time since 1970, it is in September 2001. As an uptime, it
-/// would be 31 years.
+/// Times from this value on, in ns, must be relative to 1970. If the value is a time since 1970, it is in
+/// September 2001. If it were the uptime of a machine, it would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
-/// Reads any trace that has GPU operations, and calls `each` with the trace's rows. Our own recordings already
-/// contain rows: see [`recording`](super::recording()).
+/// Reads a trace that has GPU operations, in any format, and calls `each` with the rows that are made from it. This
+/// function does not read gpuflame's own recordings, which already contain rows: see [`recording`](super::recording()).
 ///
 /// # Errors
-/// As [`Opened::read`]; `Format` for folded stacks, because they have no operations.
+/// Returns the same errors as [`Opened::read`]. For folded stacks, returns a `Format` error, because they contain no
+/// operations.
 pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -> Result<LinkReport> {
     let path = opened.path().display();
     if let kind @ (Kind::Folded | Kind::ExtendedFolded) = opened.kind() {
@@ -60,7 +62,7 @@ pub fn rows(opened: Opened, options: &Options, each: &mut dyn FnMut(&Row<'_>)) -
     Ok(LinkReport { counts, ..collector.emit_rows(each) })
 }
 
-/// Reads graph captures from the capture traces that the options name.
+/// Reads the captures of graphs from the capture traces that the options list.
 fn read_captures(options: &Options) -> Result<GraphCaptures> {
     let mut captured = GraphCaptures::default();
     for path in &options.graph_captures {
@@ -91,7 +93,7 @@ impl TraceCollector {
         let edges = self.find_graph_edges();
         self.mark_host_functions(&edges);
         let (mut linked, found) = self.link_operations_and_stacks();
-        // In a trace of several processes, graphs with the same id may be different graphs.
+        // In a trace of several processes, different graphs may have the same id, so edges are not used.
         let edges = if linked.renumbered_devices.is_empty() { edges } else { GraphEdges::default() };
         let displaced = displaced_ops(&self.ops, &self.calls);
         linked.displaced_ops = displaced.len() as u64;
@@ -127,7 +129,7 @@ impl TraceCollector {
         let times = times.filter(|time| unset != Some(*time));
         let first = times.min();
         linked.offset = first.map_or(0, |first| 1_i64.saturating_sub(first).max(0));
-        // Some profilers write a base although their times are relative to 1970.
+        // Some profilers write a base time although their times are already relative to 1970.
         let is_absolute = first.is_some_and(|first| first >= MIN_ABSOLUTE_NS);
         linked.clock_base = if is_absolute { Some(0) } else { self.base };
         if self.keeps_ranges {
@@ -175,8 +177,8 @@ impl TraceCollector {
         linked
     }
 
-    /// Removes launches that a thread made while it captured a graph, if they started no work: their work became part
-    /// of the graph. Returns the number of removed launches.
+    /// Removes launches without work that a thread made while it captured a graph, because their work became part of
+    /// the graph. Returns the number of launches that were removed.
     fn remove_captured_launches(&mut self) -> u64 {
         let mut edges: Vec<(u32, i64, bool)> = self
             .capture_edges
@@ -187,8 +189,8 @@ impl TraceCollector {
             })
             .collect();
         edges.sort_unstable();
-        // Captures, sorted by thread and time. A begin of a capture without an end, or an end without a begin, is
-        // ignored.
+        // Start and end of each capture, sorted by thread and time. If a capture begins but does not end, or ends
+        // without having begun, it is ignored.
         let captures: Vec<(u32, i64, i64)> = edges
             .windows(2)
             .filter(|pair| pair[0].0 == pair[1].0 && pair[0].2 && !pair[1].2)
@@ -211,9 +213,9 @@ impl TraceCollector {
         captured
     }
 
-    /// Handles operations whose start time was not recorded: the start is 0, and all other starts are long after 0.
-    /// Sets their ends to 0, so that they have no duration instead of a duration of decades. Returns the start that
-    /// means "not recorded", or `None` if there is no such start.
+    /// Finds operations whose start time was not recorded: their start is 0, and all other starts are long after 0.
+    /// Sets their ends to 0 as well, so that they have no duration instead of a duration of decades. Returns the start
+    /// time that means "not recorded", or `None` if no such operations exist.
     fn clear_missing_starts(&mut self) -> Option<i64> {
         let starts = self.ops.starts().chain(self.calls.starts());
         let first = starts.filter(|start| *start != 0).min()?;
@@ -230,7 +232,8 @@ impl TraceCollector {
         }
     }
 
-    /// Finds the edges of CUDA graphs. Flows that have such ids but are not edges are treated as launch flows.
+    /// Finds the edges of all CUDA graphs in the trace. If a flow has an id like that of an edge but is not an edge, it
+    /// is treated as a launch flow.
     fn find_graph_edges(&mut self) -> GraphEdges {
         let flows = std::mem::take(&mut self.graph_flows);
         let mut others = Vec::new();
@@ -244,7 +247,7 @@ impl TraceCollector {
         edges
     }
 
-    /// Marks the outermost calls that submitted host functions to streams. These calls count as launches.
+    /// Marks the outermost calls by which host functions were submitted to streams. These calls then count as launches.
     fn mark_host_functions(&mut self, edges: &GraphEdges) {
         let known = edges.host_function_calls();
         let mut outermost: IdMap<u64, u32> = IdMap::default();
@@ -261,7 +264,7 @@ impl TraceCollector {
         outermost.values().for_each(|at| self.calls.set_launches(*at, true));
     }
 
-    /// Links the operations to calls.
+    /// Links the trace's operations to calls.
     fn link_operations(&mut self) -> LinkReport {
         let processes: Vec<u32> = self.thread_facts.iter().map(|(process, ..)| *process).collect();
         let (homes, renumbered_devices) = self.settle_places(&processes);
@@ -280,7 +283,7 @@ impl TraceCollector {
         LinkReport { renumbered_devices, ..linking.link() }
     }
 
-    /// Returns, for each thread, the time spans in which a GPU waited for the thread's next launch.
+    /// Returns, for each thread, the time spans in which a GPU waited for the next launch by this thread.
     fn delay_spans(&self) -> Vec<Vec<(i64, i64)>> {
         let threads = self.slices.len();
         if self.without_thread_states {
@@ -305,8 +308,8 @@ impl TraceCollector {
         spans
     }
 
-    /// Links the operations to calls. If thread states and ranges are not requested, another thread finds the stacks of
-    /// the calls at the same time. The stacks are then returned as well.
+    /// Links the trace's operations to calls. If neither thread states nor ranges are requested, a second thread finds
+    /// the stacks of the calls at the same time. In this case, these stacks are returned as well.
     fn link_operations_and_stacks(&mut self) -> (LinkReport, Option<FoundStacks>) {
         if !self.without_thread_states || self.keeps_ranges || self.calls.len() < MIN_CALLS_FOR_THREAD {
             return (self.link_operations(), None);
@@ -319,7 +322,7 @@ impl TraceCollector {
         })
     }
 
-    /// Moves the slices, and all other data needed to find the stacks of calls, out of the collector.
+    /// Moves the slices, and all other data from which the stacks of calls are found, out of the collector.
     fn take_slices(&mut self) -> ThreadSlices {
         if self.backward_under_forward {
             self.operator_links.link_forward();
@@ -335,8 +338,8 @@ impl TraceCollector {
         }
     }
 
-    /// Stores the stacks of the calls. Returns the tree of all stacks, and the stacks that threads were in while a GPU
-    /// waited for them.
+    /// Stores the stack that was found for each call. Returns the tree of all stacks, and the stacks that each thread
+    /// had while a GPU waited for it.
     fn keep_stacks(&mut self, found: FoundStacks) -> (StackTree, Vec<ThreadStates>) {
         (self.labels, self.operator_links) = (found.labels, found.links);
         self.crossing_slices += found.left_out;
@@ -347,7 +350,7 @@ impl TraceCollector {
         (found.tree, found.delay_states)
     }
 
-    /// Adds the graph captures of this trace to those of previous traces.
+    /// Adds the graph captures in this trace to the graph captures from earlier traces.
     fn into_graph_captures(mut self) -> GraphCaptures {
         let mut captured = self.graph_captures.take().unwrap_or_default();
         self.pair_edges();
@@ -355,7 +358,7 @@ impl TraceCollector {
         let found = self.take_slices().find_stacks(no_spans);
         let (mut stacks, _) = self.keep_stacks(found);
         captured.add_captures(&self.graph_calls, &self.calls, &self.kernels, &stacks, &self.labels);
-        // gpuflame's own exports contain the stack that created the graph node of an operation.
+        // gpuflame's own exports contain the stack that created the graph node of each operation.
         for (&op, &given) in &self.created {
             let node = self.ops.get(op).shape.graph_node;
             if let (Some(given), true) = (given, node != 0) {
@@ -371,8 +374,8 @@ impl TraceCollector {
         captured
     }
 
-    /// Attributes the operations of graph launches to the stacks that captured them. Stores in `created` the stack of
-    /// each operation, or `None` if the stack is unknown.
+    /// Attributes each operation of a graph launch to the stack that captured it. The stack of each operation is stored
+    /// in `created`. It is `None` if the stack is unknown.
     fn attribute_graph_ops(
         &mut self,
         stacks: &mut StackTree,
@@ -402,7 +405,7 @@ impl TraceCollector {
         Some(coverage)
     }
 
-    /// Splits the Python call stacks that were found in operator arguments into labels, outermost first.
+    /// Splits the Python call stacks in the arguments of operators into labels, outermost function first.
     fn split_call_stacks(&mut self) {
         for functions in std::mem::take(&mut self.call_stacks).texts() {
             let innermost = functions.split(';').find(|function| !function.is_empty());
@@ -420,10 +423,10 @@ impl TraceCollector {
     }
 }
 
-/// Parses a stack given as text: one letter per frame (`p` Python, `r` range), a line break, and the frames, root
-/// first. If the letters are missing, ranges are recognised by the form in which gpuflame writes them. A single letter
-/// `f` means that the rest of the text is the id of the innermost frame in `stackFrames`. Returns `None` if that frame
-/// does not exist.
+/// Parses a stack that the trace contains as text. The text consists of one letter per frame (`p` Python, `r` range), a
+/// line break, and the frames, root first. If the letters are missing, ranges are recognized by the form in which
+/// gpuflame writes their names. If the only letter is `f`, the rest of the text is the id of the innermost frame in
+/// `stackFrames`. Returns `None` if there is no frame with this id.
 fn parse_given_stack(
     text: &str,
     frames: &StackFrames,

@@ -1,5 +1,5 @@
-//! Reads `.rpd` files, the sqlite databases of rocmProfileData. They contain calls, GPU operations, and a table that
-//! links operations to calls.
+//! Reads `.rpd` files, which are sqlite databases that rocmProfileData writes. The files contain calls, GPU operations,
+//! and a table that links operations to calls.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,7 +9,8 @@ use super::sqlite::{self, Database, integer, integer_u32, quote, text, text_or};
 use super::{Id, ReadCounts, Text};
 use gpuflame_model::error::Result;
 
-/// Name of calls that represent a range or mark. The argument of such a call is the name that the program gave.
+/// Name of a call that represents a range or mark of the program. The argument of such a call is the name that the
+/// program gave to the range or mark.
 const MARKER: &[u8] = b"UserMarker";
 
 /// Reads the database at `path`.
@@ -23,8 +24,8 @@ pub(super) fn read(path: &Path, sink: &mut impl Sink) -> Result<ReadCounts> {
     Ok(counts)
 }
 
-/// Joins the table of strings with `column` of `table` (alias `T`), which contains the id of a string. Returns the SQL
-/// expression for the string.
+/// Adds an SQL join of the table of strings with `column` of `table` (alias `T`). The column contains the id of a
+/// string. Returns the SQL expression for this string.
 fn string(base: &Database, table: &str, column: &str, alias: &str, joins: &mut String) -> String {
     if !base.has_column(table, column) || !base.has_column("rocpd_string", "id") {
         return "NULL".to_owned();
@@ -81,7 +82,7 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     let kind = string(base, table, "opType_id", "K", &mut joins);
     let [device, queue, start, end] =
         ["gpuId", "queueId", "start", "end"].map(|column| base.column(table, "T", column));
-    // Each operation belongs to one call, but a call may have several operations.
+    // An operation belongs to at most one call, but a call may have several operations.
     let mut call = "NULL";
     if ["api_id", "op_id"].iter().all(|column| base.has_column("rocpd_api_ops", column)) {
         call = "L.api_id";
@@ -137,8 +138,8 @@ fn read_ops(base: &Database, sink: &mut impl Sink, counts: &mut ReadCounts) -> R
     Ok(())
 }
 
-/// Returns the kind of an operation from its type (`KernelExecution`, `CopyHostToDevice`). Returns `None` for barriers
-/// and markers in a queue. Unknown types count as kernels.
+/// Returns the kind of an operation for its type (such as `KernelExecution` or `CopyHostToDevice`). Returns `None` for
+/// barriers and markers in a queue, which are not operations. Operations of an unknown type count as kernels.
 fn op_kind(what: &[u8]) -> Option<OpKind> {
     let what = what.to_ascii_lowercase();
     let has = |word: &str| what.windows(word.len()).any(|window| window == word.as_bytes());

@@ -1,4 +1,5 @@
-//! Reads TraceSmith's binary format, version 0.1: a 72-byte header, a string table, and events made of varints.
+//! Reads the binary format of the tool TraceSmith, version 0.1. A file has a 72-byte header, a string table, and events
+//! that consist of varints.
 //!
 //! ```text
 //! "SBT\0" | u16 major | u16 minor | u32 flags | u32 header size | u64 x 6: metadata, strings, devices,
@@ -7,12 +8,12 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
-//! Compression: 0 none, 1 LZ4 frames, 2 zstd frames. If the file is compressed, all bytes after the header are
-//! compressed, and offsets refer to the unpacked file. TraceSmith defines these compressions but never writes them, so
-//! this layout is gpuflame's interpretation.
+//! The header states how the file is compressed: 0 none, 1 LZ4 frames, 2 zstd frames. If it is compressed, all bytes
+//! after the header are compressed, and offsets refer to the decompressed file. TraceSmith defines these compressions
+//! but never writes them, so this layout is an assumption of gpuflame.
 //!
-//! The file has no checksum, and damaged lengths may have any value. Therefore every length is checked against the file
-//! size.
+//! The file has no checksum, so a damaged length may have any value. For this reason, every length is checked against
+//! the size of the file.
 
 use std::io::Read;
 
@@ -24,7 +25,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 const HEADER_BYTES: usize = 72;
 /// Maximum size in bytes of a file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
-/// Maximum size in bytes of a compressed file after unpacking. Needed because even a small file may unpack to any size.
+/// Maximum size in bytes of a compressed file after decompression. This limit is needed because even a small file may
+/// decompress to any size.
 const MAX_UNPACKED_BYTES: usize = 1 << 30;
 
 pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts> {
@@ -52,7 +54,7 @@ pub(super) fn read(input: impl Read, sink: &mut impl Sink) -> Result<ReadCounts>
     Ok(counts)
 }
 
-/// Checks the version of the format, and unpacks the bytes after the header if they are compressed.
+/// Checks the version of the format. If the bytes after the header are compressed, decompresses them.
 fn unpack(bytes: &mut Vec<u8>) -> Result<()> {
     let header = bytes
         .get(..HEADER_BYTES)
@@ -122,32 +124,33 @@ fn read_events(
     Ok(())
 }
 
-/// A trace event as stored in the file.
+/// A trace event in the form of the file.
 struct SbtRecord<'a> {
     kind: u8,
     time: u64,
     duration: u64,
     device: u32,
     stream: u32,
-    /// Correlation id; 0 if the event has none.
+    /// Correlation id; 0 if the event has no such id.
     correlation: u64,
     name: Text<'a>,
     thread: u32,
-    /// Frames of the stack, root first, separated by `;`, and the kinds of the frames; empty if the event has no
-    /// stack.
+    /// Frames of the stack, root first, separated by `;`, and the kinds of these frames. Both are empty if the event
+    /// has no stack.
     stack: (String, String),
-    /// Grid, block, shared memory and registers of a kernel.
+    /// Grid, block, shared memory and registers, if the event is a kernel.
     kernel: [u32; 8],
-    /// Source, destination and bytes of a copy. For waits and recordings of CUDA events, gpuflame's own exports store
-    /// three other values: the CUDA event's id plus 1, 0, and the id of the recording.
+    /// Source, destination and number of bytes, if the event is a copy. If the event is a wait or a recording of a CUDA
+    /// event, gpuflame's own exports store three other values: the CUDA event's id plus 1, 0, and the id of the
+    /// recording.
     memory: Option<[u64; 3]>,
 }
 
 impl<'a> SbtRecord<'a> {
-    /// Reads a trace event. `before` is the time of the previous event.
+    /// Reads a trace event. `before` is the time of the previous trace event.
     fn read(at: &mut SbtCursor<'_>, before: u64, strings: &[&'a [u8]]) -> Result<Self> {
         let (kind, flags) = (at.read_byte()?, at.read_byte()?);
-        // If the times are not sorted, the differences wrap around.
+        // If the times in the file are not sorted, the differences between them wrap around.
         let time = before.wrapping_add(at.read_varint()?);
         let duration = if flags & 1 != 0 { at.read_varint()? } else { 0 };
         let [device, stream, correlation, name] =
@@ -170,7 +173,8 @@ impl<'a> SbtRecord<'a> {
         Ok(Self { kind, time, duration, device, stream, correlation, name, thread, stack, kernel, memory })
     }
 
-    /// Passes the record to `sink`. If a wait or a recording of a CUDA event has a stack, a call is passed as well.
+    /// Passes the event to `sink`. If the event is a wait or a recording of a CUDA event, and it has a stack, a call is
+    /// passed as well.
     fn emit(&self, sink: &mut impl Sink) {
         if !matches!(self.kind, 7..=10) {
             sink.event(&self.to_event());
@@ -205,15 +209,15 @@ impl<'a> SbtRecord<'a> {
             thread: if self.stack.0.is_empty() { Id::None } else { Id::Number(self.thread.into()) },
             stack: Text::from(&*self.stack.0),
             stack_kinds: Text::from(&*self.stack.1),
-            // The type of the trace event marks the call as a launch. The call therefore counts as a launch even if no
+            // According to the type of the trace event, the call is a launch. So the call counts as a launch even if no
             // kernel belongs to it.
             pending: is_launch && correlation.is_some(),
             ..Call::default()
         })
     }
 
-    /// Converts the record to an event. The type of the record determines the direction of a copy, because the name may
-    /// be any text.
+    /// Converts the record to an event. The direction of a copy is determined by the type of the record, because the
+    /// name may be any text.
     fn to_event(&self) -> Event<'_> {
         match self.kind {
             1 => self.call_event(true),
@@ -235,8 +239,8 @@ impl<'a> SbtRecord<'a> {
             start,
             end,
             device: Some(self.device),
-            // The format has no CUDA contexts. In rows, a context belongs to one device, so the device's index is used
-            // as context id.
+            // This format contains no CUDA contexts. In rows, each context belongs to one device, so the index of the
+            // device is used as the id of the context.
             context: Some(self.device),
             stream: Some(self.stream),
             correlation: self.correlation_id(),
@@ -261,8 +265,8 @@ impl<'a> SbtRecord<'a> {
     }
 }
 
-/// Reads the thread and its frames. The frames are stored leaf first, each with address, function, file and line. If a
-/// frame is not code, gpuflame's own exports write the kind of the frame instead of the file.
+/// Reads the thread and the frames of its stack. The file contains the frames leaf first, each with address, function,
+/// file and line. If a frame is not code, gpuflame's own exports contain the kind of the frame instead of the file.
 fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String, String))> {
     let thread = saturate_u32(at.read_varint()?);
     let (mut frames, mut kinds) = (Vec::new(), Vec::new());
@@ -280,7 +284,8 @@ fn read_stack(at: &mut SbtCursor<'_>, strings: &[&[u8]]) -> Result<(u32, (String
     Ok((thread, (frames.join(";"), kinds.into_iter().collect())))
 }
 
-/// Determines the kind of a frame from its file. Python code may have a placeholder instead of a file (`<string>`).
+/// Determines the kind of a frame from the file in which its code is. For Python code, the file may be a placeholder
+/// (`<string>`).
 fn frame_kind(file: &[u8]) -> char {
     match file {
         b"<range>" => 'r',
@@ -368,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Returns a file with three trace events: a launch, the launched kernel, and a copy.
+    /// Returns a file that contains three trace events: a launch, the kernel that it launched, and a copy.
     fn sample_file() -> Vec<u8> {
         let mut file = vec![0; HEADER_BYTES];
         file[..4].copy_from_slice(b"SBT\0");
@@ -399,7 +404,7 @@ mod tests {
         assert_eq!(lines.0, expected);
     }
 
-    /// The bytes that follow the header in [`sample_file`], compressed by `lz4` and by `zstd --check`.
+    /// The bytes after the header in [`sample_file`], as `lz4` and `zstd --check` compress them.
     const PACKED: [(u8, &str); 2] = [
         (
             1,

@@ -1,46 +1,46 @@
-//! Pairs the begin and end events of slices. The events may be in any order in the file.
+//! Pairs the begin event and the end event of each slice. The file may contain these events in any order.
 //!
-//! An end event closes the last open slice of its thread that has the same category and name. If the begin or end event
-//! has no category, only the names must match; if it has no name, only the categories must match. An end event that
-//! matches no open slice is counted and ignored. Slices of unknown categories are paired as well. Otherwise their end
-//! events would close other slices.
+//! An end event closes the last open slice on its thread that has the same category and name. If the begin event or the
+//! end event has no category, only the names must be equal. If one of them has no name, only the categories must be
+//! equal. If an end event matches no open slice, it is counted and ignored. Slices of unknown categories are paired as
+//! well, because their end events would otherwise close other slices.
 
 use super::call_records::CallRecords;
 use super::op_records::OpRecords;
 use super::slice_runs::SliceRuns;
 use super::slices::Slice;
 
-/// Maximum number of open slices, innermost first, that are compared with an end event. Without the limit, each end
-/// event that matches no slice would be compared with all open slices.
+/// Maximum number of open slices that are compared with an end event, beginning with the innermost slice. Without this
+/// limit, an end event that matches no slice would be compared with all open slices.
 const MAX_COMPARED: usize = 1024;
 
-/// Begin and end events of one thread.
+/// Begin and end events on one thread.
 #[derive(Debug, Default)]
 pub(super) struct SliceEdges(Vec<SliceEdge>);
 
-/// Begin or end event of a slice.
+/// A begin or end event of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SliceEdge {
     pub(super) time: i64,
-    /// Indexes of the category and of the name; 0 if the event has none.
+    /// Indexes of the category and the name. An index is 0 if the event has no category or name.
     pub(super) words: (u32, u32),
     pub(super) kind: EdgeKind,
 }
 
-/// Kind of an event that begins or ends a slice.
+/// Kind of a begin or end event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum EdgeKind {
-    /// Begin of a slice. The `end` of the slice is not known yet.
+    /// The beginning of a slice. The field `end` of the slice is not known yet.
     Slice(Slice),
-    /// Begin of a GPU operation. The value is the index of the operation.
+    /// The beginning of a GPU operation. The value is the index of the operation.
     Work(u32),
-    /// Begin of a slice that never becomes part of a stack.
+    /// The beginning of a slice that never becomes part of a stack.
     Unknown,
-    /// End of a slice. The value is the correlation id in the arguments of the end event.
+    /// The end of a slice. The value is the correlation id in the arguments of this end event.
     End(Option<u64>),
 }
 
-/// Counts of begin events without an end event, and of end events without a begin event.
+/// Number of begin events without an end event, and number of end events without a begin event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct UnpairedEdges {
     pub(super) begins: u64,
@@ -52,9 +52,10 @@ impl SliceEdges {
         self.0.push(edge);
     }
 
-    /// Pairs the events and appends the resulting slices to `slices`. A slice without an end event lasts to the end of
-    /// the trace. If such a slice is a call, the call ends with the thread's last begin or end event. Also sets the end
-    /// times of the calls and operations. An operation without an end event gets the end `i64::MIN`.
+    /// Pairs the events, and appends the slices to `slices`. If a slice has no end event, it lasts until the end of the
+    /// trace. If such a slice is a call, it ends at the time of the thread's last begin or end event instead. The end
+    /// times of the calls and operations are set as well. If an operation has no end event, its end is set to
+    /// `i64::MIN`.
     pub(super) fn pair_into_slices(
         &mut self,
         calls: &mut CallRecords,

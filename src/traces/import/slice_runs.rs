@@ -1,28 +1,30 @@
-//! Stores the slices of one thread in about 8 bytes each. Slices must stay in memory until the whole trace is read, and
-//! a trace may have millions of slices.
+//! Stores the slices of one thread in about 8 bytes each. Slices must stay in memory until the whole trace has been
+//! read, and a trace may have millions of slices.
 //!
-//! In most traces, the slices of a thread are in order, or form a few ordered lists: Python functions, operators,
-//! calls. Each such list is stored as a *run*, which contains the differences between consecutive slices. A new slice
-//! is appended to the first run whose last slice comes before it. A slice that fits no run is stored uncompressed.
+//! In most traces, the slices of a thread are sorted, or they consist of a few sorted lists: one list each for Python
+//! functions, operators and calls. Each such list is stored as a *run*, which contains the differences between one
+//! slice and the next. A new slice is appended to the first run whose last slice comes before the new slice. If a slice
+//! fits no run, it is stored uncompressed.
 
 use gpuflame_model::record::{Fields, Payload};
 
 use super::slices::{FrameClass, Slice};
 
-/// Maximum number of runs. Each new slice is compared with the last slice of each run.
+/// Maximum number of runs per thread. There is a limit because each new slice is compared with the last slice of every
+/// run.
 const MAX_RUNS: usize = 16;
 
-/// The slices of one thread, in any order. See the module's documentation.
+/// The slices of one thread, which may be added in any order. See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct SliceRuns {
     runs: Vec<Run>,
     /// Slices that fit no run.
     others: Vec<Slice>,
-    /// Latest end of a Python function.
+    /// Latest end time of all Python functions.
     last_python_end: i64,
 }
 
-/// A list of slices in order, stored as differences.
+/// A sorted list of slices, stored as differences.
 #[derive(Debug)]
 struct Run {
     bytes: Vec<u8>,
@@ -30,11 +32,11 @@ struct Run {
     before: Before,
 }
 
-/// Fields of earlier slices of a run. The next slice is stored as differences to them.
+/// Fields of the slices that were added to a run last. The next slice is stored as the differences from these fields.
 #[derive(Clone, Copy, Debug, Default)]
 struct Before {
     start: i64,
-    /// Indexes of the last slice that is not a call, and of the last call.
+    /// Indexes of the last slice that is not a call, and of the last slice that is a call.
     numbers: [u32; 2],
 }
 
@@ -55,7 +57,7 @@ impl SliceRuns {
         }
     }
 
-    /// Returns the latest end of a Python function.
+    /// Returns the latest end time of all Python functions.
     pub(super) fn last_python_end(&self) -> i64 {
         self.last_python_end
     }
@@ -65,9 +67,9 @@ impl SliceRuns {
         self.runs.iter().flat_map(Run::read).chain(self.others.iter().copied())
     }
 
-    /// Passes the slices to `each`, in the order of [`Slice::order_key`].
+    /// Passes all slices to `each`, sorted by [`Slice::order_key`].
     pub(super) fn for_each_in_order(mut self, mut each: impl FnMut(Slice)) {
-        // Unstable, because a stable sort would need 50 % more memory.
+        // The sort is unstable, because a stable sort would need 50 % more memory.
         self.others.sort_unstable_by_key(Slice::order_key);
         let mut others = self.others.iter().copied().peekable();
         let mut heads: Vec<Head<_>> = self.runs.iter().filter_map(|run| Head::new(run.read())).collect();
@@ -75,7 +77,7 @@ impl SliceRuns {
             heads.sort_unstable_by_key(|head| head.next.order_key());
             let limit = heads.get(1).map(|head| head.next);
             let head = &mut heads[0];
-            // Consecutive slices are often in the same run, so the runs are compared again only when the next slice is
+            // Consecutive slices are often in the same run. So the runs are compared again only when the next slice is
             // in another run.
             let has_ended = loop {
                 while let Some(other) = others.next_if(|other| other.order_key() < head.next.order_key()) {
@@ -104,7 +106,7 @@ impl Extend<Slice> for SliceRuns {
     }
 }
 
-/// The next slice of a run, and the slices after it.
+/// The first remaining slice of a run, and the slices after it.
 struct Head<R> {
     next: Slice,
     rest: R,
@@ -171,7 +173,7 @@ mod tests {
         all
     }
 
-    /// Checks that `SliceRuns` returns all slices, in the same order as a sort.
+    /// Checks that `SliceRuns` returns all slices in the order in which a sort returns them.
     #[track_caller]
     fn check(slices: &[Slice]) -> SliceRuns {
         let mut runs = SliceRuns::default();
@@ -204,7 +206,7 @@ mod tests {
         let jump = |number| if number % 1_000 == 0 { -150_000 } else { 170 };
         let runs = check(&slices(5_000, jump));
         assert_eq!((runs.runs.len(), runs.others.len()), (5, 0));
-        // Calls between operators, some with the same times as the operators.
+        // Between operators, there are calls. Some calls have the same times as operators.
         check(&slices(1_000, |number| i64::from(number % 3) - 1));
     }
 

@@ -1,25 +1,26 @@
-//! Defines the slices of threads, and the tree of all stacks of slices. Used by all modules that find the stacks of
-//! threads.
+//! Defines the slices of threads (named time spans), and the tree of all stacks of slices. All modules that find the
+//! stacks of threads use these types.
 
 use std::cmp::Reverse;
 
 use super::model::{CpuKind, SliceKind};
 use gpuflame_model::record::IdMap;
 
-/// A named span of time on a thread.
+/// A named time span on a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slice {
     pub(super) start: i64,
-    /// Time at which the slice is over (exclusive).
+    /// Time at which the slice ends. The slice is no longer open at this time.
     pub(super) end: i64,
-    /// Label of the slice, shifted left by two bits. The two lowest bits are the [`FrameClass`].
+    /// Label of the slice, shifted left by two bits, and its class. The two lowest bits are the [`FrameClass`] of the
+    /// slice.
     label_and_class: u32,
-    /// Index of the call, if the slice is a call. Otherwise the index of the slice among all slices of the file that
-    /// are not calls.
+    /// If the slice is a call, the index of the call. Otherwise, the index of the slice among all slices in the file
+    /// that are not calls.
     pub(super) number: u32,
 }
 
-/// Index that means "no entry".
+/// Value of an index that means "no entry".
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Slice {
@@ -27,7 +28,7 @@ impl Slice {
         Self { start, end, label_and_class: label << 2 | class as u32, number }
     }
 
-    /// Creates a slice from the value that [`Slice::label_and_class`] returned for it.
+    /// Creates a slice again from the value that [`Slice::label_and_class`] has returned for it.
     pub(super) fn from_parts((start, end): (i64, i64), label_and_class: u32, number: u32) -> Self {
         Self { start, end, label_and_class, number }
     }
@@ -49,26 +50,29 @@ impl Slice {
         }
     }
 
-    /// Returns the index of the call, if the slice is a call.
+    /// If the slice is a call, returns the index of the call.
     pub(super) fn call(&self) -> Option<u32> {
         (self.class() == FrameClass::Call).then_some(self.number)
     }
 
-    /// Returns the key by which the slices of a thread are sorted: an outer slice comes before the slices in it. Of two
-    /// open slices, the slice that begins earlier is the outer slice. If both begin at the same time, the longer slice
-    /// is the outer one. If the durations are also equal, the slice of the lower class is the outer one. Within a
-    /// class, the slice that is earlier in the file is the outer one.
+    /// Returns the key by which the slices of a thread are sorted, so that an outer slice comes before the slices
+    /// inside it. If two slices are open at the same time, the slice that began earlier is the outer slice. If both
+    /// began at the same time, the longer slice is the outer slice. If they also have equal durations, the slice of the
+    /// lower class is the outer slice. If they also have the same class, the slice that is earlier in the file is the
+    /// outer slice.
     pub(super) fn order_key(&self) -> (i64, Reverse<i64>, u32, u32) {
         (self.start, Reverse(self.end), self.label_and_class & 3, self.number)
     }
 
-    /// Returns the last time at which the slice is open. For a slice of duration 0, this is its start.
+    /// Returns the last time at which the slice is open. If the slice has a duration of 0, this is the time of its
+    /// start.
     pub(super) fn last_moment(&self) -> i64 {
         self.start.max(self.end.saturating_sub(1))
     }
 }
 
-/// Class of a slice. If two slices cover the same time, the slice whose class is listed first is the outer slice.
+/// Class of a slice, such as Python function or call. If two slices cover the same time, the slice whose class is
+/// listed first is the outer slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum FrameClass {
     Python,
@@ -88,23 +92,23 @@ impl FrameClass {
     }
 }
 
-/// A tree of stacks. A stack is identified by its innermost node. Each node has a parent, a label and a class.
+/// A tree of stacks. The innermost node of a stack identifies the stack. Each node has a parent, a label and a class.
 #[derive(Debug, Default)]
 pub(super) struct StackTree {
     nodes: Vec<Node>,
-    /// Number of frames of each stack, indexed by node.
+    /// Number of frames in each stack. The index of an entry is the stack's node.
     depths: Vec<u32>,
     index: IdMap<Node, u32>,
 }
 
 type Node = (u32, u32, FrameClass);
 
-/// The empty stack.
+/// The stack without frames.
 pub(super) const ROOT: u32 = u32::MAX;
 
 impl StackTree {
-    /// Returns the stack that consists of the parent's stack and one more frame. Creates a node if the stack does not
-    /// exist yet.
+    /// Returns the stack that consists of the stack of the parent and one more frame. If this stack does not exist yet,
+    /// creates a node for it.
     pub(super) fn child(&mut self, child: Node) -> u32 {
         let next = self.nodes.len() as u32;
         let node = *self.index.entry(child).or_insert(next);
@@ -120,8 +124,8 @@ impl StackTree {
         self.depths.get(stack as usize).map_or(0, |depth| *depth as usize)
     }
 
-    /// Replaces the contents of `path` with the frames of `stack` that its ancestor `below` does not contain, innermost
-    /// first.
+    /// Replaces the contents of `path` with those frames of `stack` that are not in `below`, innermost first. `below`
+    /// must be an ancestor of `stack`.
     pub(super) fn path_above(&self, stack: u32, below: u32, path: &mut Vec<(u32, FrameClass)>) {
         path.clear();
         let mut at = stack;
@@ -133,7 +137,7 @@ impl StackTree {
         }
     }
 
-    /// Returns the labels and classes of a stack, innermost first.
+    /// Returns the label and class of each frame in a stack, innermost first.
     pub(super) fn leaf_first(&self, stack: u32) -> impl Iterator<Item = (u32, FrameClass)> {
         let mut at = stack;
         std::iter::from_fn(move || {

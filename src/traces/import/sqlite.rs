@@ -1,5 +1,5 @@
-//! Reads sqlite databases that other tools wrote. Opening a database changes no file. Tables and columns differ between
-//! versions of the tools, so only those that exist are queried.
+//! Reads sqlite databases that other tools wrote. Reading a database changes no file. The tables and columns differ
+//! between the versions of a tool, so only existing ones are queried.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,25 +10,25 @@ use rusqlite::{Connection, OpenFlags, Row};
 use super::Text;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// An open database, and the columns of its tables.
+/// An open database, and the names of the columns in its tables.
 pub(super) struct Database {
     base: Connection,
     tables: BTreeMap<String, Table>,
     bytes: u64,
-    /// Whether some rows of the database are in a separate log (`-wal`). The log is not read.
+    /// Whether some rows of the database are in a separate log file (`-wal`). The rows in this log file are not read.
     has_log: bool,
 }
 
 #[derive(Default)]
 struct Table {
     columns: Vec<String>,
-    /// Column that is the primary key, if the key is a single column.
+    /// Name of the column that is the primary key, if the key consists of one column.
     key: Option<String>,
 }
 
 impl Database {
-    /// Opens the database at `path`. With the option `immutable`, sqlite creates no lock or journal next to the user's
-    /// file. The folder of the file may be read-only.
+    /// Opens the database at `path`. The option `immutable` is used, with which sqlite creates no lock file or journal
+    /// next to the user's file. So the folder that contains the file may be read-only.
     pub(super) fn open(path: &Path) -> Result<Self> {
         let flags =
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -56,7 +56,7 @@ impl Database {
         Ok(database)
     }
 
-    /// Returns the names of all tables.
+    /// Returns the names of all tables in the database.
     pub(super) fn tables(&self) -> impl Iterator<Item = &str> {
         self.tables.keys().map(String::as_str)
     }
@@ -69,8 +69,8 @@ impl Database {
         self.tables.get(table).is_some_and(|table| table.columns.iter().any(|name| name == column))
     }
 
-    /// Returns an SQL expression for the column, with the prefix `of`. The expression is `NULL` if the table lacks the
-    /// column.
+    /// Returns an SQL expression for a column. `of` is the prefix before the column's name. If the column does not
+    /// exist in the table, the expression is `NULL`.
     pub(super) fn column(&self, table: &str, of: &str, column: &str) -> String {
         match self.has_column(table, column) {
             true => format!("{of}.{}", quote(column)),
@@ -78,9 +78,9 @@ impl Database {
         }
     }
 
-    /// Returns an SQL expression for `table`, to be joined by the column `key`. Each key occurs only once in the
-    /// expression, even if the table was copied and has lost its primary key. A duplicate key would duplicate rows, and
-    /// a join without an index would take quadratic time.
+    /// Returns an SQL expression for `table` that can be joined by the column `key`. In this expression, each key
+    /// occurs only once, even if the table was copied and has lost its primary key. If a key occurred twice, the join
+    /// would duplicate rows. Without an index, the join would take quadratic time.
     pub(super) fn keyed(&self, table: &str, key: &str) -> String {
         let is_key = self.tables.get(table).is_some_and(|table| table.key.as_deref() == Some(key));
         match is_key {
@@ -89,19 +89,19 @@ impl Database {
         }
     }
 
-    /// Returns the size of the file in bytes.
+    /// Returns the size of the database file in bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Returns a remark if some rows are in a separate log.
+    /// If some rows are in a separate log file, returns a remark about this.
     pub(super) fn log_remark(&self) -> Option<String> {
         let what = "some rows may be in the log next to the file (-wal), which is not read; merge it with \
                     `sqlite3 FILE 'PRAGMA wal_checkpoint'`";
         self.has_log.then(|| what.to_owned())
     }
 
-    /// Calls `take` with each row of the query's result.
+    /// Calls `take` with each row that the query returns.
     pub(super) fn for_each_row(&self, query: &str, mut take: impl FnMut(&Row<'_>)) -> Result<()> {
         let mut statement = self.base.prepare(query).map_err(to_error)?;
         let mut rows = statement.query([]).map_err(to_error)?;
@@ -111,7 +111,7 @@ impl Database {
         Ok(())
     }
 
-    /// Returns the single number that the query selects.
+    /// Returns the number that the query selects. The query must return a single number.
     pub(super) fn number(&self, query: &str) -> Result<u64> {
         let mut number = 0;
         self.for_each_row(query, |row| {
@@ -120,7 +120,8 @@ impl Database {
         Ok(number)
     }
 
-    /// Looks up `key` in a table of keys and values. Returns the value of the row whose `key_column` is `key`.
+    /// Looks up a value in a table of keys and values. Returns the value in the row whose `key_column` is equal to
+    /// `key`.
     pub(super) fn value(
         &self,
         table: &str,
@@ -149,7 +150,7 @@ impl Database {
     }
 }
 
-/// Returns the integer in a column. Returns `None` if the column is NULL or is not an integer.
+/// Returns the integer in a column. Returns `None` if the value is NULL or is not an integer.
 pub(super) fn integer(row: &Row<'_>, at: usize) -> Option<i64> {
     match row.get_ref(at) {
         Ok(ValueRef::Integer(number)) => Some(number),
@@ -158,17 +159,18 @@ pub(super) fn integer(row: &Row<'_>, at: usize) -> Option<i64> {
     }
 }
 
-/// Returns the integer in a column. Returns `None` if the value does not fit into 32 unsigned bits.
+/// Returns the integer in a column, if it fits into 32 bits. Returns `None` if it does not fit into 32 bits without a
+/// sign.
 pub(super) fn integer_u32(row: &Row<'_>, at: usize) -> Option<u32> {
     integer(row, at).and_then(|number| u32::try_from(number).ok())
 }
 
-/// Returns the id in a column. Returns `None` if the id is 0, which means that there is none.
+/// Returns the id in a column. Returns `None` if the id is 0, because 0 means that there is no id.
 pub(super) fn id(row: &Row<'_>, at: usize) -> Option<u64> {
     integer(row, at).and_then(|number| u64::try_from(number).ok()).filter(|&number| number != 0)
 }
 
-/// Returns the bytes of a text column; `None` if the column does not contain text.
+/// Returns the bytes of the text in a column; `None` if the column does not contain text.
 pub(super) fn text<'a>(row: &'a Row<'_>, at: usize) -> Option<&'a [u8]> {
     match row.get_ref(at) {
         Ok(ValueRef::Text(text)) => Some(text),
@@ -176,12 +178,12 @@ pub(super) fn text<'a>(row: &'a Row<'_>, at: usize) -> Option<&'a [u8]> {
     }
 }
 
-/// Returns the text of a column, or `absent` if the column contains no text.
+/// Returns the text in a column, or `absent` if the column does not contain text.
 pub(super) fn text_or<'a>(row: &'a Row<'_>, at: usize, absent: &'a str) -> Text<'a> {
     text(row, at).filter(|text| !text.is_empty()).map_or(Text::from(absent), Text::plain)
 }
 
-/// Returns the name of a table or column, quoted for a query.
+/// Returns the name of a table or column in the quoted form that a query needs.
 pub(super) fn quote(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
@@ -196,14 +198,14 @@ fn to_error(error: rusqlite::Error) -> Error {
     Error::new(ErrorKind::Format, what)
 }
 
-/// Returns the path of the log that sqlite keeps next to the file at `path`.
+/// Returns the path of the log file that sqlite keeps next to the file at `path`.
 fn log_of(path: &Path) -> std::path::PathBuf {
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");
     log.into()
 }
 
-/// Returns the percent-encoded path as a sqlite URI that opens the file without modifying it.
+/// Returns a sqlite URI with the percent-encoded path. With this URI, sqlite opens the file without modifying it.
 fn to_uri(path: &Path) -> String {
     let mut uri = "file:".to_owned();
     for &byte in path.as_os_str().as_encoded_bytes() {

@@ -1,12 +1,13 @@
-//! Reads the `stackFrames` table of Chrome's trace format. Each frame has a name, the id of its caller, and an id by
-//! which trace events refer to the frame.
+//! Reads the table `stackFrames` of Chrome's trace format. Each frame in the table has a name, the id of its caller,
+//! and an id by which trace events refer to the frame.
 
 use std::collections::HashMap;
 
 use super::json::document::{Document, Node};
 use super::slices::FrameClass;
 
-/// Maximum depth of a stack. Without the limit, a frame that is its own caller would lead to an endless stack.
+/// Maximum number of frames in a stack. Without this limit, a frame that is its own caller would lead to an endless
+/// stack.
 const MAX_DEPTH: usize = 1 << 16;
 
 #[derive(Debug, Default)]
@@ -20,7 +21,7 @@ struct Frame {
 }
 
 impl StackFrames {
-    /// Parses the table. A damaged table is treated as empty.
+    /// Parses the table, which is a JSON object. If the table is damaged, it is treated as empty.
     pub(super) fn parse(json: &[u8]) -> Self {
         let document = Document::read(json);
         let root = document.as_ref().ok().and_then(|document| document.root().ok());
@@ -28,8 +29,8 @@ impl StackFrames {
         Self(frames.map(|(id, frame)| (id.decode().into_owned(), Frame::from_json(frame))).collect())
     }
 
-    /// Returns the stack whose innermost frame has the id `leaf`, root first. Returns `None` if that frame does not
-    /// exist.
+    /// Returns the frames of the stack whose innermost frame has the id `leaf`, root first. Returns `None` if there is
+    /// no frame with this id.
     pub(super) fn find_stack(&self, leaf: &str) -> Option<Vec<(&str, FrameClass)>> {
         let mut next = Some(self.0.get(leaf)?);
         let mut stack = Vec::new();

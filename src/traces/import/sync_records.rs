@@ -1,4 +1,4 @@
-//! Stores waits, and recordings of CUDA events, until the whole trace is read.
+//! Stores waits and recordings of CUDA events until the whole trace has been read.
 
 use super::model::{EventRecord, Sync};
 use super::work::CallRecord;
@@ -14,13 +14,13 @@ pub(super) struct SyncRecord {
     pub(super) stream: Option<u32>,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
-    /// Stream on which the awaited CUDA event was recorded.
+    /// Stream on which the CUDA event was recorded for which the host or stream waited.
     pub(super) on_stream: Option<u32>,
-    /// Correlation id of the call that recorded the awaited CUDA event; 0 if unknown.
+    /// Correlation id of the call that recorded this CUDA event; 0 if it is unknown.
     pub(super) record_correlation: u64,
-    /// Index of the process; 0 if correlation ids are unique in the whole trace.
+    /// Index of the waiting process; 0 if correlation ids are unique in the whole trace.
     pub(super) process: u32,
-    /// Id of the CUDA event's recording, unique within the process.
+    /// Id of the recording of this CUDA event. The id is unique within the process.
     pub(super) record: Option<u64>,
 }
 
@@ -45,13 +45,13 @@ impl SyncRecord {
 /// A recording of a CUDA event on a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RecordedEvent {
-    /// Index of the process; 0 if correlation ids are unique in the whole trace.
+    /// Index of the recording process; 0 if correlation ids are unique in the whole trace.
     pub(super) process: u32,
     pub(super) context: u32,
     pub(super) stream: u32,
     pub(super) event: Option<u32>,
     pub(super) correlation: u64,
-    /// Id of this recording, unique within the process.
+    /// Id of this recording. The id is unique within the process.
     pub(super) number: Option<u64>,
 }
 
@@ -68,13 +68,13 @@ impl RecordedEvent {
     }
 }
 
-/// First id that the importer gives to recordings of CUDA events without an id. Ids in traces have at most 63 bits,
-/// because sqlite's integers are signed.
+/// First id that the importer assigns to recordings of CUDA events that have no id in the trace. Ids in traces have at
+/// most 63 bits, because the integers of sqlite are signed.
 const FIRST_NEW_NUMBER: u64 = 1 << 63;
 
-/// Finds the recording of the CUDA event for each wait that only names the CUDA event, as in traces of CUPTI before
-/// 12.8. It is the last recording of that CUDA event whose call began before the waiting call. `call_of` returns the
-/// call that made a recording.
+/// Finds the recording of the CUDA event for each wait that only contains the id of the CUDA event, as in traces of
+/// CUPTI before 12.8. The result is the last recording of this CUDA event whose call began before the waiting call.
+/// `call_of` returns the call by which a recording was made.
 pub(super) fn find_unnumbered_records(
     syncs: &mut [SyncRecord],
     records: &mut [RecordedEvent],
@@ -95,7 +95,7 @@ pub(super) fn find_unnumbered_records(
     }
 }
 
-/// Determines the kind of a wait from names such as `Stream Sync`, `STREAM_SYNCHRONIZE`, `cudaStreamSynchronize`.
+/// Determines the kind of wait from a name such as `Stream Sync`, `STREAM_SYNCHRONIZE` or `cudaStreamSynchronize`.
 fn sync_kind(name: &str) -> SyncKind {
     let name = name.to_ascii_lowercase();
     match name {

@@ -1,5 +1,5 @@
-//! Emits rows for waits and for recordings of CUDA events. A wait row contains the correlation id and the stack of the
-//! call that waited, and refers to the recording of the awaited CUDA event.
+//! Emits rows for waits, and for recordings of CUDA events. The row of a wait contains the correlation id and the stack
+//! of the call that waited. It refers to the recording of the CUDA event for which the call waited.
 
 use gpuflame_model::record::{
     ContextId, CorrelationId, EventCall, EventId, EventRecord, EventUse, GpuContextId, IdMap, Nanos, Row,
@@ -12,23 +12,25 @@ use super::sync_records::{RecordedEvent, SyncRecord, find_unnumbered_records};
 use super::trace_collector::TraceCollector;
 use super::work::CallRecord;
 
-/// Index of the process, and correlation id. The process is 0 if the ids are unique in the whole trace.
+/// Index of a process, and a correlation id. The process is 0 if correlation ids are unique in the whole trace.
 type CallKey = (u32, u64);
 
-/// Calls that waited or recorded a CUDA event, with their launch contexts (stack and API call) and correlation ids.
+/// Calls that waited or that recorded a CUDA event, with their launch contexts (stack and API call) and correlation
+/// ids.
 #[derive(Debug, Default)]
 pub(super) struct SyncCalls {
-    /// Index of each call, keyed by its correlation id in the trace.
+    /// Index of each call, keyed by the process and correlation id in the trace.
     calls: IdMap<CallKey, u32>,
     /// Launch context of each call, keyed by the call's index.
     pub(super) contexts: IdMap<u32, ContextId>,
-    /// Correlation id in the rows, keyed by the call's index. Calls that are launches already have such an id.
+    /// Correlation id of each call in the rows, keyed by the call's index. If a call is a launch, it has such an id
+    /// already.
     pub(super) ids: IdMap<u32, CorrelationId>,
 }
 
 impl SyncCalls {
-    /// Finds the calls to which waits and event recordings refer. Of nested calls with the same id, the outermost is
-    /// used. An id that calls on several threads have is ignored.
+    /// Finds the calls to which waits and recordings of CUDA events refer. If nested calls have the same id, the
+    /// outermost call is used. If calls on several threads have the same id, this id is ignored.
     pub(super) fn find(collector: &TraceCollector) -> Self {
         let calls = &collector.calls;
         let of_sync =
@@ -55,7 +57,7 @@ impl SyncCalls {
         Self { calls, ..Self::default() }
     }
 
-    /// Returns the indexes of the calls in file order.
+    /// Returns the indexes of the calls, in file order.
     pub(super) fn numbers(&self) -> Vec<u32> {
         let mut numbers: Vec<u32> = self.calls.values().copied().collect();
         numbers.sort_unstable();
@@ -63,8 +65,8 @@ impl SyncCalls {
         numbers
     }
 
-    /// Returns the index of the call with this id in the trace, and the call's correlation id in the rows. If it has
-    /// none yet, creates one.
+    /// Returns the index of the call that has this id in the trace, and the call's correlation id in the rows. If the
+    /// call has no correlation id in the rows yet, creates one.
     fn id_of(&mut self, key: CallKey, file_ids: &mut FileIds) -> (Option<u32>, CorrelationId) {
         let call = self.calls.get(&key).copied();
         let next = CorrelationId(file_ids.len() as u32);
@@ -80,7 +82,7 @@ impl SyncCalls {
 }
 
 impl TraceCollector {
-    /// Assigns ids to recordings of CUDA events, and to the waits for them, if the trace has no such ids.
+    /// If the trace has no ids for recordings of CUDA events, assigns ids to the recordings and to the waits for them.
     pub(super) fn number_event_records(&mut self) {
         if self.event_records.iter().all(|record| record.number.is_some()) {
             return;
@@ -92,8 +94,8 @@ impl TraceCollector {
         find_unnumbered_records(&mut self.syncs, &mut self.event_records, call_of);
     }
 
-    /// Emits the recordings of CUDA events, and the waits in order of time. Appends to `file_ids`: the index of a
-    /// correlation id in it is the correlation id in the rows.
+    /// Emits the recordings of CUDA events, and then the waits in order of time. For each new correlation id in the
+    /// rows, the correlation id in the file is appended to `file_ids`.
     pub(super) fn emit_syncs(
         &self,
         calls: SyncCalls,
@@ -121,18 +123,18 @@ impl TraceCollector {
     }
 }
 
-/// Creates the rows of waits and of recordings of CUDA events.
+/// Creates the rows for waits and for recordings of CUDA events.
 struct SyncEmitter<'a> {
     all: &'a CallRecords,
     calls: SyncCalls,
     file_ids: &'a mut FileIds,
     nanos: &'a dyn Fn(i64) -> Nanos,
     each: &'a mut dyn FnMut(&Row<'_>),
-    /// Id of each recording in the rows, keyed by process and id in the trace.
+    /// Id of each recording in the rows, keyed by the process and the id in the trace.
     numbers: IdMap<(u32, u64), u64>,
-    /// Correlation ids of recordings that already have a row.
+    /// Correlation ids of the recordings for which a row was emitted.
     recorded: IdMap<u64, ()>,
-    /// Indexes of the waiting calls that already have a row.
+    /// Indexes of the waiting calls for which a row was emitted.
     waited: IdMap<u32, ()>,
 }
 
@@ -158,8 +160,8 @@ impl SyncEmitter<'_> {
         }));
     }
 
-    /// Emits a wait. If the trace describes the recording of the awaited CUDA event only in the wait, the recording is
-    /// emitted first.
+    /// Emits the row of a wait. If only the wait itself describes the recording of the CUDA event, a row for this
+    /// recording is emitted first.
     fn wait(&mut self, sync: &SyncRecord) {
         let (context, correlation) = (sync.context, sync.record_correlation);
         if let Some(stream) = sync.on_stream.filter(|_| correlation != 0)
@@ -230,8 +232,8 @@ impl SyncEmitter<'_> {
         Some((call?, *self.calls.contexts.get(&call?)?))
     }
 
-    /// Returns the id of a recording in the rows. A new id is needed if the trace's ids are unique only within a
-    /// process.
+    /// Returns the id that a recording has in the rows. If ids in the trace are unique only within a process, the
+    /// recording needs a new id.
     fn sync_id(&mut self, process: u32, number: u64) -> SyncId {
         if process == 0 {
             return SyncId(number);

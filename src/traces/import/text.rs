@@ -1,10 +1,10 @@
-//! Represents text as written in a trace: bytes, possibly with escapes, and not always UTF-8. Text is decoded only when
-//! it is used, because most names in a trace are never used.
+//! Represents text in the form of a trace file: bytes that may contain escapes and may not be UTF-8. A text is decoded
+//! only when it is needed, because most names in a trace are never needed.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
 
-/// A string of a trace that is not decoded yet.
+/// A text in a trace that was not decoded yet.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Text<'a> {
     raw: &'a [u8],
@@ -12,17 +12,18 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Creates text without escapes.
+    /// Creates a text that contains no escapes.
     pub const fn plain(raw: &'a [u8]) -> Self {
         Self { raw, escaped: false }
     }
 
-    /// Creates text from the inside of a JSON string. `escaped` must be true if the text may contain a backslash.
+    /// Creates a text from the bytes between the quotes of a JSON string. If the bytes may contain a backslash,
+    /// `escaped` must be true.
     pub fn json(raw: &'a [u8], escaped: bool) -> Self {
         Self { raw, escaped }
     }
 
-    /// Returns the bytes as written in the file.
+    /// Returns the bytes in the form of the file.
     pub fn raw(self) -> &'a [u8] {
         self.raw
     }
@@ -32,8 +33,8 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// Returns the decoded text. A byte that is not UTF-8 is replaced by an escape such as `\xff`. An invalid escape is
-    /// left unchanged. Therefore different names stay different. Control bytes are unchanged.
+    /// Returns the decoded text. Each byte that is not UTF-8 is replaced by an escape such as `\xff`. Invalid escapes
+    /// are left unchanged. So different names stay different after decoding. Control characters are left unchanged.
     pub fn decode(self) -> Cow<'a, str> {
         if self.escaped && self.raw.contains(&b'\\') {
             Cow::Owned(unescape(self.raw))
@@ -88,7 +89,7 @@ fn unescape(raw: &[u8]) -> String {
     }
 }
 
-/// Decodes UTF-8. A byte that is not part of a character is replaced by an escape such as `\xff`.
+/// Decodes bytes as UTF-8. Each byte that is not part of a valid character is replaced by an escape such as `\xff`.
 fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = std::str::from_utf8(bytes) {
         return text.into();
@@ -104,8 +105,8 @@ fn decode_bytes(bytes: &[u8]) -> Cow<'_, str> {
     text.into()
 }
 
-/// Decodes the character after `\u`. A pair of UTF-16 surrogates needs a second `\u`. If the digits are invalid,
-/// returns `None` and leaves `rest` unchanged.
+/// Decodes the character that follows `\u`. A pair of UTF-16 surrogates requires a second `\u`. If the digits are
+/// invalid, returns `None` and leaves `rest` unchanged.
 fn decode_unicode(rest: &mut &[u8]) -> Option<char> {
     let first = parse_hex4(rest)?;
     let after = &rest[4..];

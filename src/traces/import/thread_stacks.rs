@@ -1,4 +1,4 @@
-//! Finds the stacks of all threads of a trace (`call_stacks`), one thread after another.
+//! Finds the stacks of all threads in a trace, one thread after another (see `call_stacks`).
 
 use super::NameTable;
 use super::call_stacks::StackBuilder;
@@ -8,7 +8,7 @@ use super::slice_runs::SliceRuns;
 use super::slices::{NONE, StackTree};
 use super::thread_states::ThreadStates;
 
-/// The slices of a trace, and all other data from which the stacks of its calls are found.
+/// The slices of a trace, with all other data from which the stacks of its calls are found.
 pub(super) struct ThreadSlices {
     pub(super) of_threads: Vec<SliceRuns>,
     pub(super) labels: NameTable,
@@ -20,21 +20,21 @@ pub(super) struct ThreadSlices {
 /// The stacks that were found for a trace.
 pub(super) struct FoundStacks {
     pub(super) tree: StackTree,
-    /// Stack of each call, indexed by call.
+    /// Stack of each call. The index of an entry is the call's index.
     pub(super) of_calls: Vec<u32>,
-    /// Stacks that each thread was in during the requested spans, indexed by thread.
+    /// Stacks that each thread had during the requested spans. The index of an entry is the thread.
     pub(super) delay_states: Vec<ThreadStates>,
     pub(super) labels: NameTable,
     pub(super) links: OperatorLinks,
-    /// Number of slices that were left out of all stacks.
+    /// Number of slices that were left out of all stacks, because they cross too many other slices.
     pub(super) left_out: u64,
     /// Number of Python functions whose end the profiler missed.
     pub(super) unclosed: u64,
 }
 
 impl ThreadSlices {
-    /// Finds the stacks of calls, and the stacks that threads were in during the requested `spans`, which are indexed
-    /// by thread.
+    /// Finds the stack of each call, and the stacks that each thread had during the requested spans. `spans` contains
+    /// these spans for each thread.
     pub(super) fn find_stacks(self, spans: Vec<Vec<(i64, i64)>>) -> FoundStacks {
         let Self { of_threads, labels, mut links, calls } = self;
         let (mut tree, mut of_calls) = (StackTree::default(), vec![NONE; calls]);

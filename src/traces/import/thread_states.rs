@@ -1,27 +1,27 @@
-//! Stores the stacks that a thread was in over time, in about 5 bytes each. If a program launches continually, each
-//! slice creates a state. A trace of half a gigabyte then has a million states.
+//! Stores the stacks that a thread had over time, in about 5 bytes per stack. If a program launches continually, each
+//! slice results in a new state. Then a trace of half a gigabyte contains a million states.
 
 use gpuflame_model::record::{Fields, Payload};
 
-/// States of a thread. Each state lasts until the start of the next state.
+/// States of one thread. A state is the stack that the thread had. Each state lasts until the next state begins.
 #[derive(Debug, Default)]
 pub(super) struct ThreadStates {
-    /// Encoded states: the difference to the start of the previous state, and the stack plus 1.
+    /// Encoded states. Each consists of the difference to the start of the previous state, and of the stack plus 1.
     bytes: Vec<u8>,
     last: i64,
 }
 
 impl ThreadStates {
-    /// Adds a state: the thread is in `stack` since the time `since`.
+    /// Adds a state, which means that the thread had the stack `stack` after the time `since`.
     pub(super) fn push(&mut self, since: i64, stack: u32) {
         let mut payload = Payload(&mut self.bytes);
-        // The empty stack is the most frequent stack. It is `u32::MAX`, so adding 1 makes it 0, which takes only one
-        // byte.
+        // The empty stack is more frequent than any other stack. It has the value `u32::MAX`. Adding 1 changes this
+        // value to 0, which takes only one byte.
         payload.difference(since as u64, self.last as u64).varint(stack.wrapping_add(1).into());
         self.last = since;
     }
 
-    /// Returns the states in the order in which they were added, as (start, stack).
+    /// Returns the states in the order in which they were added, as pairs of start time and stack.
     pub(super) fn iter(&self) -> impl Iterator<Item = (i64, u32)> {
         let (mut fields, mut last) = (Fields(&self.bytes), 0);
         std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
-//! is read. Module `rows` then converts the contents to rows.
+//! has been read. After that, module `rows` converts the contents to rows.
 
 use super::call_records::CallRecords;
 use super::copies::{copy_kind, memory_kinds, set_memory};
@@ -20,51 +20,52 @@ use gpuflame_model::record::{
     CopyDetail, CopyKind, Created, Detail, DeviceId, IdMap, KernelDetail, Missing, NameId, SetDetail,
 };
 
-/// A [`Sink`] that stores all data of a trace from which rows are created.
+/// A [`Sink`] that stores all data in a trace from which rows are made.
 #[derive(Debug, Default)]
 pub struct TraceCollector {
     pub(super) kernels: NameTable,
     pub(super) labels: NameTable,
     pub(super) ids: NameTable,
     pub(super) processes: IdMap<(u8, i64), u32>,
-    /// Index of each device, keyed by the number that represents the device in process fields.
+    /// Index of each device, keyed by the number that represents this device in process fields.
     device_processes: IdMap<i64, u32>,
     pub(super) threads: IdMap<(u32, (u8, i64)), u32>,
-    /// Index of each lane. A lane is the pair of process field and thread field of a GPU operation's event, or of a
-    /// flow.
+    /// Index of each lane, keyed by the lane. A lane is the pair of process field and thread field in the trace event
+    /// of a GPU operation or of a flow.
     pub(super) lanes: IdMap<(u32, (u8, i64)), u32>,
-    /// Lane of each thread, indexed by thread.
+    /// Lane of each thread. The index of an entry is the thread.
     pub(super) thread_lanes: Vec<u32>,
-    /// Process field and thread field of the lane that was looked up last, and the lane's index.
+    /// Process field, thread field and index of the lane that was looked up last.
     last_lane: Option<(i64, i64, u32)>,
     pub(super) launch_flows: LaunchFlows,
     pub(super) graph_flows: GraphFlows,
-    /// External ids of calls that have no correlation id, each with the index of the call.
+    /// External ids of those calls that have no correlation id, each with the index of the call.
     pub(super) external_calls: Vec<(u64, u32)>,
-    /// External ids of operations that have no correlation id, each with the index of the operation.
+    /// External ids of those operations that have no correlation id, each with the index of the operation.
     pub(super) external_ops: Vec<(u64, u32)>,
-    /// Process, numeric id (if the trace gives one) and name of each thread, indexed by thread.
+    /// Process, numeric id (if the trace contains one) and name of each thread. The index of an entry is the thread.
     pub(super) thread_facts: Vec<(u32, Option<u32>, Box<str>)>,
     pub(super) ops: OpRecords,
     pub(super) syncs: Vec<SyncRecord>,
     pub(super) event_records: Vec<RecordedEvent>,
-    /// Kinds of streams, each with the process of the stream.
+    /// Kinds of streams, each with the process that the stream belongs to.
     pub(super) stream_flags: Vec<(u32, LinkedStream)>,
-    /// Indexes of calls that wait for other threads.
+    /// Indexes of calls in which a thread waits for other threads.
     pub(super) thread_waits: Vec<u32>,
-    /// Indexes of calls whose names imply that the host waits for a GPU.
+    /// Indexes of calls in which, according to their names, the host waits for a GPU.
     pub(super) host_waits: Vec<u32>,
-    /// Stack that created the graph node of an operation, as index in `given_stacks`; `None` if the stack is unknown.
-    /// The key is the index of the operation.
+    /// Stack that created the graph node of each operation, as an index in `given_stacks`; `None` if the stack is
+    /// unknown. The key is the operation's index.
     pub(super) created: IdMap<u32, Option<u32>>,
     /// Reason why an operation has no launch, keyed by the operation's index.
     pub(super) reasons: IdMap<u32, Missing>,
-    /// Graph captures from capture traces. `graph_calls` is filled only if this is present.
+    /// Captures of graphs that were found in capture traces. `graph_calls` is filled only if there are such captures.
     pub(super) graph_captures: Option<GraphCaptures>,
     pub(super) graph_calls: Vec<GraphCall>,
-    /// Calls that begin or end the capture of a graph: index of the call, and whether it begins a capture.
+    /// Calls that begin or end the capture of a graph. Each entry contains the index of the call, and whether the call
+    /// begins a capture.
     pub(super) capture_edges: Vec<(u32, bool)>,
-    /// Steps of the profiler as (start, end, label, thread).
+    /// Steps that the profiler marked, as (start, end, label, thread).
     pub(super) steps: Vec<(i64, i64, u32, u32)>,
     pub(super) wait_calls: u64,
     /// Number of calls that make a stream wait for a CUDA event.
@@ -73,7 +74,8 @@ pub struct TraceCollector {
     pub(super) host_function_calls: Vec<u32>,
     /// Number of launches whose launch attributes are not in the trace.
     pub(super) attribute_launches: u64,
-    /// Whether a launch is programmatic (may begin before the previous kernel ends), keyed by the call's index.
+    /// Whether a launch is programmatic (its kernel may begin before the previous kernel ends), keyed by the call's
+    /// index.
     pub(super) programmatic: IdMap<u32, bool>,
     /// Start and end of each period in which a profiler worked on the program's threads.
     pub(super) profiler_work: Vec<(i64, i64)>,
@@ -81,40 +83,45 @@ pub struct TraceCollector {
     pub(super) backward_under_forward: bool,
     pub(super) kernel_gaps: bool,
     pub(super) between_launches: usize,
-    /// Whether the states of threads are left out.
+    /// Whether no states of threads are emitted.
     pub(super) without_thread_states: bool,
-    /// Whether named ranges are returned with their times.
+    /// Whether named ranges and their times are returned.
     pub(super) keeps_ranges: bool,
     pub(super) operator_links: OperatorLinks,
-    /// Python call stacks found in operator arguments. `operator_links.python_stacks` has the same indexes.
+    /// Python call stacks in the arguments of operators. An index in this table is also an index in
+    /// `operator_links.python_stacks`.
     pub(super) call_stacks: NameTable,
-    /// Complete stacks of calls and of graph nodes, as written by gpuflame's exports.
+    /// Complete stacks of calls and of graph nodes, which gpuflame's exports contain.
     pub(super) given_stacks: NameTable,
-    /// The trace's table of frames, to which complete stacks may refer.
+    /// The trace's table of frames. Complete stacks may refer to these frames.
     pub(super) stack_frames: StackFrames,
-    /// Time in ns since 1970 to which the times in the file are relative, if the file contains it.
+    /// Time in ns since 1970 to which the times in the file are relative, if the file contains this time.
     pub(super) base: Option<i64>,
     pub(super) has_python: bool,
-    /// Name indexes of kernels that the trace marks as parts of collectives.
+    /// Indexes of the names of kernels that are parts of collectives according to the trace.
     pub(super) collectives: IdMap<u32, ()>,
     pub(super) calls: CallRecords,
     pub(super) slices: Vec<SliceRuns>,
-    /// Number of slices so far that are not calls.
+    /// Number of slices so far, without calls.
     slice_count: u32,
-    /// Thread that was looked up last: ids of process and thread in the trace, and the thread's index here.
+    /// Thread that was looked up last: the ids of its process and of the thread in the trace, and the thread's index.
     last_thread: Option<(i64, i64, u32)>,
-    /// Properties of calls that follow from their names, indexed by the label of the name.
+    /// Properties of calls that follow from the name of the called function. The index of an entry is the label of the
+    /// name.
     call_facts: Vec<Option<CallFacts>>,
-    /// Stack of each call whose stack is in the trace, as index in `given_stacks`. The key is the call's index.
+    /// Stack of each call for which the trace contains a complete stack, as an index in `given_stacks`. The key is the
+    /// call's index.
     pub(super) given_stack_of_call: IdMap<u32, u32>,
-    /// Begin and end events of slices, indexed by thread.
+    /// Begin and end events of slices. The index of an entry is the thread.
     pub(super) edges: Vec<SliceEdges>,
     pub(super) unpaired_edges: UnpairedEdges,
     /// Number of slices that were left out of all stacks, because they cross too many other slices.
     pub(super) crossing_slices: u64,
-    /// Number of Python functions that outlive their callers, because the profiler missed their ends.
+    /// Number of Python functions that seem to outlive their callers, because the profiler missed the end of the
+    /// function.
     pub(super) unclosed_functions: u64,
-    /// Categories that are in no known dialect. `category_counts` contains the number of events for each category.
+    /// Categories of events that no known dialect contains. `category_counts` contains the number of events for each
+    /// category.
     pub(super) unknown_categories: NameTable,
     pub(super) category_counts: Vec<u64>,
 }
@@ -179,7 +186,7 @@ impl Sink for TraceCollector {
 }
 
 impl TraceCollector {
-    /// Creates a collector. `graph_captures` contains the captures from capture traces, if there are any.
+    /// Creates a collector. `graph_captures` contains the captures that were found in capture traces, if there are any.
     pub(super) fn new(backward_under_forward: bool, graph_captures: Option<GraphCaptures>) -> Self {
         Self { backward_under_forward, graph_captures, ..Self::default() }
     }
@@ -193,7 +200,7 @@ impl TraceCollector {
         }
     }
 
-    /// Stores an operation. Returns the operation's index.
+    /// Stores a GPU operation. Returns the index of the operation.
     fn store_op(&mut self, op: &Op<'_>) -> u32 {
         let detail = match op.kind {
             OpKind::Kernel => Detail::Kernel(KernelDetail {
@@ -253,7 +260,7 @@ impl TraceCollector {
         self.ops.push((op.start, op.end), op.correlation.unwrap_or(0), shape)
     }
 
-    /// Stores the start or end of a flow, unless its id is only the correlation id of the previous event.
+    /// Stores the start or end of a flow, unless the flow's id is equal to the correlation id of the previous event.
     fn add_flow(&mut self, flow: &Flow<'_>) {
         let &Flow { kind, id, begins, enclosed, time, process, thread } = flow;
         if kind == FlowKind::Backward {
@@ -275,7 +282,7 @@ impl TraceCollector {
                 is_here.then_some((op.correlation, self.ops.len()))
             }),
         };
-        // Kineto writes the end of a flow even at each call that launched no work. Such an end is ignored.
+        // Kineto writes the end of a flow even at a call that launched no work. Such an end of a flow is ignored.
         let ends_at_call = !begins && number.is_none() && call.is_some_and(|call| call.correlation == id);
         if kind == FlowKind::Launch && ends_at_call {
             return;
@@ -289,8 +296,8 @@ impl TraceCollector {
         }
     }
 
-    /// Stores the start or end of a flow. `correlation` is the correlation id of the trace event to which it is
-    /// attached.
+    /// Stores the start or end of a flow. `correlation` is the correlation id of the trace event to which this start or
+    /// end is attached.
     pub(super) fn add_launch_flow(&mut self, end: FlowEnd, correlation: Option<u64>, begins: bool) {
         if let (FlowKind::Launch, Some(correlation)) = (end.kind, correlation)
             && self.launch_flows.is_repeated(end.id, correlation, begins)
@@ -303,8 +310,9 @@ impl TraceCollector {
         self.launch_flows.add(end, begins);
     }
 
-    /// Returns the index of the device for an operation whose trace event contains only a process. A number that is too
-    /// large for a process id represents a device. Such devices get indexes in file order.
+    /// Returns the index of the device for an operation if its trace event contains a process but no device. If the
+    /// process is a number that is too large for a process id, it represents a device. Such devices are given indexes
+    /// in file order.
     fn device_of(&mut self, process: Id<'_>) -> u32 {
         match process {
             Id::Number(number) if number > i64::from(i32::MAX) => {
@@ -315,7 +323,7 @@ impl TraceCollector {
         }
     }
 
-    /// Reads those fields of an operation that only gpuflame's exports write.
+    /// Reads the fields of an operation that only gpuflame's exports contain.
     #[cold]
     fn read_own_fields(&mut self, op: &Op<'_>) {
         let at = self.ops.len() as u32;
@@ -362,12 +370,12 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((op.start, op.end), label, class, number));
     }
 
-    /// Returns the number of trace events of CPU threads so far.
+    /// Returns the number of trace events on CPU threads so far.
     pub(super) fn cpu_events(&self) -> u64 {
         self.calls.len() as u64 + u64::from(self.slice_count)
     }
 
-    /// Returns the next index for a slice that is not a call.
+    /// Returns the index for the next slice that is not a call.
     fn next_slice_number(&mut self) -> u32 {
         self.slice_count += 1;
         self.slice_count - 1
@@ -395,7 +403,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(slice);
     }
 
-    /// Stores a call. Returns the call's slice and thread.
+    /// Stores an API call. Returns the slice that represents the call, and its thread.
     fn store_call(&mut self, call: &Call<'_>) -> (Slice, u32) {
         let thread = self.thread_number(call.process, call.thread);
         let number = self.calls.len() as u32;
@@ -491,7 +499,7 @@ impl TraceCollector {
         self.edges[thread as usize].add(SliceEdge { time, words, kind });
     }
 
-    /// Returns an index for the category or name of a trace event; 0 if the event has none.
+    /// Returns an index for the category or name of a trace event; 0 if the event has no category or name.
     fn word(&mut self, text: Text<'_>) -> u32 {
         match text.raw() {
             [] => 0,
@@ -500,7 +508,7 @@ impl TraceCollector {
         }
     }
 
-    /// Counts a trace event of an unknown category. Events without a category are not counted.
+    /// Counts a trace event of an unknown category. Events that have no category are not counted.
     fn count_unknown(&mut self, category: Text<'_>) {
         if category.raw().is_empty() {
             return;
@@ -525,7 +533,7 @@ impl TraceCollector {
         self.slices[thread as usize].push(Slice::new((start, end), label, class, number));
     }
 
-    /// Returns the index of a process; 0 if the trace does not give the process.
+    /// Returns the index of a process; 0 if the trace does not contain the process.
     fn process_number(&mut self, id: Id<'_>) -> u32 {
         let Some(key) = self.id_key(id) else { return 0 };
         let next = self.processes.len() as u32 + 1;
@@ -537,7 +545,7 @@ impl TraceCollector {
             (Id::Number(process), Id::Number(thread)) => Some((process, thread)),
             _ => None,
         };
-        // Fast path: most events belong to the same thread as the previous event.
+        // Check the thread of the previous event first, because most events belong to the same thread.
         if let (Some((process, thread)), Some((last_process, last_thread, number))) =
             (numbers, self.last_thread)
             && (process, thread) == (last_process, last_thread)
@@ -595,7 +603,8 @@ impl TraceCollector {
     }
 }
 
-/// Interns a stack given as text, together with the kinds of its frames. Returns the index of the stack.
+/// Interns a stack that the trace contains as text, together with the kinds of its frames. Returns the index of this
+/// stack.
 fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable) -> u32 {
     match kinds.raw() {
         b"" => numbers.intern(stack),
@@ -606,15 +615,15 @@ fn intern_given_stack(stack: Text<'_>, kinds: Text<'_>, numbers: &mut NameTable)
 /// Properties of a call that follow from the name of the called function.
 #[derive(Clone, Copy, Debug)]
 struct CallFacts {
-    /// Whether the call blocks the host or makes a stream wait.
+    /// Whether the host waits in the call, or the call makes a stream wait.
     waits: bool,
     /// Whether the call makes a stream wait for a CUDA event.
     waits_for_event: bool,
     /// Whether the call submits a host function to a stream.
     submits_host_function: bool,
-    /// Whether the call may wait for another thread.
+    /// Whether a thread may wait for another thread in the call.
     waits_for_thread: bool,
-    /// Whether the call launches a kernel with attributes.
+    /// Whether the call launches a kernel with launch attributes.
     has_attributes: bool,
     /// Whether the call always starts GPU work.
     launches: bool,

@@ -1,71 +1,72 @@
-//! Defines the call of a trace. Calls are stored until the whole trace is read. Only then can `link` find the
-//! operations that the calls launched, and `call_stacks` find the stacks of the calls.
+//! Defines the API call of a trace, and the kind of a stream. Calls are stored until the whole trace has been read.
+//! Only after that can `link` find the operations that the calls launched, and `call_stacks` find the stacks of the
+//! calls.
 //!
-//! Names, processes and threads are given as indexes, which `trace_collector` assigned.
+//! Names, processes and threads are represented by indexes that `trace_collector` has assigned.
 
 use super::model::OpKind;
 
-/// Kind of a stream, as given in a trace.
+/// A stream whose kind is in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkedStream {
-    /// Id of the stream's CUDA context, as in the rows.
+    /// Id of the stream's CUDA context in the rows.
     pub context: u32,
     /// Id of the stream.
     pub stream: u32,
-    /// Kind of the stream, as a value of CUPTI's enum CUpti_ActivityStreamFlag.
+    /// Kind of the stream, which is a value of CUPTI's enum CUpti_ActivityStreamFlag.
     pub flag: u32,
 }
 
-/// A call, as [`CallRecords`](super::call_records::CallRecords) returns it.
+/// An API call, as [`CallRecords`](super::call_records::CallRecords) returns it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct CallRecord {
     pub(super) start: i64,
     pub(super) end: i64,
     pub(super) correlation: u64,
     pub(super) thread: u32,
-    /// Stack whose innermost frame is this call. Set when all slices are known. Replaced by the id of the launch
-    /// context when the row of the call gets one.
+    /// Stack of the call. Its innermost frame is the call itself. This field is set when all slices are known. When the
+    /// row of the call gets a launch context, this field is replaced by the id of the context.
     pub(super) stack: u32,
     /// Number of operations that the call launched.
     pub(super) ops: u32,
-    /// Whether every call to this function launches GPU work.
+    /// Whether every call of this function launches GPU work.
     pub(super) launches: bool,
-    /// Kind of GPU work that the function may start.
+    /// Kind of GPU work that a call of the function may start.
     pub(super) starts: CallUse,
     /// Whether the call may have launched ambiguous operations, which are not linked to any call.
     pub(super) ambiguous: bool,
-    /// Whether a nested call has the same correlation id and counts as the launch instead.
+    /// Whether a call nested in this call has the same correlation id and counts as the launch instead.
     pub(super) encloses: bool,
 }
 
 impl CallRecord {
-    /// Whether the call becomes a launch row. A call that launches nothing can only be a frame in the stacks of other
-    /// calls. A launch that may have launched ambiguous operations becomes no row, because it is unknown whether it
-    /// launched any operation.
+    /// Whether a launch row is made for the call. If a call launches nothing, it can only be a frame in the stacks of
+    /// other calls. If a call may have launched ambiguous operations, no row is made for it, because it is unknown
+    /// whether it launched any of them.
     pub(super) fn is_shown(&self) -> bool {
         self.ops > 0 || (self.launches && !self.ambiguous && !self.encloses)
     }
 }
 
-/// Kind of GPU work that a call may start, derived from the name of the called function. Functions that start no work
-/// come first in the order.
+/// Kind of GPU work that a call may start, which follows from the name of the called function. In this order, functions
+/// that start no work come first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum CallUse {
     /// The function starts no GPU work. For example, it records a CUDA event, waits, allocates memory or returns an
     /// attribute.
     #[default]
     Other,
-    /// The function is unknown, so it may start work.
+    /// The function is not known, so it may start GPU work.
     Unknown,
     Copy,
     Set,
     Kernel,
-    /// A graph, which may contain any kind of work.
+    /// The function launches a graph, which may contain any kind of work.
     Graph,
 }
 
 impl CallUse {
-    /// All uses, in ascending order.
+    /// All variants, in ascending order.
     pub(super) const ALL: [Self; 6] =
         [Self::Other, Self::Unknown, Self::Copy, Self::Set, Self::Kernel, Self::Graph];
 
@@ -100,7 +101,8 @@ impl CallUse {
         }
     }
 
-    /// Returns a score: how well an operation of `kind` fits a call of this use. A copy or fill may run as a kernel.
+    /// Returns a score that states how well an operation of `kind` fits a call of this kind. A copy or a fill may also
+    /// run as a kernel.
     pub(super) fn fit(self, kind: OpKind) -> u8 {
         match (self, kind) {
             (Self::Graph, _)

@@ -1,25 +1,25 @@
-//! Decompresses a zstd file frame by frame, and verifies the checksum of each frame that has one.
+//! Decompresses a zstd file, one frame after another, and verifies the checksum of each frame that has one.
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// Maximum accepted window size in bytes. The window is the memory that the decoder fills before it returns the first
-/// byte. Compression levels up to 20 need at most this size.
+/// Maximum window size in bytes that is accepted. The window is memory that the decoder fills before it returns the
+/// first byte. At compression levels up to 20, the window is not larger than this.
 const MAX_WINDOW_BYTES: u64 = 32 << 20;
 
-/// Whether a file that begins with `head` is compressed with zstd.
+/// Whether a file that begins with `head` is compressed by zstd.
 pub(super) fn is_zstd(head: &[u8]) -> bool {
-    // A file may also begin with a skippable frame, which contains other data.
+    // A file may also begin with a skippable frame, which contains data of another kind.
     matches!(head, [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..])
 }
 
-/// A reader that returns the decompressed contents of all frames.
+/// A reader that returns the decompressed content of all frames.
 pub(super) struct ZstdFrames<R> {
     input: R,
     decoder: FrameDecoder,
-    /// Whether the decoder is within a frame.
+    /// Whether the decoder is inside a frame.
     is_open: bool,
     zeros: u64,
 }
@@ -35,12 +35,12 @@ impl<R: BufRead> ZstdFrames<R> {
         &self.input
     }
 
-    /// Returns the number of zero bytes that were skipped after frames.
+    /// Returns the number of zero bytes after frames that were skipped.
     pub(super) fn zeros(&self) -> u64 {
         self.zeros
     }
 
-    /// Begins the next frame. Returns false if the input has ended.
+    /// Begins to read the next frame. Returns false if there is no more input.
     fn begin_frame(&mut self) -> Result<bool> {
         loop {
             let next = self.input.fill_buf()?;
@@ -70,7 +70,8 @@ impl<R: BufRead> ZstdFrames<R> {
         Ok(true)
     }
 
-    /// Converts an error of the decoder. If the input has ended, the error means that the file is truncated.
+    /// Converts an error of the zstd decoder. If the input has ended, the reason for the error is that the file is
+    /// truncated.
     fn describe(&mut self, error: FrameDecoderError) -> Error {
         if let FrameDecoderError::WindowSizeTooBig { requested, .. } = error {
             let what = format!(

@@ -1,31 +1,33 @@
-//! Computes an optimal one-to-one assignment of points on a line. The assignment minimises the total distance. The
-//! points of a pair are less than a limit apart.
+//! Computes an optimal one-to-one assignment between two lists of points on a line. The assignment minimizes the total
+//! distance between the points of all pairs. The two points of a pair must be less than a limit apart.
 //!
-//! The algorithm minimises the sum of the distances within pairs. Each point in `ours` without a partner adds the limit
-//! to the sum. The points of both lists are visited in ascending order, and each point may revise earlier decisions:
+//! More precisely, the algorithm minimizes a sum of costs. The cost of a pair is the distance between its points. The
+//! cost of a point in `ours` without a partner is the limit. The points of both lists are visited together in ascending
+//! order, and each point may change earlier decisions:
 //!
-//! - a *seat* is a partner that a later point in `ours` can still get. The cost of the seat is the position of the
-//!   later point plus the number that is stored with the seat. The partner is a free point in `theirs`, or a taken
-//!   point whose owner then falls back to its earlier choice;
-//! - a *regret* is the amount by which a later point in `theirs` can reduce the cost of a badly matched point in
-//!   `ours`.
+//! - * a *seat* is a partner that is available to a later point in `ours`. * The cost of taking the seat is the
+//!   position of that later point, plus the number that is stored with the seat. * The partner is a free point in
+//!   `theirs`, or a point that is taken and whose present owner then returns to its earlier choice;
+//! - * a *regret* is the amount by which a later point in `theirs` can reduce the cost of a point in `ours` that is
+//!   badly matched.
 //!
-//! Each point adds one seat or one regret, so the algorithm takes `n log n` steps. The problem is known as "mice and
-//! holes". The ends of the chains of revised decisions determine which points have a partner. The points with a partner
-//! are then paired in order, because crossing pairs are never shorter.
+//! Each point adds one seat or one regret, so the algorithm needs `n log n` steps. The problem is known as "mice and
+//! holes". When all points were visited, it is known which points have a partner: each chain of changed decisions ends
+//! at a point that gained or lost a partner. The points with a partner are then paired in ascending order, because
+//! crossing pairs never have a shorter total distance.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// End of a chain of revised decisions: the point that gains or loses a partner.
+/// End of a chain of changed decisions, which is the point that gains or loses a partner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     Ours(usize),
     Theirs(usize),
 }
 
-/// Returns the pairs as (index in `ours`, index in `theirs`). Both lists must be sorted. The two points of a pair are
-/// less than `limit` apart.
+/// Returns the pairs of the optimal assignment as (index in `ours`, index in `theirs`). Both lists must be sorted. The
+/// two points of each pair are less than `limit` apart.
 pub fn assign(ours: &[i64], theirs: &[i64], limit: u64) -> Vec<(usize, usize)> {
     let limit = i128::from(limit);
     let mut is_paired = (vec![false; ours.len()], vec![false; theirs.len()]);

@@ -1,10 +1,11 @@
-//! Merges the recordings of two tools. One tool captured CPU stacks at launches (for example an eBPF probe on
-//! `cudaLaunchKernel`), and the other tool recorded kernels. Stacks are matched to launches by correlation id if the
-//! stacks have one. Otherwise they are matched by order if possible, or else by time.
+//! Merges the recordings that two tools made of the same run. One tool captured CPU stacks at launches (for example
+//! with an eBPF probe on `cudaLaunchKernel`), and the other tool recorded kernels. If the stacks contain correlation
+//! ids, they are matched to launches by these ids. Otherwise they are matched by order if possible, and if not, by
+//! time.
 //!
-//! gpuflame's own recordings do not need this module. A match by order or time is a guess. The [`Report`] shows how
-//! reliable the guesses are: how many stacks have another launch within the tolerance, and how the difference of the
-//! two clocks compares with the gaps between launches.
+//! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
+//! how reliable the guesses are. It contains the number of stacks with a second launch within the tolerance, and it
+//! compares the difference of the two clocks with the gaps between launches.
 
 mod assign;
 
@@ -18,15 +19,15 @@ pub use assign::assign;
 /// A CPU stack captured at a launch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
-    /// Time of the capture, in ns.
+    /// Time at which the stack was captured, in ns.
     pub time: i64,
     /// Id of the captured process.
     pub process: i64,
     /// Id of the captured thread.
     pub thread: i64,
-    /// Correlation id, if the probe could read the id.
+    /// Correlation id of the launch, if the probe could read it.
     pub correlation: Option<u64>,
-    /// Index of the stack's frames in the caller's table.
+    /// Index in the caller's table of the frames of the stack.
     pub frames: u32,
 }
 
@@ -35,9 +36,9 @@ pub struct Stack {
 pub struct Launch {
     /// Start time of the call, in ns.
     pub time: i64,
-    /// Id of the calling process; `None` if the trace does not give the process.
+    /// Id of the calling process; `None` if the trace does not contain it.
     pub process: Option<i64>,
-    /// Id of the calling thread; `None` if the trace does not give the thread.
+    /// Id of the calling thread; `None` if the trace does not contain it.
     pub thread: Option<i64>,
     /// Correlation id that the launch shares with its GPU work.
     pub correlation: u64,
@@ -46,20 +47,21 @@ pub struct Launch {
 /// Method by which a stack was matched to its launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Method {
-    /// By correlation id. The match is certain.
+    /// Matched by correlation id. Such a match is certain.
     Id,
-    /// By order: the first stack to the first launch, and so on. Used if a thread has as many stacks as launches.
+    /// Matched by order: the first stack to the first launch, the second stack to the second launch, and so on. This
+    /// method is used if a thread has as many stacks as launches.
     Order,
-    /// By time: the matches that minimise the distances between stacks and launches, within the tolerance.
+    /// Matched by time: the total distance between stacks and launches is minimized, within the tolerance.
     Time,
 }
 
 /// Options for matching stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Maximum time between a stack and the matched launch, in ns. Default: 10 ms.
+    /// Maximum time in ns between a stack and the launch to which it is matched. Default: 10 ms.
     pub tolerance: u64,
-    /// Offset in ns that is added to the times of the stacks. Default: 0.
+    /// Number of ns that is added to the times of all stacks. Default: 0.
     pub offset: i64,
 }
 
@@ -69,30 +71,30 @@ impl Default for Options {
     }
 }
 
-/// Counts of matches, and measures of the certainty of the matches.
+/// Counts of matches, and figures that show how certain the matches are.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Numbers of matches by id, by order and by time.
+    /// Numbers of matches by id, by order, and by time.
     pub matched: [u64; 3],
     /// Number of stacks without a matching launch.
     pub unmatched: u64,
     /// Number of launches without a matching stack.
     pub launches_left: u64,
-    /// Number of matches by order or time for which another launch of the same group is within the tolerance of the
-    /// stack.
+    /// Number of stacks matched by order or time for which another launch in the same group is also within the
+    /// tolerance.
     pub ambiguous: u64,
-    /// Number of matches by time that would be different if the clocks differed by `clock_distance`.
+    /// Number of matches by time that would be different if the clocks were shifted by `clock_distance`.
     pub doubtful: u64,
-    /// Estimated time in ns by which the launches' clock is ahead of the stacks' clock. The estimate is the most
-    /// frequent time from a stack to a nearby launch, over stacks that are not matched by id. The matched pairs
-    /// themselves do not show the difference of the clocks, because the points of each pair are as close as possible,
-    /// whether the match is right or wrong.
+    /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. It is the most
+    /// frequent time from a stack to a nearby launch, among the stacks that are not matched by id. The matched pairs do
+    /// not show the difference of the clocks, because the points of each pair are as close as possible, no matter
+    /// whether the match is right.
     pub clock_distance: i64,
     /// Median time between consecutive launches, in ns.
     pub median_gap: u64,
 }
 
-/// Returns the index of the matching launch for each stack.
+/// Returns, for each stack, the index of the launch to which it was matched.
 pub fn merge(
     stacks: &[Stack],
     launches: &[Launch],
@@ -128,8 +130,8 @@ pub fn merge(
     report.median_gap = median(&mut gaps);
     report.clock_distance = find_most_voted(&mut votes, (report.median_gap / 8).max(1_000));
     let far = report.clock_distance.unsigned_abs().max(1);
-    // If all stacks were shifted by half the difference of the two distances, the nearest and the second nearest launch
-    // would swap.
+    // If all stacks were shifted by half the difference of these two distances, the second nearest launch would become
+    // the nearest.
     report.doubtful = close
         .iter()
         .filter(|near| matches!(near, [Some(first), Some(second)] if second - first <= 2 * far))
@@ -144,8 +146,8 @@ pub fn merge(
     (pairs, report)
 }
 
-/// Matches by correlation id. Ids are unique only within a process. Therefore a launch in the stack's process is
-/// preferred.
+/// Matches stacks to launches by correlation id. Ids are unique only within one process. So a launch in the process of
+/// the stack is preferred.
 fn match_by_id(
     stacks: &[Stack],
     launches: &[Launch],
@@ -172,9 +174,9 @@ fn match_by_id(
     }
 }
 
-/// Groups stacks and launches that may belong together. First, they are grouped by thread. Stacks and launches without
-/// a counterpart on their thread are grouped by process, because tools may number threads differently. All others form
-/// one group.
+/// Forms groups of stacks and launches that may belong together. First, stacks and launches are grouped by thread. If a
+/// thread has only stacks or only launches, these are grouped by process instead, because the two tools may use
+/// different thread ids. All remaining stacks and launches form one group.
 fn group_candidates(
     stacks: &[Stack],
     launches: &[Launch],
@@ -205,7 +207,8 @@ fn group_candidates(
     groups
 }
 
-/// Adds the group to `groups` if it has both stacks and launches. Otherwise adds the contents of the group to `rest`.
+/// If a group has both stacks and launches, adds it to `groups`. Otherwise adds the stacks or launches of the group to
+/// `rest`.
 fn keep_if_two_sided(
     group: (Vec<usize>, Vec<usize>),
     groups: &mut Vec<(Vec<usize>, Vec<usize>)>,
@@ -228,10 +231,11 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
     [distances.first().copied(), distances.get(1).copied()]
 }
 
-/// Maximum number of stacks per group that vote on the difference of the clocks.
+/// Maximum number of stacks per group that vote about the difference of the clocks.
 const MAX_VOTERS: usize = 1_000;
-/// Number of launches before a stack, and after it, for whose time differences the stack votes. The true difference of
-/// the clocks is among them unless the clocks differ by more than the duration of that many launches.
+/// A stack votes for its time differences to this number of launches before it, and to this number of launches after
+/// it. The true difference of the clocks is among these votes, unless the clocks differ by more than the duration of
+/// that many launches.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 
 fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {
@@ -244,8 +248,9 @@ fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i
     }
 }
 
-/// Returns the midpoint of the `width`-wide interval with the most votes. If several intervals have the most votes, the
-/// one closest to 0 is used: with evenly spaced launches, a shift by any multiple of the gap fits equally well.
+/// Returns the midpoint of the interval of width `width` that contains most votes. If several intervals contain most
+/// votes, the one closest to 0 is used: if launches are evenly spaced, a shift by any multiple of the gap fits equally
+/// well.
 fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));

@@ -1,9 +1,9 @@
-//! Computes the average step: the average times of a step's operations, and the bubbles (idle times of the GPU) between
-//! them.
+//! Computes the average step of a trace: the average times of the operations in a step, and of the bubbles (idle times
+//! of the GPU) between them.
 //!
-//! An average over different operations has no meaning. Therefore only steps that have the same operations in the same
-//! order as the *reference* are averaged. The reference is the first step that has the most common number of
-//! operations.
+//! An average over steps with different operations has no meaning. So only those steps are averaged that have the same
+//! operations in the same order as a *reference* step. To choose the reference, the most common number of operations
+//! per step is determined. The reference is the first step with this number.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,36 +12,39 @@ use super::ops::{Ops, TracedOp, TracedStep};
 use crate::import::NameTable;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Definition of a bubble, the idle time before an operation.
+/// Definition of a bubble, which is the idle time before an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bubbles {
-    /// From the time at which all earlier operations on any stream have ended. The GPU was idle for the whole bubble.
-    /// The sum of a step's bubbles is the idle time of the step up to the start of its last operation.
+    /// The bubble begins when all earlier operations on all streams have ended. So the GPU is idle during the whole
+    /// bubble. The sum of the bubbles in a step is the idle time from the start of the step to the start of its last
+    /// operation.
     #[default]
     Union,
-    /// From the end of the previous operation on the same stream. If there is no previous operation, from the start of
-    /// the step.
+    /// The bubble begins at the end of the previous operation on the same stream. If there is no such operation, it
+    /// begins at the start of the step.
     Stream,
-    /// From the end of the operation that *started* last before this operation. Overlaps of operations are ignored.
+    /// The bubble begins at the end of the operation that *started* last before this operation. Overlaps between
+    /// operations are ignored.
     Order,
 }
 
-/// Options for averaging steps.
+/// Options for averaging the steps of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsOptions {
-    /// Text in the name of the trimming operation. In each step, operations before the first trimming operation are
-    /// removed, and times are relative to its start. Default: `recover_decode_task`.
+    /// Text that the name of the trimming operation contains. In each step, the operations before the first trimming
+    /// operation are removed, and times are relative to the start of the trimming operation. Default:
+    /// `recover_decode_task`.
     pub trim: Option<String>,
-    /// Minimum duration of a step, in ns. Shorter steps are skipped. Default: 0.
+    /// Minimum duration in ns of a step that is averaged. Shorter steps are ignored. Default: 0.
     pub min: i64,
-    /// Maximum duration of a step, in ns. Longer steps are skipped, because they are prefill, not decoding. Default: 30
-    /// ms.
+    /// Maximum duration in ns of a step that is averaged. Longer steps are ignored, because they are prefill steps and
+    /// not decoding steps. Default: 30 ms.
     pub max: i64,
-    /// Definition of bubbles. Default: [`Bubbles::Union`].
+    /// Definition by which bubbles are computed. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// Whether to reproduce the output of the original tool byte by byte, including its errors: bubbles by
-    /// [`Bubbles::Order`], differences and sums in `f64`, and steps without a `trim` operation included untrimmed.
-    /// Default: false.
+    /// Whether to reproduce the output of the original tool byte by byte, including its errors: bubbles are computed by
+    /// [`Bubbles::Order`], differences and sums are computed in `f64`, and steps without a `trim` operation are
+    /// included untrimmed. Default: false.
     pub compat: bool,
     /// Whether the first bubble of a trimmed step is the gap between the removed operations and the trimming operation.
     /// Default: false (the first bubble is 0).
@@ -61,14 +64,14 @@ impl Default for StatsOptions {
     }
 }
 
-/// An operation of the average step. All times are in us.
+/// An operation in the average step. All times are in us.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Average {
-    /// Name of the operation. A time in brackets at the end of the name is removed.
+    /// Name of the operation. If the name ends with a time in brackets, the time is removed.
     pub name: String,
     /// Start time, relative to the start of the step or of the trimming operation.
     pub start: f64,
-    /// End time, relative to the same time as `start`.
+    /// End time, relative to the same point in time as `start`.
     pub end: f64,
     /// Duration of the operation.
     pub duration: f64,
@@ -83,19 +86,19 @@ pub struct StatsReport {
     pub steps: usize,
     /// Number of steps whose duration is within the limits.
     pub in_bounds: usize,
-    /// Number of steps within the limits that contain operations.
+    /// Number of steps whose duration is within the limits and that contain operations.
     pub with_ops: usize,
-    /// Number of steps that were skipped because they lack a trimming operation although other steps have one.
+    /// Number of steps that were skipped because they have no trimming operation, although other steps have one.
     pub untrimmed: usize,
-    /// Number of steps that were averaged because they are equal to the reference.
+    /// Number of steps that were averaged, because they have the same operations as the reference.
     pub averaged: usize,
-    /// Number of operations in the reference.
+    /// Number of operations in the reference step.
     pub ops: usize,
-    /// Number of operations that begin inside a step and end after it. They belong to no step.
+    /// Number of operations that begin inside a step and end after it. Such operations do not belong to any step.
     pub crossing: usize,
 }
 
-/// The average step.
+/// The average step of a trace.
 #[derive(Clone, Debug)]
 pub struct Stats {
     /// Operations of the average step, sorted by start time.
@@ -107,12 +110,12 @@ pub struct Stats {
 /// A step and its operations.
 struct Step<'a> {
     start: i64,
-    /// Time to which the step's times are relative: the start of the step or of the trimming operation.
+    /// Time to which the times of the step are relative: the start of the step or of the trimming operation.
     base: i64,
     ops: &'a [TracedOp],
-    /// Indexes in `ops` of the operations inside the step, without those removed by trimming.
+    /// Indexes in `ops` of the operations inside the step, except those that were removed by trimming.
     within: Vec<u32>,
-    /// Indexes in `ops` of the operations removed by trimming.
+    /// Indexes in `ops` of the operations that were removed by trimming.
     trimmed_ops: Vec<u32>,
     trimmed: bool,
 }
@@ -124,7 +127,7 @@ impl Step<'_> {
 }
 
 impl Stats {
-    /// Computes the average step.
+    /// Computes the average step from all steps of a trace.
     ///
     /// # Errors `Format` if there are no steps, no steps within the limits of duration, or no steps with operations.
     pub fn new(ops: Ops, options: &StatsOptions) -> Result<Self> {
@@ -159,10 +162,11 @@ impl Stats {
         Ok(Self { averages, report })
     }
 
-    /// Writes the average step as a CSV table. `name` converts each operation name to the name in the table.
+    /// Writes the average step as a CSV table. `name` converts the name of an operation to the name that the table
+    /// shows.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns any error from writing to `out`.
     pub fn write(&self, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         let mut out = csv::Writer::from_writer(out);
         let failed = |error: csv::Error| Error::new(ErrorKind::Io, error.to_string());
@@ -205,10 +209,10 @@ fn retain_steps_in_bounds(steps: &mut Vec<TracedStep>, options: &StatsOptions) -
     Ok(())
 }
 
-/// Bare names: operation names without the time at their end. Each distinct bare name has an index.
+/// Bare names, which are operation names without the time at their end. Each distinct bare name has one index.
 struct BareNames {
-    /// Index of the bare name, and whether that name is a trimming operation; indexed by the name's index in the
-    /// [`NameTable`].
+    /// For each index in the [`NameTable`]: index of the name's bare name, and whether it is the name of a trimming
+    /// operation.
     numbers: Vec<(u32, bool)>,
     texts: Vec<String>,
 }
@@ -234,7 +238,7 @@ impl BareNames {
     }
 }
 
-/// Strips the time that Paddle appends to a name (`gemm[12.345 us]`).
+/// Removes the time that Paddle appends to a name (as in `gemm[12.345 us]`).
 fn strip_time(name: &str) -> &str {
     match name.rsplit_once('[') {
         Some((before, time)) if time.ends_with(" us]") || time.ends_with(" ms]") => before,
@@ -272,8 +276,9 @@ fn collect_ops<'a>(
     Step { start: step.start, base, ops, within, trimmed_ops, trimmed: trim.is_some() }
 }
 
-/// Returns the steps that have the same operations as the reference. The reference is the first step with the most
-/// common number of operations. If two numbers of operations are equally common, the number that occurs first is used.
+/// Returns the steps that have the same operations in the same order as the reference step. The reference is the first
+/// step that has the most common number of operations. If two numbers of operations are equally common, the number that
+/// occurs first is used.
 fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&'a Step<'s>> {
     let mut counts: Vec<(usize, usize)> = Vec::new();
     for step in steps {
@@ -291,7 +296,8 @@ fn equal_to_reference<'a, 's>(steps: &'a [Step<'s>], names: &BareNames) -> Vec<&
     equal_steps.filter(|step| *reference.get_or_insert_with(|| sequence(step)) == sequence(step)).collect()
 }
 
-/// Computes averages from integer sums. Each sum is divided only once, at the end.
+/// Computes the averages from sums of integers. Each sum is divided only once, at the end, so that no rounding errors
+/// add up.
 fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOptions) -> Vec<Average> {
     let mut sums = vec![[0_i128; 4]; steps[0].within.len()];
     for step in steps {
@@ -327,8 +333,8 @@ fn average_exactly(steps: &[&Step<'_>], names: &BareNames, options: &StatsOption
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum as f64 / count)), steps[0], names)
 }
 
-/// Computes averages in the same way as the original tool. Every subtraction of that tool is repeated, so that even the
-/// rounding errors are the same.
+/// Computes the averages in the same way as the original tool. Every subtraction of that tool is repeated, so that the
+/// rounding errors are the same as well.
 fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     let mut sums = vec![[0.0; 4]; steps[0].within.len()];
     for step in steps {
@@ -345,7 +351,7 @@ fn average_in_floats(steps: &[&Step<'_>], names: &BareNames) -> Vec<Average> {
     to_averages(sums.into_iter().map(|sum| sum.map(|sum| sum / steps.len() as f64)), steps[0], names)
 }
 
-/// Combines the average values with the names of the operations.
+/// Combines the averaged values with the names of the operations.
 fn to_averages(
     values: impl Iterator<Item = [f64; 4]>,
     reference: &Step<'_>,

@@ -1,5 +1,5 @@
-//! Measures the latency of an inference server's decoding steps. A step is recognised by a Python function that every
-//! step calls once, or by a step of the profiler.
+//! Measures the latency of the decoding steps of an inference server. A step is recognized by a Python function that
+//! every step calls once, or by a step of the profiler.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 use crate::import::{CpuKind, CpuOp, Event, Fork, Sink, Wants};
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// Inference servers whose decoding steps are recognised.
+/// Inference servers whose decoding steps can be recognized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framework {
-    /// Each step begins in the scheduler's `get_next_batch_to_run`.
+    /// Each step begins when the scheduler calls `get_next_batch_to_run`.
     Sglang,
-    /// Each step begins in the engine core's `step_with_batch_queue`.
+    /// Each step begins when the engine core calls `step_with_batch_queue`.
     Vllm,
-    /// Steps are the profiler's `ProfileStep#N[15.2 ms]`.
+    /// Each step is a slice `ProfileStep#N[15.2 ms]` that the profiler wrote.
     FastDeploy,
 }
 
@@ -35,8 +35,8 @@ impl FromStr for Framework {
 }
 
 impl Framework {
-    /// Whether a Python frame with this name begins a step. Only file and function are compared, because the line
-    /// number in the name may change with every release of the server.
+    /// Whether a Python frame with this name marks the beginning of a step. Only the file and the function are
+    /// compared, because the line number in the name may change with every release of the server.
     fn begins_step(self, name: &str) -> bool {
         let (file, function) = match self {
             Self::Sglang => ("sglang/srt/managers/scheduler.py", "get_next_batch_to_run"),
@@ -51,7 +51,7 @@ impl Framework {
         })
     }
 
-    /// Returns the name of the frame or step by which steps are recognised. Used in messages.
+    /// Returns the name of the frame or profiler step by which decoding steps are recognized. Messages show this name.
     fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",
@@ -70,7 +70,7 @@ pub struct DecodeSteps {
 }
 
 impl DecodeSteps {
-    /// Creates an empty sink.
+    /// Creates a sink that has received no events.
     pub fn new(framework: Framework) -> Self {
         Self { framework, starts: Vec::new(), durations: Vec::new() }
     }
@@ -81,11 +81,11 @@ impl DecodeSteps {
             && has_duration(&step.name.decode())
     }
 
-    /// Returns the latencies of steps that take `min` to `max` ns. If a step is the time between two frames, only steps
-    /// in the first half of the trace are used, because fewer requests are decoded later.
+    /// Returns the latencies of the steps that take `min` to `max` ns. If a step is defined as the time between two
+    /// frames, only steps in the first half of the trace are used, because later fewer requests are decoded.
     ///
     /// # Errors
-    /// `Format` if there are no such steps.
+    /// Returns a `Format` error if there are no such steps.
     pub fn latencies(mut self, min: i64, max: i64) -> Result<Latencies> {
         if self.framework != Framework::FastDeploy {
             self.starts.sort_unstable();
@@ -141,7 +141,7 @@ impl Fork for DecodeSteps {
     }
 }
 
-/// Whether `name` begins with `ProfileStep#N[15.2 ms]`.
+/// Whether `name` begins with a text such as `ProfileStep#N[15.2 ms]`.
 fn has_duration(name: &str) -> bool {
     let digits = |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let Some(rest) = name.strip_prefix("ProfileStep#") else { return false };
@@ -151,7 +151,7 @@ fn has_duration(name: &str) -> bool {
     after.len() < rest.len() && after.trim_start().starts_with("ms]")
 }
 
-/// Latencies of steps.
+/// Latencies of the decoding steps.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Latencies {
     in_trace_order: Vec<i64>,
@@ -159,13 +159,13 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// Returns the latencies in ns, in trace order.
+    /// Returns the latencies in ns, in the order of the trace.
     pub fn all(&self) -> &[i64] {
         &self.in_trace_order
     }
 
-    /// Returns the rows to print. Each row is a name and a value in ms. Percentiles are interpolated linearly. The
-    /// standard deviation is the population standard deviation.
+    /// Returns the rows of the table to print. Each row consists of a name and a value in ms. Percentiles between two
+    /// latencies are interpolated linearly. The standard deviation is the population standard deviation.
     pub fn rows(&self) -> Vec<(&'static str, f64)> {
         let count = self.sorted.len() as f64;
         let mean = self.sorted.iter().map(|&value| i128::from(value)).sum::<i128>() as f64 / count;
@@ -189,10 +189,10 @@ impl Latencies {
         low + (high - low) * at.fract()
     }
 
-    /// Writes the header `latency_ms`, and then one line per step.
+    /// Writes the header line `latency_ms`, and then one line per step.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns any error from writing to `out`.
     pub fn write(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "latency_ms")?;
         for nanos in &self.in_trace_order {

@@ -1,4 +1,4 @@
-//! Extracts the operations in a time range as a table, sorted by start time.
+//! Writes the operations in a time range as a table, sorted by start time.
 
 use std::io::Write;
 use std::str::FromStr;
@@ -7,20 +7,20 @@ use super::ops::{Ops, TracedOp};
 use crate::import::json_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A time range that includes both ends, in ns on the trace's clock.
+/// A time range in ns on the clock of the trace. Both ends belong to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
-    /// First nanosecond of the range.
+    /// First nanosecond that belongs to the range.
     pub first: i64,
-    /// Last nanosecond of the range (inclusive).
+    /// Last nanosecond that belongs to the range.
     pub last: i64,
 }
 
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END` in microseconds, with any number of digits. If a number is absent, infinite, or beyond all
-    /// possible times, the range is unlimited at that end.
+    /// Parses `START,END`. Both are in microseconds, with any number of digits. If a number is missing, infinite, or
+    /// beyond all possible times, the range has no limit at that end.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =
@@ -41,7 +41,7 @@ impl FromStr for TimeRange {
     }
 }
 
-/// If a number is beyond all possible times, returns the first or last possible time.
+/// If the number is beyond all possible times, returns the first or last possible time.
 fn saturate(text: &str) -> Option<i64> {
     let number: f64 = text.parse().ok()?;
     match number {
@@ -58,7 +58,8 @@ pub struct Extract {
 }
 
 impl Extract {
-    /// Creates the table. Operations are sorted by start time. Operations with the same start stay in file order.
+    /// Creates the table from the operations in a time range. The operations are sorted by start time. Operations that
+    /// start at the same time stay in file order.
     pub fn new(mut ops: Ops) -> Self {
         ops.ops.sort_by_key(|op| op.start);
         Self { ops }
@@ -74,11 +75,11 @@ impl Extract {
         self.ops.names.text(op.name)
     }
 
-    /// Writes the table as CSV. `name` converts each operation name to the name in the table. If `compat` is true,
-    /// durations are computed as the difference of two `f64` numbers, whose last digits are inexact.
+    /// Writes the table as CSV. `name` converts the name of an operation to the name that the table shows. If `compat`
+    /// is true, each duration is computed as the difference of two `f64` numbers, whose last digits are inexact.
     ///
     /// # Errors
-    /// Errors of `out`.
+    /// Returns any error from writing to `out`.
     pub fn write(&self, compat: bool, name: impl Fn(&str) -> String, out: &mut impl Write) -> Result<()> {
         writeln!(out, "kernel_name,start_time_us,end_time_us,duration_us")?;
         if compat { self.write_floats(name, out) } else { self.write_exact(name, out) }
@@ -112,7 +113,7 @@ impl Extract {
     }
 }
 
-/// Appends the same text that [`super::micros`] returns. Does not allocate a string, because there may be millions of
+/// Appends the text that [`super::micros`] would return. No string is allocated, because there may be millions of
 /// operations.
 fn push_micros(nanos: i64, line: &mut Vec<u8>) {
     let mut digits = *b"00000000000000000000.000";

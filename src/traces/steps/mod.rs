@@ -1,9 +1,9 @@
-//! Analyses the steps in traces of other tools: when each operation ran, and when the GPU was idle between operations.
-//! Each analysis reads a trace only once.
+//! Analyses the steps in other tools' traces: when each operation ran, and when the GPU was idle between operations.
+//! Each of the analyses reads a trace only once.
 //!
 //! There are three analyses: the operations in a time range ([`Extract`]), the average step of an inference server with
-//! its bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). All computations use integer times. Only
-//! averages are fractions.
+//! its bubbles ([`Stats`]), and the latency of steps ([`DecodeSteps`]). All computations use times that are integers.
+//! Only averages may have fractions.
 
 mod average;
 mod decode_steps;
@@ -15,10 +15,10 @@ pub use decode_steps::{DecodeSteps, Framework, Latencies};
 pub use extract::{Extract, TimeRange};
 pub use ops::{Ops, TracedOp, TracedStep};
 
-/// Formats `text` as a CSV field, in quotes if necessary.
+/// Formats `text` as a field of a CSV table, in quotes if necessary.
 fn json_string(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
     if text.is_empty() {
-        // The writer would write an empty field as `""`, because the line would otherwise be empty.
+        // The writer would write a line that consists of an empty field as `""`.
         return Ok(Vec::new());
     }
     let mut out = csv::WriterBuilder::new().terminator(csv::Terminator::Any(b',')).from_writer(Vec::new());
@@ -30,8 +30,8 @@ fn json_string(text: &str) -> gpuflame_model::error::Result<Vec<u8>> {
     Ok(field)
 }
 
-/// Formats nanoseconds as microseconds. The text is exact, and is the shortest form with a decimal point: `12.345`,
-/// `7.0`.
+/// Formats a number of nanoseconds as microseconds. The text is exact, and it is the shortest form that has a decimal
+/// point: `12.345`, `7.0`.
 pub fn micros(nanos: i64) -> String {
     let (whole, fraction) = (nanos.unsigned_abs() / 1000, nanos.unsigned_abs() % 1000);
     let digits = format!("{fraction:03}");

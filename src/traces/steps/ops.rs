@@ -1,37 +1,38 @@
-//! A sink that collects only the GPU operations and the steps of a trace.
+//! Defines a sink that collects only the GPU operations and the steps of a trace.
 
 use crate::import::{CpuKind, CpuOp, Event, Fork, NameTable, Op, Sink, Wants};
 
-/// A GPU operation.
+/// A GPU operation in a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedOp {
     /// Start time of the operation, in ns.
     pub start: i64,
     /// End time of the operation, in ns.
     pub end: i64,
-    /// Name of the operation, as index in [`Ops::names`].
+    /// Index in [`Ops::names`] of the operation's name.
     pub name: u32,
-    /// Ids of the operation's device and stream; 0 if the trace does not give them.
+    /// Ids of the operation's device and stream. An id is 0 if the trace does not contain it.
     pub stream: (u32, u32),
 }
 
-/// A step of the profiler.
+/// A step that the profiler marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedStep {
     /// Start time of the step, in ns.
     pub start: i64,
     /// End time of the step, in ns.
     pub end: i64,
-    /// Name of the step, as index in [`Ops::names`].
+    /// Index in [`Ops::names`] of the step's name.
     pub name: u32,
 }
 
-/// A [`Sink`] that collects GPU operations, and optionally steps. It may be limited to operations in a time range.
+/// A [`Sink`] that collects GPU operations, and on request also steps. It can be limited to the operations in a time
+/// range.
 #[derive(Clone, Debug, Default)]
 pub struct Ops {
     range: Option<(i64, i64)>,
     with_steps: bool,
-    /// Whether to collect only trace events that contain exact times in their arguments.
+    /// Whether only trace events are collected that contain exact times in their arguments.
     only_exact_times: bool,
     /// GPU operations, in file order.
     pub ops: Vec<TracedOp>,
@@ -39,9 +40,9 @@ pub struct Ops {
     pub steps: Vec<TracedStep>,
     /// Names of the operations and steps.
     pub names: NameTable,
-    /// Number of GPU operations, inside and outside the time range.
+    /// Number of all GPU operations, inside and outside the time range.
     pub total: u64,
-    /// Earliest start and latest end of all GPU operations, in ns; `None` if there are no operations.
+    /// Earliest start and latest end of all GPU operations, in ns; `None` if there are no GPU operations.
     pub span: Option<(i64, i64)>,
 }
 
@@ -51,13 +52,14 @@ impl Ops {
         Self { with_steps: true, ..Self::default() }
     }
 
-    /// Creates a sink that collects only operations that are entirely between `first` and `last`, inclusive.
+    /// Creates a sink that collects only operations that are completely in the time range from `first` to `last`
+    /// (inclusive).
     pub fn within(first: i64, last: i64) -> Self {
         Self { range: Some((first, last)), ..Self::default() }
     }
 
-    /// Restricts the sink to trace events that contain exact times in their arguments, as the tool `kernel_extractor`
-    /// does.
+    /// Makes the sink ignore trace events that do not contain exact times in their arguments, as the tool
+    /// `kernel_extractor` does.
     #[must_use]
     pub fn with_exact_times(self, only_exact_times: bool) -> Self {
         Self { only_exact_times, ..self }

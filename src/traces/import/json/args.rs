@@ -1,4 +1,4 @@
-//! Finds the arguments of a trace event: the keys and values of the object `args`.
+//! Finds the arguments of a trace event, which are the keys and values of the object `args`.
 
 use super::cursor::{self, Shape, Value, skip_blanks, to_text};
 use super::mask::InstructionSet;
@@ -6,8 +6,9 @@ use super::mask::InstructionSet;
 /// Key and value of an argument.
 pub(super) type Arg = (Value, Value);
 
-/// Calls `take` with each argument of an object. If the arguments were found before, `found` contains them. The loop
-/// ends at the first syntax error, which is possible because the scanner has skipped the object without parsing it.
+/// Calls `take` with the key and value of each argument in an object. If the arguments were found by an earlier scan,
+/// `found` contains them. The loop ends at the first syntax error. Such errors are possible, because the scanner has
+/// skipped the object without parsing it.
 #[inline(always)]
 pub(super) fn for_each<L: InstructionSet>(
     bytes: &[u8],
@@ -17,7 +18,7 @@ pub(super) fn for_each<L: InstructionSet>(
 ) {
     let mut args = Args::new(bytes, object);
     let (mut found, is_found) = (found.unwrap_or_default().iter(), found.is_some());
-    // A single loop for both cases, so that the code of `take` is inlined only once.
+    // Both cases use the same loop, so that the code of `take` is inlined only once.
     while let Some((key, value)) = if is_found { found.next().copied() } else { args.next::<L>() } {
         match key.shape {
             Shape::Escaped => take(to_text(bytes, key).decode().as_bytes(), value),
@@ -26,7 +27,7 @@ pub(super) fn for_each<L: InstructionSet>(
     }
 }
 
-/// Finds the arguments of an object, and appends them to `list`.
+/// Finds the arguments in an object, and appends them to `list`.
 #[inline(always)]
 pub(super) fn find<L: InstructionSet>(bytes: &[u8], object: Value, list: &mut Vec<Arg>) {
     let mut args = Args::new(bytes, object);
@@ -35,7 +36,7 @@ pub(super) fn find<L: InstructionSet>(bytes: &[u8], object: Value, list: &mut Ve
     }
 }
 
-/// Iterator over the remaining arguments of an object.
+/// Iterator over the arguments of an object that were not returned yet.
 struct Args<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -1,20 +1,20 @@
-//! The buffer in which the scanner works (a part of the file, followed by zeros), and the sources that refill the
-//! buffer.
+//! Defines the buffer in which the scanner works (a part of the file, followed by zeros), and the sources that refill
+//! the buffer.
 //!
-//! The scanner requests more bytes from a [`Source`] while some bytes are still unread. [`ReaderSource`] moves the
-//! unread bytes to the front and reads more bytes after them. A source may already have the next bytes in another
-//! buffer (see `gzip`). Such a source prepends the unread bytes to that buffer and swaps the two buffers. Only the
-//! unread bytes are then copied.
+//! The scanner requests more bytes from a [`Source`] while some bytes in the buffer are still unread. [`ReaderSource`]
+//! moves these unread bytes to the front of the buffer, and reads more bytes after them. Another source may already
+//! have the next bytes in a second buffer (see `gzip`). Such a source copies the unread bytes to the front of the
+//! second buffer, and swaps the two buffers. So only the unread bytes are copied.
 
 use std::io::Read;
 
-/// Number of zero bytes after the contents, so that 64 bytes can be loaded at any position. The zero bytes are not part
-/// of the trace.
+/// Number of zero bytes after the content of the buffer. With them, 64 bytes can be loaded at any position. These zero
+/// bytes are not part of the trace.
 pub(in super::super) const PADDING: usize = 64;
-/// Maximum size in bytes of a trace event, and therefore of the buffer.
+/// Maximum size in bytes of a trace event, and therefore also of the buffer.
 pub(in super::super) const MAX_EVENT_BYTES: usize = 256 << 20;
 
-/// Buffer of bytes from a file. Bytes are consumed at the front and appended at the back.
+/// A buffer with bytes of a file. The scanner consumes bytes at the front, and a source appends bytes at the end.
 #[derive(Debug)]
 pub(in super::super) struct Buffer {
     bytes: Vec<u8>,
@@ -22,11 +22,11 @@ pub(in super::super) struct Buffer {
     end: usize,
 }
 
-/// Reason why a refill failed.
+/// Reason why a buffer could not be refilled.
 #[derive(Debug)]
 pub(in super::super) enum RefillError {
     Io(std::io::Error),
-    /// A single trace event is larger than this limit in bytes.
+    /// A single trace event is larger than this number of bytes, which is the limit.
     EventTooLarge(usize),
 }
 
@@ -36,15 +36,15 @@ impl From<std::io::Error> for RefillError {
     }
 }
 
-/// A source of bytes.
+/// A source of bytes for the scanner.
 pub(in super::super) trait Source {
-    /// Appends at least as many bytes to `buffer` as are unread in it. Otherwise a large trace event from a pipe would
-    /// be scanned again for every few bytes that arrive. Returns true if the input has ended.
+    /// Appends at least as many bytes as are unread in `buffer`. If fewer bytes were appended, a large trace event from
+    /// a pipe would be scanned again for every few bytes that arrive. Returns true if the input has no more bytes.
     fn refill(&mut self, buffer: &mut Buffer) -> Result<bool, RefillError>;
 }
 
 impl Buffer {
-    /// Creates an empty buffer for `size` bytes.
+    /// Creates an empty buffer with a capacity of `size` bytes.
     pub(in super::super) fn new(size: usize) -> Self {
         Self { bytes: vec![0; size + PADDING], begin: 0, end: 0 }
     }
@@ -62,7 +62,7 @@ impl Buffer {
         self.begin += count;
     }
 
-    /// Returns the capacity in bytes.
+    /// Returns the capacity of the buffer in bytes.
     pub(in super::super) fn size(&self) -> usize {
         self.bytes.len() - PADDING
     }
@@ -76,7 +76,7 @@ impl Buffer {
         (self.begin, self.end) = (headroom, headroom);
     }
 
-    /// Replaces the contents by `bytes`. The buffer grows if needed.
+    /// Replaces the content of the buffer by `bytes`. If necessary, the buffer grows.
     pub(super) fn set(&mut self, bytes: &[u8]) {
         if bytes.len() > self.size() {
             self.bytes.resize(bytes.len() + PADDING, 0);
@@ -86,7 +86,7 @@ impl Buffer {
         (self.begin, self.end) = (0, bytes.len());
     }
 
-    /// Inserts `bytes` before the unread bytes. Returns false if there is no room for `bytes`.
+    /// Inserts `bytes` directly before the unread bytes. Returns false if there is not enough room for `bytes`.
     pub(in super::super) fn prepend(&mut self, bytes: &[u8]) -> bool {
         let Some(begin) = self.begin.checked_sub(bytes.len()) else { return false };
         self.bytes[begin..self.begin].copy_from_slice(bytes);
@@ -94,8 +94,8 @@ impl Buffer {
         true
     }
 
-    /// Appends `bytes` to the unread bytes. The buffer grows if needed. Returns an error if `limit` or more bytes are
-    /// unread.
+    /// Appends `bytes` after the unread bytes. If necessary, the buffer grows. Returns an error if `limit` or more
+    /// bytes are already unread.
     pub(in super::super) fn append(&mut self, bytes: &[u8], limit: usize) -> Result<(), RefillError> {
         if self.unread().len() >= limit {
             return Err(RefillError::EventTooLarge(limit));
@@ -108,8 +108,8 @@ impl Buffer {
         Ok(())
     }
 
-    /// Reads from `input` once, at most as many bytes as fit. Returns the number of bytes, which is 0 at the end of the
-    /// input.
+    /// Reads from `input` once. At most as many bytes are read as fit into the buffer. Returns the number of bytes that
+    /// were read, which is 0 at the end of the input.
     pub(in super::super) fn read(&mut self, input: &mut impl Read) -> std::io::Result<usize> {
         let room = self.size();
         let count = loop {
@@ -129,7 +129,7 @@ impl Buffer {
         (self.begin, self.end) = (0, self.end - self.begin);
     }
 
-    /// Moves the unread bytes to the front of the buffer. If they fill the buffer, doubles the buffer's size.
+    /// Moves the unread bytes to the front of the buffer. If the unread bytes fill the whole buffer, doubles its size.
     fn make_room(&mut self, size: usize) -> Result<(), RefillError> {
         self.move_to_front();
         let new_size = if self.is_full() { self.size() * 2 } else { self.size() }.max(size);
@@ -143,10 +143,10 @@ impl Buffer {
     }
 }
 
-/// A [`Source`] that reads from any [`Read`].
+/// A [`Source`] that reads from any type that implements [`Read`].
 pub(super) struct ReaderSource<R> {
     pub(super) input: R,
-    /// Buffer size in bytes.
+    /// Initial size of the buffer in bytes.
     pub(super) size: usize,
 }
 

@@ -1,14 +1,15 @@
-//! Classifies trace events by category, and determines which events need their arguments read.
+//! Classifies trace events by their category, and determines for which events the arguments must be read.
 //!
-//! If two threads read a file, the thread that finds the events also classifies them. The other thread, which reads the
-//! fields, has more to do. In addition, the finding thread still has the arguments in its cache.
+//! If a file is read by two threads, the thread that finds the events also classifies them. The reason is that the
+//! other thread, which reads the fields, has more work. In addition, the thread that finds the events still has the
+//! arguments in its cache.
 
 use super::super::model::{CpuKind, FlowKind, OpKind, Wants};
 use super::cursor::{Shape, Value, load_at, to_text};
 use super::fields::Fields;
 use super::mask::InstructionSet;
 
-/// Class of a trace event, derived from its category.
+/// Class of a trace event, which follows from the event's category.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Op(OpKind),
@@ -20,16 +21,16 @@ pub(super) enum Class {
     Sync,
     EventRecord,
     Flow(FlowKind),
-    /// Event of an MTIA accelerator. Its name determines the kind.
+    /// Event of an MTIA accelerator. The name of the event determines its kind.
     Mtia,
-    /// Work of a Level Zero device, as recorded by unitrace. Its name determines the kind.
+    /// Work of a Level Zero device that the tool unitrace recorded. The name of the event determines its kind.
     LevelZero,
-    /// Node of a CUDA graph that does no GPU work: the node records a CUDA event or runs a function on the host. Host
-    /// functions that were submitted to a stream also have this class.
+    /// Execution of a CUDA graph node that does no GPU work: the node records a CUDA event or runs a function on the
+    /// host. A host function that was submitted to a stream also has this class.
     IdleNode {
         is_host: bool,
     },
-    /// Event without a category. Its arguments may determine the kind.
+    /// Event that has no category. The event's arguments may determine its kind.
     Bare,
     Other,
 }
@@ -54,7 +55,7 @@ fn classify(category: &[u8]) -> Class {
         b"cpu_op" | b"Operator" | b"OperatorInner" => Class::Cpu(CpuKind::Operator),
         b"user_annotation" | b"UserDefined" | b"PythonUserDefined" | b"Forward" | b"Backward"
         | b"Optimization" | b"Dataloader" | b"Communication" | b"PythonOp" => Class::Cpu(CpuKind::Range),
-        // Time that a profiler spent on the application's thread.
+        // This category is the time that a profiler itself spent on the application's thread.
         b"overhead" => Class::Cpu(CpuKind::Overhead),
         b"ProfileStep" => Class::Cpu(CpuKind::Step),
         b"python_function" => Class::Python,
@@ -70,7 +71,7 @@ fn classify(category: &[u8]) -> Class {
     }
 }
 
-/// Class of a trace event. If the event is a CPU slice, also whether its arguments are needed.
+/// Class of a trace event. If the event is a CPU slice, the value also states whether its arguments are needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classified {
     pub(super) class: Class,
@@ -102,22 +103,23 @@ impl Classified {
     }
 }
 
-/// Whether the sink requested a CPU slice of this kind.
+/// Whether the sink has requested CPU slices of this kind.
 #[inline(always)]
 pub(super) fn wants_cpu(bytes: &[u8], fields: &Fields, kind: CpuKind, wants: Wants) -> bool {
     wants.has(Wants::CPU) || (wants.has(Wants::STEPS) && step_or(bytes, fields, kind) == CpuKind::Step)
 }
 
-/// Returns the kind of a CPU slice. Steps are also recognised by name, because not every dialect has a category for
-/// steps.
+/// Returns the kind of a CPU slice. Steps are also recognized by their name, because not every dialect has a category
+/// for steps.
 #[inline(always)]
 pub(super) fn step_or(bytes: &[u8], fields: &Fields, kind: CpuKind) -> CpuKind {
     let name = fields.name.slice(bytes);
     if name.starts_with(b"ProfilerStep#") || name.starts_with(b"ProfileStep#") { CpuKind::Step } else { kind }
 }
 
-/// Whether the arguments of a CPU slice contain data that every sink needs: exact times (Paddle) or Python functions.
-/// Nearly all arguments contain neither. For speed, only the text after each quote is examined.
+/// Whether the arguments of a CPU slice contain data that every sink needs. Such data are exact times (Paddle) and
+/// Python functions. Nearly all slices have arguments that contain neither. To be fast, the function only examines the
+/// text after each quote.
 #[inline(always)]
 fn has_needed_args<L: InstructionSet>(bytes: &[u8], args: Value) -> bool {
     let (mut at, end) = (args.start as usize, args.end as usize);

@@ -1,16 +1,16 @@
-//! Functions that skip JSON (blanks, strings, numbers, whole values). Each returns the position after the skipped
-//! text.
+//! Functions that skip a part of a JSON text (blanks, strings, numbers, whole values). Each function returns the
+//! position after the skipped text.
 //!
-//! The bytes end with [`PADDING`] zeros, which are not part of the trace. A function that reaches an unexpected byte
-//! stops at that byte. The caller decides whether the text is damaged or more input may follow. Values that no code
-//! reads are skipped without parsing, so errors in them are not detected.
+//! The bytes end with [`PADDING`] zero bytes, which are not part of the trace. If a function reaches an unexpected
+//! byte, it stops at this byte. The caller then decides whether the text is damaged, or whether more input may follow.
+//! Values that are not needed are skipped without being parsed, so errors in them are not detected.
 
 use super::super::Text;
 use super::buffer::PADDING;
 use super::mask::InstructionSet;
 use super::number::are_digits;
 
-/// Position at which the scanner stopped, and the syntax that it expected there.
+/// Position at which the scanner stopped, and the syntax that was expected there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stop {
     pub(super) at: usize,
@@ -20,20 +20,20 @@ pub(super) struct Stop {
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// No value.
+    /// There is no value.
     #[default]
     Missing,
-    /// A string without backslashes. Start and end exclude the quotes.
+    /// A string that contains no backslash. Start and end do not include the quotes.
     String,
-    /// A string that contains a backslash. Start and end exclude the quotes.
+    /// A string that contains a backslash. Start and end do not include the quotes.
     Escaped,
-    /// A number, or another word without quotes such as `true`.
+    /// A number, or a word without quotes such as `true`.
     Word,
     /// An object or an array. Start and end include the brackets.
     Nested,
 }
 
-/// Position and kind of a JSON value.
+/// Position and kind of a JSON value in a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) start: u32,
@@ -42,7 +42,7 @@ pub(super) struct Value {
 }
 
 impl Value {
-    /// Returns the bytes of the value. For a string, returns the bytes between the quotes.
+    /// Returns the bytes of this value. For a string, returns the bytes between the quotes.
     #[inline(always)]
     pub(super) fn slice(self, bytes: &[u8]) -> &[u8] {
         &bytes[self.start as usize..self.end as usize]
@@ -54,7 +54,7 @@ impl Value {
     }
 }
 
-/// Returns the text of a value. The text is empty if the value is missing.
+/// Returns the text of a value. If the value is missing, the text is empty.
 #[inline(always)]
 pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
     match value.shape {
@@ -66,9 +66,9 @@ pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
 
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// This function and `word_end` advance in a loop with branches instead of computing the position from a bit mask. The
-/// branches nearly always go the same way as the previous time, so the processor predicts them and executes ahead. It
-/// could not execute ahead of a computed position.
+/// This function and `word_end` advance in a loop with branches. They do not compute the position from a bit mask. The
+/// branches nearly always go the same way as the previous time, so the processor predicts them and continues with later
+/// instructions. If the position were computed, the processor would have to wait for it.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {
@@ -87,7 +87,7 @@ pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
 /// value.
 #[inline(always)]
 pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
-    // Fast path for the spacing that nearly every writer uses.
+    // Check first for the spacing that nearly every writer uses.
     if bytes[at..].starts_with(b": ") && bytes[at + 2] > b' ' {
         return Ok(at + 2);
     }
@@ -98,7 +98,7 @@ pub(super) fn skip_colon(bytes: &[u8], at: usize) -> Result<usize, Stop> {
     Ok(skip_blanks(bytes, at + 1))
 }
 
-/// Finds the end of a string. `start` is the position after the opening quote. The end of the returned value is the
+/// Finds the end of a string. `start` is the position after the opening quote. In the returned value, the end is the
 /// position of the closing quote.
 #[inline(always)]
 pub(super) fn read_string<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<Value, Stop> {
@@ -149,10 +149,10 @@ pub(super) fn read_value<L: InstructionSet>(bytes: &[u8], at: usize) -> Result<(
     }
 }
 
-/// Returns the end of a number or other word that continues at `at`.
+/// Returns the position at which a number or other word ends. `at` is a position inside the word.
 #[inline(always)]
 fn word_end(bytes: &[u8], mut at: usize) -> usize {
-    // Checks eight digits in one step, because times have sixteen digits.
+    // Eight digits are checked in one step, because times have sixteen digits.
     while are_digits(*load_at(bytes, at)) {
         at += 8;
     }
@@ -167,9 +167,9 @@ fn is_word(byte: u8) -> bool {
     matches!(byte, b'-' | b'+' | b'.' | b'0'..=b'9' | b'a'..=b'z' | b'A'..=b'Z' | b'_' | b'#')
 }
 
-/// Returns the position after the bracket that closes the value opened at `start`. The nesting depth is counted, not
-/// stored on a stack, so it is practically unlimited. The function does not check whether a `[` is closed by a `]` and
-/// a `{` by a `}`.
+/// Returns the position after the bracket that closes the value opened at `start`. Only a count of open brackets is
+/// stored, and no stack of them, so the nesting depth is practically unlimited. The function does not check whether a
+/// `[` is closed by a `]`, and a `{` by a `}`.
 #[inline(always)]
 fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, Stop> {
     let end = bytes.len() - PADDING;
@@ -183,7 +183,7 @@ fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, St
         inside = ((strings as i64) >> 63) as u64;
         let opens = block.opens & !strings;
         let closes = block.closes & !strings;
-        // The order of the brackets in this block matters only if the depth can reach zero in the block.
+        // The order of the brackets in this block matters only if the nesting depth can become zero in the block.
         if closes.count_ones() >= depth {
             let mut left = closes;
             let mut closed = 0;
@@ -202,10 +202,11 @@ fn nested_end<L: InstructionSet>(bytes: &[u8], start: usize) -> Result<usize, St
     Err(Stop { at: end, expected: "a closing bracket" })
 }
 
-/// State of backslash escapes across blocks. A byte is escaped if it follows a backslash that is not itself escaped.
+/// State of backslash escapes at the boundary between two blocks. A byte is escaped if the byte before it is a
+/// backslash that is not itself escaped.
 #[derive(Clone, Copy, Default)]
 struct Escape {
-    /// 1 if the first byte of the next block is escaped, otherwise 0.
+    /// The value is 1 if the first byte of the next block is escaped, otherwise 0.
     next: u64,
 }
 
@@ -218,7 +219,7 @@ impl Escape {
         self.runs(backslashes)
     }
 
-    /// Returns the mask of escaped bytes. Examines the backslashes one by one, because backslashes are rare.
+    /// Returns a mask of the escaped bytes in a block. The backslashes are examined one by one, because they are rare.
     fn runs(&mut self, backslashes: u64) -> u64 {
         let mut escaped = self.next;
         let mut left = backslashes & !escaped;
@@ -236,7 +237,8 @@ impl Escape {
     }
 }
 
-/// Returns `N` bytes that start at `at`. They must not extend beyond the padding after the text.
+/// Returns `N` bytes that start at `at`. These bytes may include the padding after the text, but must not extend beyond
+/// it.
 #[inline(always)]
 pub(super) fn load_at<const N: usize>(bytes: &[u8], at: usize) -> &[u8; N] {
     bytes[at..].first_chunk().expect("padding")
@@ -258,7 +260,7 @@ mod tests {
         }
     }
 
-    /// Returns the value that each instruction set finds, at 70 offsets from a block boundary.
+    /// Returns the values that the functions find with each instruction set, at 70 offsets from a block boundary.
     fn all(text: &str) -> Vec<(Value, usize)> {
         let mut found = Vec::new();
         for shift in 0..70 {

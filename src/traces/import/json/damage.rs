@@ -1,12 +1,14 @@
-//! Finds the first invalid position in JSON that seems to end too early. The scanner skips values by counting brackets
-//! and quotes, without parsing the values. If a bracket or quote is missing in the middle of the file, the scanner
-//! detects this only at the end of the file. A second pass with this module finds the real position.
+//! Finds the first invalid position in a JSON text that seems to end too early. The scanner skips values by counting
+//! brackets and quotes, without parsing them. So if a bracket or quote is missing in the middle of the file, the
+//! scanner detects the error only at the end of the file. With this module, a second pass over the text finds the real
+//! position of the error.
 
-/// Finds the first byte of `text` that is invalid at its position, and the syntax that was expected there. `text`
-/// begins with a value or with a key of an object. Returns `None` if `text` contains no invalid byte.
+/// Finds the first byte in `text` that is invalid at its position, and returns the position and the syntax that was
+/// expected there. `text` must begin with a value or with a key of an object. Returns `None` if `text` contains no
+/// invalid byte.
 pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     let mut at = skip_blanks(text, 0);
-    // Each entry represents an open object (true) or an open array (false).
+    // Each entry represents an object (true) or an array (false) that is not closed yet.
     let mut open: Vec<bool> = Vec::new();
     let mut next = Next::Value;
     if text.get(at) == Some(&b'"') {
@@ -61,7 +63,7 @@ pub(super) fn find_first_damage(text: &[u8]) -> Option<(usize, &'static str)> {
     }
 }
 
-/// Syntax that is allowed at the current position.
+/// The syntax elements that are allowed at the current position.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Next {
     Value,
@@ -88,8 +90,8 @@ fn skip_blanks(text: &[u8], at: usize) -> usize {
     at + text[at..].iter().take_while(|byte| matches!(byte, b' ' | b'\n' | b'\t' | b'\r')).count()
 }
 
-/// Returns the position after the string that begins at `at`, or the position of a line break inside the string,
-/// which JSON does not allow. Returns `None` if the text ends inside the string.
+/// Returns the position after the string that begins at `at`. If the string contains a line break, which JSON does not
+/// allow, the error is the position of the line break. Returns `None` if the text ends inside the string.
 fn string_end(text: &[u8], at: usize) -> Option<Result<usize, usize>> {
     let mut at_byte = at + 1;
     loop {

@@ -1,4 +1,5 @@
-//! Reads a trace event whose class is known (`classes`). Maps the arguments that each dialect uses to fields.
+//! Reads a trace event whose class is already known (see `classes`). The arguments are mapped to fields, for each
+//! dialect as follows:
 //!
 //! | dialect | GPU categories | calls | id | times |
 //! |---|---|---|---|---|
@@ -15,8 +16,8 @@
 //! | unitrace | gpu_op | cpu_op, by name and `id` | `id` in `args` | whole us |
 //! | Cuspy | as Kineto; graph_event_node, graph_host_node are no GPU work | as Kineto | `correlation` | us with digits |
 //!
-//! Further categories: `cuda_event` (recordings of CUDA events in Kineto's traces), `host_launch` (host functions of
-//! streams), and `pthread` (calls that wait for other threads, as rocprofiler-systems names them).
+//! These categories are read as well: `cuda_event` (recordings of CUDA events in Kineto's traces), `host_launch` (host
+//! functions of streams), and `pthread` (calls that wait for other threads, as rocprofiler-systems names them).
 
 use super::super::Text;
 use super::super::model::*;
@@ -28,11 +29,12 @@ use super::fields::Fields;
 use super::mask::InstructionSet;
 use super::number::{parse_integer, parse_micros, parse_unsigned};
 
-/// Placeholder for the kinds of a stack's frames, if the event only refers to the innermost frame in `stackFrames`.
+/// Placeholder for the kinds of a stack's frames. It is used if the event refers only to the innermost frame in
+/// `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
-/// Passes the event to `sink` if the sink requested it. `args` contains the event's arguments if they were found
-/// before.
+/// If the sink requested the event, passes the event to `sink`. If the event's arguments were found by an earlier scan,
+/// `args` contains them.
 #[inline(always)]
 pub(super) fn emit<L: InstructionSet>(
     bytes: &[u8],
@@ -45,8 +47,8 @@ pub(super) fn emit<L: InstructionSet>(
     let phase = fields.phase.slice(bytes);
     let is_complete = phase == b"X";
     let mut event = EventReader::<L> { bytes, fields, args, counts, level: std::marker::PhantomData };
-    // Each of the frequent kinds is passed on separately. A common `Option<Event>` would have to be copied, and has 400
-    // bytes.
+    // Each of the frequent kinds of events is passed on separately. If they were stored in a common `Option<Event>`,
+    // 400 bytes would have to be copied for each event.
     let other = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => {
             if let Some(op) = event.read_work(kind, false) {
@@ -103,8 +105,8 @@ pub(super) fn emit<L: InstructionSet>(
     }
 }
 
-/// Passes an event to a sink. Not inlined, because the sink's code would then be duplicated for each kind of event and
-/// each instruction set.
+/// Passes an event to a sink. This function is not inlined, because the sink's code would otherwise be duplicated for
+/// each kind of event and each instruction set.
 #[inline(never)]
 fn pass(sink: &mut impl Sink, event: &Event<'_>) {
     sink.event(event);
@@ -124,7 +126,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         self.read_work(kind, false).map(Event::Op)
     }
 
-    /// Reads a GPU operation. If `is_begin` is true, the end of the operation is a separate trace event.
+    /// Reads a GPU operation. If `is_begin` is true, a separate trace event contains the end of the operation.
     #[inline(always)]
     fn read_work(&mut self, kind: OpKind, is_begin: bool) -> Option<Op<'a>> {
         let mut op = Op { kind, name: to_text(self.bytes, self.fields.name), ..Op::default() };
@@ -140,7 +142,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
-            // Cuspy moves the operations of a CUDA graph to artificial streams. This argument is the real stream.
+            // Cuspy shows the operations of a CUDA graph on artificial streams. This argument contains the real stream.
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),
@@ -174,7 +176,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         op.flow = self.bound_flow(self.fields.flow_in);
         let process = parse_id(bytes, self.fields.process);
         op.lane = (process, parse_id(bytes, self.fields.thread));
-        // In Kineto's GPU operations, the process field holds the device; eunomia writes the device as `Device_0`.
+        // In Kineto's events for GPU operations, the process field contains the device. The tool eunomia writes it in
+        // the form `Device_0`.
         op.process = match process {
             Id::Number(number) if op.device.map(i64::from) != Some(number) => process,
             _ => Id::None,
@@ -191,7 +194,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::IdleNode(IdleNode { is_host, run }))
     }
 
-    /// Reads a device operation that unitrace recorded. The process field is a number that represents the device.
+    /// Reads an operation of a device that the tool unitrace recorded. The process field of such an event is a number
+    /// that represents the device.
     #[cold]
     fn read_level_zero_op(&mut self) -> Option<Event<'a>> {
         let name = self.fields.name.slice(self.bytes);
@@ -213,7 +217,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Whether the slice is a Level Zero call that unitrace linked to a device operation.
+    /// Whether the slice is a Level Zero call that is linked to a device operation by unitrace.
     #[inline(always)]
     fn is_level_zero_call(&self) -> bool {
         self.fields.name.slice(self.bytes).starts_with(b"zeCommand") && self.read_level_zero_id().is_some()
@@ -228,7 +232,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Call(Call { correlation, ..self.read_call(true)? }))
     }
 
-    /// Returns the id by which unitrace links a call to the device operation that the call started.
+    /// Returns the id by which unitrace links a call to the device operation that it started.
     #[cold]
     fn read_level_zero_id(&self) -> Option<u64> {
         let mut id = None;
@@ -240,8 +244,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         id
     }
 
-    /// Reads an event of an MTIA accelerator. Programs and copies are operations, and `event_wait` is a wait. All other
-    /// events are `Event::Other`.
+    /// Reads an event of an MTIA accelerator. Programs and copies are read as operations, and `event_wait` is read as a
+    /// wait. All other events are returned as `Event::Other`.
     #[cold]
     fn read_mtia(&mut self) -> Option<Event<'a>> {
         let name = to_text(self.bytes, self.fields.name);
@@ -267,7 +271,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Reads an operation of an MTIA accelerator. The process field of its event contains the device.
+    /// Reads an operation of an MTIA accelerator. The process field of such an event contains the device.
     fn read_mtia_op(&mut self, kind: OpKind, name: Option<&'static str>) -> Option<Event<'a>> {
         Some(match self.read_op(kind)? {
             Event::Op(op) => Event::Op(Op {
@@ -280,8 +284,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         })
     }
 
-    /// Reads an event without a category. The profilers of JAX and Ascend write only such events. The event is GPU work
-    /// if it has arguments that are typical of GPU work.
+    /// Reads an event that has no category. All events from the profilers of JAX and Ascend have no category. If the
+    /// event has arguments that are typical of GPU work, it is read as GPU work.
     #[cold]
     fn read_bare(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -310,7 +314,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
                 }),
                 other => other,
             }),
-            // JAX marks Python functions with `$`.
+            // JAX writes a `$` before the names of Python functions.
             (None, [b'$', ..]) => self.read_python(Wants::PYTHON).map(Event::Python),
             (None, [b'c', b'u', ..] | [b'h', b'i', b'p', ..]) if is_call => {
                 Some(Event::Call(Call { correlation, ..self.read_call(true)? }))
@@ -358,8 +362,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(call)
     }
 
-    // Inlined because a separate function would be compiled without the instruction set `L`. Each intrinsic would then
-    // be a function call.
+    // This function is inlined, because a separate function would be compiled without the instruction set `L`. In such
+    // a function, each intrinsic would be a function call.
     #[inline(always)]
     fn read_cpu(&mut self, kind: CpuKind, needs_args: bool) -> Option<CpuOp<'a>> {
         let (mut external, mut sequence, mut forward_thread) = (None, None, None);
@@ -414,7 +418,7 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(PythonFrame { name, start, end, process, thread, id: number, parent })
     }
 
-    /// Reads the start of a slice whose end is a separate trace event.
+    /// Reads the start of a slice. A separate trace event contains the end.
     #[cold]
     fn read_begin(&mut self, class: Class) -> Option<Event<'a>> {
         let bytes = self.bytes;
@@ -454,7 +458,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         correlation
     }
 
-    /// Returns the id of the flow in `bind_id` if `flag` is set. `flag` is the value of `flow_in` or `flow_out`.
+    /// If `flag` is set, returns the id of the flow in `bind_id`. `flag` is the value of the field `flow_in` or
+    /// `flow_out`.
     #[inline(always)]
     fn bound_flow(&self, flag: Value) -> Option<u64> {
         if flag.shape == Shape::Missing || flag.slice(self.bytes) == b"false" {
@@ -500,8 +505,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         }
     }
 
-    /// Counts a GPU operation whose trace event has no duration, so that the operation cannot be used. If the end of
-    /// the operation is a separate event, only the start event is counted.
+    /// Counts a GPU operation that cannot be used, because its trace event has no duration. If a separate trace event
+    /// contains the end of the operation, only the start event is counted.
     #[cold]
     fn count_untimed(&mut self) -> Option<Event<'a>> {
         self.counts.untimed += u64::from(!matches!(self.fields.phase.slice(self.bytes), b"E" | b"e"));
@@ -525,8 +530,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Some(Event::Sync(sync))
     }
 
-    /// Reads the recording of a CUDA event on a stream. Waits refer to it by the correlation id of the call that
-    /// recorded the CUDA event.
+    /// Reads an event about the recording of a CUDA event on a stream. Waits refer to this recording by the correlation
+    /// id of the call that recorded the CUDA event.
     #[cold]
     fn read_event_record(&mut self) -> Event<'a> {
         let mut record = EventRecord::default();
@@ -542,7 +547,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Event::EventRecord(record)
     }
 
-    /// Reads metadata: names of processes and threads, and kinds of streams. Other metadata is skipped.
+    /// Reads an event with metadata: the name of a process or thread, or the kind of a stream. All other metadata is
+    /// skipped.
     fn read_metadata(&mut self) -> Option<Event<'a>> {
         let bytes = self.bytes;
         let thread = match self.fields.name.slice(bytes) {
@@ -573,8 +579,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
         Event::Stream(stream)
     }
 
-    /// Reads the start and end times from `ts` and `dur`. If the arguments contain exact times, as in Paddle's traces,
-    /// they are used instead.
+    /// Reads the start and end times from the fields `ts` and `dur`. If the arguments contain exact times, as in
+    /// Paddle's traces, these times are used instead.
     #[inline(always)]
     fn read_times(&mut self, exact: (Value, Value)) -> Option<(i64, i64)> {
         let exact = match exact {
@@ -610,8 +616,8 @@ fn has_both((start, end): (Value, Value)) -> bool {
     start.shape != Shape::Missing && end.shape != Shape::Missing
 }
 
-/// Parses a time. It may be text with surrounding blanks and a unit (`"12.345 us"`). The returned flag is true if the
-/// time has digits after the decimal point.
+/// Parses the time in a field. The field may be text with surrounding blanks and a unit (`"12.345 us"`). The returned
+/// flag is true if the time has digits after the decimal point.
 #[inline(always)]
 fn parse_time(bytes: &[u8], value: Value) -> Option<(i64, bool)> {
     let number = match value.slice(bytes) {
@@ -640,7 +646,8 @@ fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     }
 }
 
-/// Returns the kind of an Ascend task, derived from the unit that runs it (a matrix or vector core, or a copy engine).
+/// Returns the kind of a task on an Ascend device. It follows from the unit that runs the task (a matrix or vector
+/// core, or a copy engine).
 fn task_kind(word: &[u8]) -> Option<OpKind> {
     match word {
         b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {
@@ -651,13 +658,14 @@ fn task_kind(word: &[u8]) -> Option<OpKind> {
     }
 }
 
-/// Parses an id. Returns `None` if the id is 0, which means that there is none.
+/// Parses the id in a field. Returns `None` if the id is 0, because 0 means that there is no id.
 #[inline(always)]
 fn parse_nonzero_id(bytes: &[u8], value: Value) -> Option<u64> {
     parse_unsigned(value.slice(bytes)).filter(|&id| id != 0)
 }
 
-/// Parses the id of a flow: a number, a hexadecimal number in quotes, or other text. Other text is hashed.
+/// Parses the id of a flow: a number, a hexadecimal number in quotes, or other text. For other text, the result is a
+/// hash.
 fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     let raw = value.slice(bytes);
     if let Some(number) = parse_unsigned(raw) {
@@ -673,7 +681,8 @@ fn parse_flow_id(bytes: &[u8], value: Value) -> Option<u64> {
     if let Some(number) = hex.and_then(|digits| u64::from_str_radix(digits, 16).ok()) {
         return Some(number);
     }
-    // Hashes the text with FNV-1a. The highest bit is set to distinguish the hash from numeric ids, which are small.
+    // The hash of the text is computed with FNV-1a. The highest bit is set in order to distinguish the hash from
+    // numeric ids, which are small.
     let hash = raw.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
@@ -685,7 +694,7 @@ fn parse_u32(bytes: &[u8], value: Value) -> Option<u32> {
     parse_unsigned(value.slice(bytes)).and_then(|value| u32::try_from(value).ok())
 }
 
-/// Parses three numbers such as `[1, 2, 3]`.
+/// Parses an array of three numbers such as `[1, 2, 3]`.
 fn parse_triple(text: &[u8]) -> [u32; 3] {
     let mut all = [0; 3];
     let mut numbers = text.split(|byte| !byte.is_ascii_digit()).filter(|word| !word.is_empty());

@@ -1,5 +1,5 @@
-//! A JSON file that is held completely in memory, for formats whose elements refer to earlier and later elements.
-//! Values are read in place, without building a tree.
+//! A JSON file that is held in memory as a whole, for formats in which elements refer to earlier and later elements.
+//! Values are read from the text when they are needed, without building a tree.
 
 use std::io::Read;
 
@@ -15,10 +15,10 @@ type BaselineSet = super::mask::Portable;
 #[cfg(target_arch = "x86_64")]
 type BaselineSet = super::mask::Sse2;
 
-/// Maximum size in bytes of a file that is read into memory.
+/// Maximum size in bytes of a JSON file that is read into memory.
 const MAX_FILE_BYTES: u64 = 4 << 30;
 
-/// The bytes of a JSON file.
+/// The text of a JSON file.
 pub struct Document {
     padded: Vec<u8>,
 }
@@ -38,12 +38,12 @@ impl Document {
         Ok(Self { padded })
     }
 
-    /// Creates a document from text in memory.
+    /// Creates a document from a text that is in memory.
     pub fn from_bytes(text: &[u8]) -> Self {
         Self { padded: [text, &[0; PADDING]].concat() }
     }
 
-    /// Replaces bytes that are not UTF-8 with an escape, such as `\xe9`, so that the rest of the value can be shown.
+    /// Replaces each byte that is not UTF-8 by an escape such as `\xe9`, so that the rest of the value can be shown.
     #[must_use]
     pub fn with_escaped_bytes(self) -> Self {
         if std::str::from_utf8(&self.padded).is_ok() {
@@ -64,7 +64,7 @@ impl Document {
         (self.padded.len() - PADDING) as u64
     }
 
-    /// Returns the file's top-level value.
+    /// Returns the outermost value in the file.
     pub fn root(&self) -> Result<Node<'_>> {
         let at = skip_blanks(&self.padded, 0);
         let (value, _) = cursor::read_value::<BaselineSet>(&self.padded, at).map_err(|stop| {
@@ -76,11 +76,11 @@ impl Document {
 }
 
 impl Document {
-    /// Checks the syntax of the whole file, which must consist of one value. [`Node`] itself skips damaged values
-    /// without an error.
+    /// Checks the syntax of the whole file, which must consist of a single value. [`Node`] itself skips damaged values
+    /// without reporting an error.
     ///
     /// # Errors
-    /// `Format`, with the position of the first invalid byte.
+    /// Returns a `Format` error with the position of the first invalid byte.
     pub fn check_syntax(&self) -> Result<()> {
         let text = &self.padded[..self.padded.len() - PADDING];
         match damage::find_first_damage(text) {
@@ -88,7 +88,7 @@ impl Document {
             Some((at, expected)) => return Err(damaged(at, expected)),
         }
         let value = self.root()?.value;
-        // The byte range of a string does not include the quotes.
+        // The quotes of a string are not in its byte range.
         let end = value.end as usize + usize::from(matches!(value.shape, Shape::String | Shape::Escaped));
         let rest = text.get(end..).unwrap_or_default();
         match rest.iter().position(|byte| !byte.is_ascii_whitespace()) {
@@ -110,12 +110,12 @@ pub struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// Returns the value of a key. The search is linear.
+    /// Returns the value of `key` in an object. The keys are searched one after another.
     pub fn get(self, key: &str) -> Option<Self> {
         self.entries().find(|(name, _)| &*name.decode() == key).map(|(_, value)| value)
     }
 
-    /// Returns the keys and values of an object. Returns nothing if this value is not an object.
+    /// Returns the keys and values of this object. If this value is not an object, returns no items.
     pub fn entries(self) -> impl Iterator<Item = (Text<'a>, Self)> {
         let mut at = self.first_inside(b'{');
         std::iter::from_fn(move || {
@@ -128,7 +128,7 @@ impl<'a> Node<'a> {
         })
     }
 
-    /// Returns the elements of an array. Returns nothing if this value is not an array.
+    /// Returns the elements of this array. If this value is not an array, returns no items.
     pub fn items(self) -> impl Iterator<Item = Self> {
         let mut at = self.first_inside(b'[');
         std::iter::from_fn(move || {
@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
 
-    /// Returns the bytes of the value as written in the file. For a string, these are the bytes between the quotes.
+    /// Returns the bytes of the value in the form of the file. For a string, these are the bytes between the quotes.
     pub fn raw(self) -> &'a [u8] {
         self.value.slice(self.padded)
     }
@@ -153,7 +153,7 @@ impl<'a> Node<'a> {
         matches!(self.value.shape, Shape::String | Shape::Escaped)
     }
 
-    /// Returns the bytes of the value as written in the file, including the quotes of a string.
+    /// Returns the bytes of the value in the form of the file, including the quotes of a string.
     pub fn json(self) -> &'a [u8] {
         let (start, end) = (self.value.start as usize, self.value.end as usize);
         match self.value.shape {

@@ -1,11 +1,11 @@
-//! Finds the fields of one trace event, whose keys may be in any order.
+//! Finds the fields of a trace event. Their keys may be in any order.
 
 use super::super::Text;
 use super::cursor::{self, Shape, Stop, Value, skip_blanks};
 use super::mask::InstructionSet;
 
-/// Fields of a trace event that the reader uses. If a key occurs twice, the last value is used, as in other JSON
-/// parsers.
+/// Fields of a trace event that the reader needs. If a key occurs twice in an event, the last value is used, as in
+/// other JSON parsers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fields {
     pub(super) phase: Value,
@@ -17,9 +17,9 @@ pub(super) struct Fields {
     pub(super) duration: Value,
     pub(super) args: Value,
     pub(super) id: Value,
-    /// Id of the event's innermost frame in `stackFrames`.
+    /// Id in `stackFrames` of the innermost frame of the event's stack.
     pub(super) frame: Value,
-    /// `bp`: whether the flow's end is attached to the slice that encloses it, not to the next slice.
+    /// `bp`: whether the end of a flow is attached to the slice that encloses it, and not to the next slice.
     pub(super) binding: Value,
     /// `bind_id`: id of a flow that starts or ends at the event.
     pub(super) flow: Value,
@@ -29,7 +29,7 @@ pub(super) struct Fields {
     pub(super) flow_out: Value,
 }
 
-/// Packs the first bytes of a key into a number, so that they can be compared in one instruction.
+/// Packs the first bytes of a key into a number, so that they are compared in a single instruction.
 const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     let mut packed = 0;
     let mut at = N;
@@ -40,7 +40,7 @@ const fn packed<const N: usize>(key: &[u8; N]) -> u64 {
     packed
 }
 
-/// Finds the fields of the event whose opening bracket is at `at`. Returns the position after the event.
+/// Finds the fields of the event that begins with the opening bracket at `at`. Returns the position after the event.
 #[inline(always)]
 pub(super) fn read_fields<L: InstructionSet>(
     bytes: &[u8],
@@ -56,7 +56,7 @@ pub(super) fn read_fields<L: InstructionSet>(
             return Err(Stop { at, expected: "a key" });
         }
         at += 1;
-        // Loading eight bytes is safe, because 64 bytes of padding follow the text.
+        // Eight bytes can always be loaded here, because 64 bytes of padding follow the text.
         let start = u64::from_le_bytes(*bytes[at..].first_chunk().expect("padding"));
         let (field, length) = match () {
             _ if start as u32 == packed(b"cat\"") as u32 => (Some(&mut fields.category), 4),
@@ -83,7 +83,7 @@ pub(super) fn read_fields<L: InstructionSet>(
         if let Some(field) = field {
             *field = value;
         }
-        // Fast path for the separator that nearly every writer uses between fields.
+        // Check first for the separator that nearly every writer uses between fields.
         if bytes[next..].starts_with(b", \"") {
             at = next + 2;
             continue;
@@ -98,7 +98,7 @@ pub(super) fn read_fields<L: InstructionSet>(
 }
 
 impl Fields {
-    /// Returns the field for a key that contains escapes. Rare, because no known writer escapes keys.
+    /// Returns the field for a key that contains escapes. This case is rare, because no known writer escapes keys.
     #[cold]
     fn by_name(&mut self, key: &[u8]) -> Option<&mut Value> {
         match &*Text::json(key, true).decode() {

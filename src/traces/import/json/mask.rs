@@ -1,32 +1,33 @@
-//! Computes bit masks of quotes, backslashes and brackets for blocks of 64 bytes. A mask has one bit per byte.
+//! Computes bit masks that show the positions of quotes, backslashes and brackets in blocks of 64 bytes. A mask has one
+//! bit for each byte of the block.
 //!
-//! The scanner is compiled once per instruction set, and [`run`] selects the best set at run time. A portable build is
-//! therefore as fast as a build for one processor. All `unsafe` code of the importers is in this file.
+//! The scanner is compiled for several instruction sets, and [`run`] selects the best of them at run time. So a
+//! portable build is as fast as a build for one processor. This file contains all `unsafe` code of the importers.
 
 #![allow(unsafe_code)]
 
-/// Masks of 64 bytes. The lowest bit of a mask represents the first byte.
+/// Masks for a block of 64 bytes. The lowest bit of a mask represents the first byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Block {
     pub(super) quotes: u64,
     pub(super) backslashes: u64,
-    /// Bytes that are `{` or `[`.
+    /// Mask of the bytes that are `{` or `[`.
     pub(super) opens: u64,
-    /// Bytes that are `}` or `]`.
+    /// Mask of the bytes that are `}` or `]`.
     pub(super) closes: u64,
 }
 
-/// An instruction set.
+/// An instruction set of a processor.
 pub(super) trait InstructionSet: Copy {
     /// Computes the masks for 64 bytes.
     fn block(bytes: &[u8; 64]) -> Block;
 
-    /// Computes the masks of quotes and backslashes for the start of a string. 32 bytes suffice, because most strings
-    /// are short.
+    /// Computes the masks of quotes and backslashes for the beginning of a string. 32 bytes are enough, because most
+    /// strings are short.
     fn string(bytes: &[u8; 32]) -> (u32, u32);
 
-    /// Computes the prefix xor: replaces each bit by the xor of that bit and all lower bits. Applied to the mask of
-    /// quotes, it yields the mask of the bytes inside strings.
+    /// Computes the prefix xor of a mask: each bit is replaced by the xor of this bit and all lower bits. The prefix
+    /// xor of the mask of quotes is the mask of the bytes that are inside strings.
     #[inline(always)]
     fn prefix_xor(mut bits: u64) -> u64 {
         for shift in [1, 2, 4, 8, 16, 32] {
@@ -36,23 +37,23 @@ pub(super) trait InstructionSet: Copy {
     }
 }
 
-/// Work that can run with any instruction set. `run` and all functions that it calls with an [`InstructionSet`] must
-/// be `#[inline(always)]`, because only inlined code is compiled for the instruction set.
+/// A task that can run with any instruction set. `run` and all functions that it calls with an [`InstructionSet`] must
+/// be `#[inline(always)]`, because only inlined code is compiled for this instruction set.
 pub(super) trait Job {
     type Out;
     fn run<L: InstructionSet>(self) -> Self::Out;
 }
 
-/// Runs `job` with the best instruction set of this processor.
+/// Runs `job` with the best instruction set that this processor supports.
 pub(super) fn run<J: Job>(job: J) -> J::Out {
     #[cfg(target_arch = "x86_64")]
     {
         if x86::has_avx512() {
-            // SAFETY: `has_avx512` has just found every processor feature that the function is compiled for.
+            // SAFETY: `has_avx512` has just detected every processor feature for which the function is compiled.
             return unsafe { x86::run_avx512(job) };
         }
         if x86::has_avx2() {
-            // SAFETY: `has_avx2` has just found every processor feature that the function is compiled for.
+            // SAFETY: `has_avx2` has just detected every processor feature for which the function is compiled.
             return unsafe { x86::run_avx2(job) };
         }
         job.run::<x86::Sse2>()
@@ -61,8 +62,8 @@ pub(super) fn run<J: Job>(job: J) -> J::Out {
     job.run::<Portable>()
 }
 
-/// Runs `job` with each instruction set that this processor has. Returns each result with the name of its instruction
-/// set.
+/// Runs `job` with each instruction set that this processor supports. Returns each result together with the name of the
+/// instruction set.
 #[cfg(test)]
 pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     let mut all = vec![("portable", job.clone().run::<Portable>())];
@@ -81,7 +82,7 @@ pub(super) fn run_all<J: Job + Clone>(job: &J) -> Vec<(&'static str, J::Out)> {
     all
 }
 
-/// Implementation that handles one byte after another, for processors without a vector implementation.
+/// Implementation that processes one byte after another, for processors for which there is no vector implementation.
 #[derive(Clone, Copy)]
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 pub(super) struct Portable;
@@ -144,7 +145,7 @@ mod x86 {
         job.run::<Avx512>()
     }
 
-    /// SSE2, which every x86-64 processor has.
+    /// Implementation with SSE2, which every x86-64 processor supports.
     #[derive(Clone, Copy)]
     pub(in super::super) struct Sse2;
 
@@ -184,7 +185,7 @@ mod x86 {
         }
     }
 
-    /// AVX2. This type is used only inside [`run_avx2`].
+    /// Implementation with AVX2. This type is used only inside [`run_avx2`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx2;
 
@@ -237,7 +238,7 @@ mod x86 {
         }
     }
 
-    /// AVX-512. This type is used only inside [`run_avx512`].
+    /// Implementation with AVX-512. This type is used only inside [`run_avx512`].
     #[derive(Clone, Copy)]
     pub(super) struct Avx512;
 

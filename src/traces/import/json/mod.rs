@@ -1,13 +1,14 @@
-//! Reads Chrome's JSON trace format, as written by any tool. A scanner reads the file in a small reused buffer and
-//! classifies each trace event separately.
+//! Reads JSON files in Chrome's trace format that any tool may have written. A scanner reads the file in a small
+//! buffer, which is reused, and classifies each trace event separately.
 //!
 //! ```text
 //! file or pipe -> buffer -> scan: where am I? -> fields: where are ph, cat, ts, args ...
 //!                                                    -> dialect: what is it? -> Event -> Sink
 //! ```
 //!
-//! Module `dialect` lists the dialects of GPU events. Keys may come in any order. A value that no sink requested is not
-//! parsed. The reader skips it by finding the brackets and quotes of 64 bytes in one step (`mask`).
+//! Module `dialect` lists the dialects in which tools write GPU events. The keys of an event may be in any order. A
+//! value that no sink has requested is not parsed. To skip such a value, the reader finds the brackets and quotes in 64
+//! bytes in one step (see `mask`).
 
 mod args;
 pub(super) mod buffer;
@@ -34,28 +35,30 @@ use parallel::MIN_BYTES_PER_THREAD;
 use scan::{ScanEnd, ScanError, Scanner};
 use visit::ToSink;
 
-/// Counts gathered while reading.
+/// Counts that the reader collects while it reads a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReadCounts {
     /// Number of input bytes, after decompression.
     pub bytes: u64,
-    /// Number of elements of `traceEvents`. In other formats, number of records.
+    /// Number of elements in the array `traceEvents`. In formats other than Chrome's, the number of records.
     pub events: u64,
-    /// Number of times, in requested events, that have digits after the decimal point (a fraction of a microsecond).
+    /// Number of times in requested events that have digits after the decimal point (a fraction of a microsecond).
     pub fractional_times: u64,
-    /// Number of times, in requested events, that have no decimal point.
+    /// Number of times in requested events that have no decimal point.
     pub whole_times: u64,
-    /// Number of requested events that were skipped because a time or a duration is missing or is not a number.
+    /// Number of requested events that were skipped because a time or duration is missing or is not a number.
     pub untimed: u64,
-    /// Number of elements that are not trace events (`{}`, `null`). In text formats, number of malformed lines.
+    /// Number of elements that are not trace events (for example `{}` or `null`). In text formats, the number of
+    /// malformed lines.
     pub non_events: u64,
     /// Line number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Byte offset of the end of the last complete event, if the file is truncated and truncated files are accepted.
+    /// Byte offset at which the last complete event ends. It is set if the file is truncated, and truncated files are
+    /// accepted.
     pub truncated_at: Option<u64>,
-    /// Version of the file's schema, if the format has one.
+    /// Version of the file's schema, if the format has a version.
     pub schema: Option<String>,
-    /// Remarks on content that is missing or was left out, one sentence per kind.
+    /// Remarks about content that is missing or was left out. There is one sentence per kind of content.
     pub remarks: Vec<String>,
 }
 
@@ -73,25 +76,25 @@ impl ReadCounts {
     }
 }
 
-/// Options for reading JSON.
+/// Options for reading a JSON trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JsonOptions {
-    /// Size of the buffer in bytes. The buffer grows if a single event is larger.
+    /// Size of the read buffer in bytes. If a single event is larger, the buffer grows.
     pub buffer: usize,
-    /// Whether to accept a file that ends in the middle of an event. If true, such a file is read up to the last
-    /// complete event.
+    /// Whether to accept a file that ends in the middle of an event. If true, all complete events in such a file are
+    /// read.
     pub accept_cut: bool,
 }
 
-/// Reads a trace with one thread.
+/// Reads a trace with a single thread.
 ///
 /// # Errors `Format`, with the number of preceding events, the byte offset and the unexpected byte; errors of `input`.
-/// Events before the error have already been passed to the sink.
+/// If an error is returned, the events before the error have already been passed to the sink.
 pub fn read(input: impl Read, reading: JsonOptions, sink: &mut impl Sink) -> Result<ReadCounts> {
     read_from(&mut ReaderSource { input, size: reading.buffer }, reading, sink)
 }
 
-/// Reads a trace from a source that buffers its own input.
+/// Reads a trace from a source that has its own buffers.
 pub(super) fn read_from(
     input: &mut impl Source,
     reading: JsonOptions,
@@ -102,10 +105,11 @@ pub(super) fn read_from(
     finish(scan.counts, ended, reading)
 }
 
-/// Reads a trace of `size` bytes. If the trace is large, one thread finds the events and another thread reads them.
+/// Reads a trace that has `size` bytes. If the trace is large, one thread finds the events, and another thread reads
+/// them.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the same errors as [`read`].
 pub(super) fn read_with_two_threads(
     input: impl Read + Send,
     size: u64,
@@ -119,11 +123,11 @@ pub(super) fn read_with_two_threads(
     finish(counts, ended, reading)
 }
 
-/// Reads a trace with several threads. The result is the same as with one thread. After each read from the file, calls
-/// `on_read` with the number of bytes read.
+/// Reads a trace with several threads. The result is the same as if the trace were read with one thread. After each
+/// read from the file, `on_read` is called with the number of bytes.
 ///
 /// # Errors
-/// As [`read`].
+/// Returns the same errors as [`read`].
 pub fn read_parallel(
     file: &File,
     threads: usize,

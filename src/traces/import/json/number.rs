@@ -1,12 +1,12 @@
-//! Parses decimal text into integers. A time is never converted to a floating-point number. Times are around 1.7e15
-//! microseconds, where neighbouring `f64` values are 250 ns apart.
+//! Parses decimal numbers into integers. A time is never converted to a floating-point number. The reason is that times
+//! are around 1.7e15 microseconds, where neighbouring `f64` values are 250 ns apart.
 
-/// Largest whole number of microseconds that, together with any fraction, fits into an `i64` of nanoseconds.
+/// Largest whole number of microseconds that fits into an `i64` of nanoseconds together with any fraction.
 const MAX_MICROS: i64 = i64::MAX / 1000 - 1;
 
-/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The returned flag is true if
-/// the number has digits after the decimal point. Returns `None` if the text is not a number, or the number is too
-/// large.
+/// Parses a decimal number of microseconds into nanoseconds, rounded half away from zero. The flag in the result is
+/// true if the number has digits after the decimal point. Returns `None` if the text is not a number, or if the number
+/// is too large.
 #[inline]
 pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     let (negative, digits) = match text {
@@ -47,7 +47,8 @@ pub(crate) fn parse_micros(text: &[u8]) -> Option<(i64, bool)> {
     Some((if negative { -value } else { value }, fraction))
 }
 
-/// Parses a whole number. A fraction that consists of zeros (`7.0`) is accepted, because some writers append it.
+/// Parses a whole number. A fraction that consists only of zeros (as in `7.0`) is accepted, because some writers append
+/// it.
 #[inline]
 pub(crate) fn parse_integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
@@ -67,7 +68,7 @@ pub(crate) fn parse_unsigned(text: &[u8]) -> Option<u64> {
     parse_integer(text).and_then(|value| u64::try_from(value).ok())
 }
 
-/// Returns the number of digits at the beginning of the text.
+/// Returns the number of digits at the beginning of `text`.
 #[inline]
 fn count_digits(text: &[u8]) -> usize {
     let mut count = 0;
@@ -79,8 +80,8 @@ fn count_digits(text: &[u8]) -> usize {
     count + text[count..].iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the value of at most 19 digits. Converts eight digits in one step. If the digits were converted one after
-/// another, each digit would have to wait for the product of the previous digits.
+/// Returns the value of a number with at most 19 digits. The digits are converted in groups of eight. If they were
+/// converted one after another, each digit would have to wait for the product of the digits before it.
 #[inline]
 fn parse_digits(mut digits: &[u8]) -> u64 {
     let mut value = 0;
@@ -91,8 +92,8 @@ fn parse_digits(mut digits: &[u8]) -> u64 {
     digits.iter().fold(value, |value, digit| value * 10 + u64::from(digit - b'0'))
 }
 
-/// Returns the value of eight digits. Combines neighbouring digits to two-digit numbers, then to four-digit numbers,
-/// then to one number.
+/// Returns the value of a number with eight digits. Pairs of digits are combined to two-digit numbers, pairs of these
+/// to four-digit numbers, and the last pair to one number.
 #[inline]
 fn parse_eight_digits(digits: [u8; 8]) -> u64 {
     let ones = u64::from_le_bytes(digits) & 0x0f0f_0f0f_0f0f_0f0f;
@@ -106,7 +107,8 @@ fn parse_eight_digits(digits: [u8; 8]) -> u64 {
 pub(super) fn are_digits(bytes: [u8; 8]) -> bool {
     let bytes = u64::from_le_bytes(bytes);
     let high = bytes & 0xf0f0_f0f0_f0f0_f0f0;
-    // A byte is a digit if it is from 0x30 to 0x39. Adding 6 to a digit does not change its upper half.
+    // A byte is a digit if its value is from 0x30 to 0x39. If 6 is added to a digit, the upper half of the byte does
+    // not change.
     let low = bytes.wrapping_add(0x0606_0606_0606_0606) & 0xf0f0_f0f0_f0f0_f0f0;
     high == 0x3030_3030_3030_3030 && low == high
 }
@@ -136,7 +138,7 @@ fn parse_general(text: &[u8], shift: i32) -> Option<i64> {
         return None;
     }
     let digits = whole.iter().chain(fraction);
-    // The number is 0.DIGITS times 10^places.
+    // In the following, the number is 0.DIGITS times 10^places.
     let mut places = i64::from(exponent) + i64::from(shift) + whole.len() as i64;
     let mut value = 0_i128;
     let mut round_up = false;

@@ -1,9 +1,10 @@
-//! Reads one plain file with several threads.
+//! Reads one uncompressed file with several threads.
 //!
-//! The file is divided into equal shares, one per thread. Each thread begins near the start of its share, at a guessed
-//! position of an event. It ends where the next thread began. The guess is accepted only if the preceding thread
-//! arrives at exactly that byte, between two events. Otherwise the later thread's results are discarded, and reading
-//! resumes where the preceding thread ended. The result is therefore always the same as with one thread.
+//! The file is divided into equal shares, and each share is read by one thread. Each thread begins near the start of
+//! its share, at a position where an event is guessed to begin. It stops where the next thread began. The guess of the
+//! next thread is accepted only if the preceding thread arrives at exactly that byte, between two events. Otherwise the
+//! results of the next thread are discarded, and reading continues where the preceding thread stopped. So the result is
+//! always the same as with one thread.
 
 use std::fs::File;
 use std::io::Read;
@@ -15,12 +16,12 @@ use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 use super::visit::ToSink;
 
-/// Minimum size in bytes of the share of a file for which another thread is worthwhile.
+/// Minimum size in bytes of a share. With smaller shares, another thread would not save time.
 pub(super) const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
-/// Maximum number of bytes at the start of a share that are searched for the start of a trace event.
+/// Maximum number of bytes at the start of a share in which the start of a trace event is searched.
 const MAX_SEARCH_BYTES: usize = 1 << 20;
 
-/// Reads a file from a given position. Does not move the file offset, which all threads share.
+/// Reads a file, beginning at a given position. The file offset, which all threads share, is not moved.
 struct FileFrom<'a> {
     file: &'a File,
     at: u64,
@@ -34,7 +35,7 @@ impl Read for FileFrom<'_> {
     }
 }
 
-/// Reads from a file at a given position. On Windows this moves the file offset, but no thread relies on it.
+/// Reads from a file at the position `at`. On Windows this moves the file offset, but no thread depends on it.
 fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<usize> {
     #[cfg(unix)]
     return std::os::unix::fs::FileExt::read_at(file, bytes, at);
@@ -44,7 +45,7 @@ fn read_at(file: &File, bytes: &mut [u8], at: u64) -> std::io::Result<usize> {
 
 type ScanResult = Result<ScanEnd, ScanError>;
 
-/// Reads `file`, which is `size` bytes long, with up to `threads` threads.
+/// Reads `file`, which has `size` bytes, with up to `threads` threads.
 pub(super) fn read_parallel<S: Fork>(
     file: &File,
     size: u64,
@@ -86,7 +87,7 @@ pub(super) fn read_parallel<S: Fork>(
     for ((start, part, scan), end) in later.into_iter().zip(ends) {
         let Ok(ScanEnd::Reached(at)) = ended else { break };
         if at != start {
-            // The guess was wrong. All events that were read from this position are discarded.
+            // The guessed position was wrong. So all events that were read from this position are discarded.
             break;
         }
         sink.join(part);
@@ -102,7 +103,7 @@ pub(super) fn read_parallel<S: Fork>(
     (counts, ended)
 }
 
-/// Reader that reports the number of bytes returned by each read.
+/// A reader that reports the number of bytes that each read returned.
 struct ProgressReader<'a, R, T>(R, &'a T)
 where
     T: Fn(u64);
@@ -123,8 +124,8 @@ fn first_byte(file: &File) -> Option<u8> {
     head.iter().copied().find(|byte| !byte.is_ascii_whitespace())
 }
 
-/// Returns positions at which events are guessed to start, in ascending order: one position near the start of each
-/// share except the first.
+/// Returns positions at which events are guessed to begin, in ascending order. There is one position near the start of
+/// each share except the first.
 fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     let shares = (threads as u64).min(size / MIN_BYTES_PER_THREAD).max(1);
     let mut starts: Vec<u64> =
@@ -133,8 +134,8 @@ fn guess_starts(file: &File, size: u64, threads: usize) -> Vec<u64> {
     starts
 }
 
-/// Returns the first position at or after `from` that looks like the start of an event: a `{` followed by a `"`,
-/// preceded by a `}` and a `,`. The event must also contain a phase.
+/// Returns the first position at or after `from` that looks like the beginning of an event: a `{` followed by a `"`,
+/// with a `}` and a `,` before it. The event must also contain a phase (the field `ph`).
 fn guess_start(file: &File, from: u64) -> Option<u64> {
     let mut bytes = vec![0; MAX_SEARCH_BYTES + PADDING];
     let count = FileFrom { file, at: from }

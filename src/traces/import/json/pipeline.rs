@@ -1,5 +1,5 @@
-//! Reads one plain file with two threads. The scanning thread finds the trace events and their fields. The calling
-//! thread reads the fields.
+//! Reads one uncompressed file with two threads. The scanning thread finds the trace events and their fields. The
+//! calling thread reads these fields.
 //!
 //! ```text
 //! scanning thread   file -> buffer -> positions of events and fields -> class -.
@@ -8,9 +8,9 @@
 //!                                                  used buffers go back
 //! ```
 //!
-//! The sink receives the same events in the same order as with one thread. Only positions are copied between the
-//! threads, which costs little. While the calling thread is behind, the scanning thread also finds the arguments of API
-//! calls and GPU work, so that both threads stay busy.
+//! The sink receives the same events in the same order as with one thread. Only the positions of events and fields are
+//! copied from one thread to the other, which takes little time. While the calling thread is slower, the scanning
+//! thread also finds the arguments of API calls and GPU work, so that neither thread waits for the other.
 
 use std::io::Read;
 use std::ops::Range;
@@ -26,38 +26,38 @@ use super::mask::{self, InstructionSet, Job};
 use super::scan::{ScanEnd, ScanError, Scanner};
 use super::visit::{FoundEvent, FoundProperty, ToSink, Visitor};
 
-/// Number of buffers between the two threads. One buffer is being scanned, another is being read, and a third one is
-/// waiting.
+/// Number of buffers that the two threads share. One buffer is being scanned, another is being read, and a third one
+/// waits to be read.
 const BATCHES: usize = 3;
 
-/// Number of events whose arguments the scanning thread finds before it checks again for a used buffer.
+/// Number of events for which the scanning thread finds the arguments before it checks again for a used buffer.
 const EVENTS_PER_LOOK: usize = 32;
 
-/// A trace event or a key of the trace object, given as its position in a buffer.
+/// A trace event, or a key of the trace object, given by its position in a buffer.
 enum Found {
     Event {
         event: FoundEvent,
         classified: Classified,
-        /// Start and end of the event's arguments in [`Notes::args`], if the arguments were found.
+        /// Start and end in [`Notes::args`] of the event's arguments, if the arguments were found.
         args: Option<(u32, u32)>,
     },
     Property(FoundProperty),
 }
 
-/// All events, keys and arguments that were found in a buffer.
+/// All events, keys and arguments that were found in one buffer.
 #[derive(Default)]
 struct Notes {
     found: Vec<Found>,
     args: Vec<Arg>,
 }
 
-/// A scanned buffer, and what was found in it.
+/// A scanned buffer, and everything that was found in it.
 struct Batch {
     buffer: Buffer,
     notes: Notes,
 }
 
-/// Collects the events of a buffer. At the end of the buffer, sends it to the calling thread.
+/// Collects the events in a buffer. At the end of the buffer, sends the buffer to the calling thread.
 struct Sender {
     wants: Wants,
     notes: Notes,
@@ -66,8 +66,9 @@ struct Sender {
 }
 
 impl Sender {
-    /// Waits for a used buffer. While there is none, the calling thread is behind; the scanning thread then finds
-    /// arguments of events. Returns `None` if the calling thread has ended.
+    /// Waits for a buffer that the calling thread has used. As long as there is no such buffer, the calling thread is
+    /// slower, and the scanning thread finds the arguments of events. Returns `None` if the calling thread no longer
+    /// exists.
     fn next_batch(&mut self, buffer: &Buffer) -> Option<Batch> {
         let mut first = 0;
         loop {
@@ -85,7 +86,7 @@ impl Sender {
     }
 }
 
-/// Finds the arguments of some events of a buffer.
+/// Finds the arguments of some events in a buffer.
 struct FindArgs<'a> {
     bytes: &'a [u8],
     notes: &'a mut Notes,
@@ -126,7 +127,7 @@ impl Visitor for Sender {
             buffer.consume(consumed);
             return buffer;
         }
-        // The calling thread ends early only if it panics. The panic then ends the program.
+        // The calling thread ends early only if it has panicked. In this case, the panic ends the program.
         let Some(Batch { buffer: mut next, notes: mut unused }) = self.next_batch(&buffer) else {
             buffer.consume(consumed);
             return buffer;
@@ -141,7 +142,7 @@ impl Visitor for Sender {
     }
 }
 
-/// Reads the fields of the events in a buffer.
+/// Reads the fields of all events in a buffer.
 struct ReadBatch<'a, 'b, S> {
     batch: &'a Batch,
     visitor: &'a mut ToSink<'b, S>,
@@ -166,7 +167,7 @@ impl<S: Sink> Job for ReadBatch<'_, '_, S> {
     }
 }
 
-/// Reads `input` to its end. `buffer` is the size of each buffer in bytes.
+/// Reads `input` until its end. `buffer` is the size of each buffer in bytes.
 pub(super) fn read(
     input: impl Read + Send,
     buffer: usize,
@@ -175,7 +176,7 @@ pub(super) fn read(
     let (full, batches) = sync_channel(BATCHES);
     let (used, empty) = sync_channel(BATCHES);
     let new = || Batch { buffer: Buffer::new(buffer.max(PADDING)), notes: Notes::default() };
-    // Sending cannot fail, because the receiver exists and the channel has room for all buffers.
+    // Sending cannot fail, because the receiver exists, and the channel has room for all buffers.
     (1..BATCHES).for_each(|_| drop(used.send(new())));
     let wants = sink.wants();
     thread::scope(|scope| {
@@ -190,7 +191,7 @@ pub(super) fn read(
         let mut counts = ReadCounts::default();
         for batch in batches {
             mask::run(ReadBatch { batch: &batch, visitor: &mut visitor, counts: &mut counts });
-            // Sending fails if the scanning thread has already ended.
+            // If the scanning thread has already ended, sending fails.
             let _ = used.send(batch);
         }
         let (mut scanned, ended) = scanning.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));

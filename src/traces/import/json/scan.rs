@@ -1,8 +1,8 @@
-//! The scanner reads a JSON trace from the first byte to the last: one trace event after another, in one buffer after
+//! The scanner reads a JSON trace from the first byte to the last: one trace event after another, and one buffer after
 //! another.
 //!
 //! The same loop also reads the text before the events (`{"schemaVersion": 1, "traceEvents": [`) and after them. A scan
-//! can begin at an event in the middle of the file. It can end at the event where another thread began.
+//! can begin at an event in the middle of a file. It can end at the event where the scan of another thread began.
 
 use super::super::Text;
 use super::ReadCounts;
@@ -14,23 +14,23 @@ use super::mask::{self, InstructionSet, Job};
 use super::visit::{FoundEvent, FoundProperty, Visitor};
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Syntax that is expected after the document.
+/// Words for the syntax that is expected after the document.
 const END_OF_FILE: &str = "the end of the file";
 
-/// Syntax that the scanner expects at its current position.
+/// Syntax element that the scanner expects at its current position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expect {
-    /// The opening bracket of the document.
+    /// The opening bracket of the document is expected.
     Start,
-    /// A key of the trace object. If `first`, the end of the object is also allowed.
+    /// A key of the trace object is expected. If `first` is true, the end of the object is allowed as well.
     Key { first: bool },
-    /// A comma between keys, or the end of the trace object.
+    /// A comma between two keys, or the end of the trace object, is expected.
     BetweenKeys,
-    /// An event, or the end of the array.
+    /// An event, or the end of the array, is expected.
     Event,
-    /// A comma between events, or the end of the array.
+    /// A comma between two events, or the end of the array, is expected.
     BetweenEvents,
-    /// Only blanks, because the document has ended.
+    /// Only blanks are expected, because the document has ended.
     Nothing,
 }
 
@@ -39,15 +39,17 @@ enum Expect {
 pub(super) enum ScanEnd {
     /// The scan reached the end of the file.
     File,
-    /// The scan reached the first event at or past the requested end. The value is the position of this event.
+    /// The scan reached the first event at or after the requested end. The value is the position at which this event
+    /// begins.
     Reached(u64),
 }
 
-/// An error and its position. The error is converted to a message when the number of preceding events is known.
+/// An error, with its position in the file. The error is converted to a message later, when the number of preceding
+/// events is known.
 #[derive(Debug)]
 pub(super) enum ScanError {
     Io(std::io::Error),
-    /// An unexpected byte.
+    /// The byte at this position is invalid.
     Unexpected {
         at: u64,
         expected: &'static str,
@@ -58,7 +60,8 @@ pub(super) enum ScanError {
         at: u64,
         complete: u64,
         expected: &'static str,
-        /// Earlier position at which the unfinished value is invalid, and the syntax expected at that position.
+        /// An earlier position at which the unfinished value is invalid, if there is one, and the syntax that was
+        /// expected there.
         damage: Option<(u64, &'static str)>,
     },
     EventTooLarge {
@@ -67,14 +70,14 @@ pub(super) enum ScanError {
     },
     /// The file is valid JSON but contains no events.
     NoEvents,
-    /// A second object without events follows the first.
+    /// After the first object, there is a second object without events.
     JsonLines {
         at: u64,
     },
 }
 
 impl ScanError {
-    /// Converts the error to an error message; `events` is the number of events read before the error.
+    /// Converts the error to an error message. `events` is the number of events that were read before the error.
     pub(super) fn into_error(self, events: u64) -> Error {
         let message = match self {
             Self::Io(error) => {
@@ -132,13 +135,13 @@ impl ScanError {
     }
 }
 
-/// Whether an error of this kind means that compressed data is truncated or damaged.
+/// Whether an input error of this kind means that compressed data is truncated or damaged.
 fn is_damage(kind: std::io::ErrorKind) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(kind, UnexpectedEof | InvalidData | InvalidInput)
 }
 
-/// Describes the events before a truncation, and how to read them.
+/// Describes the events before a truncation, and states how the user can read them.
 fn describe_complete(events: u64) -> String {
     match events {
         0 => "no event before it is complete, so copy or record the file again".to_owned(),
@@ -146,34 +149,34 @@ fn describe_complete(events: u64) -> String {
     }
 }
 
-/// State that the scanner keeps between two buffers.
+/// State that the scanner keeps from one buffer to the next.
 #[derive(Clone, Debug)]
 pub(super) struct Scanner {
     expect: Expect,
-    /// Whether the events are inside an object; otherwise the file is a plain array of events.
+    /// Whether the array of events is inside an object. If false, the file is a plain array of events.
     in_object: bool,
     had_events: bool,
     pub(super) counts: ReadCounts,
 }
 
 impl Scanner {
-    /// Creates a scanner that starts at the beginning of a file.
+    /// Creates a scanner for a scan that starts at the beginning of a file.
     pub(super) fn new() -> Self {
         Self { expect: Expect::Start, in_object: false, had_events: false, counts: ReadCounts::default() }
     }
 
-    /// Creates a scanner that starts at an event in the middle of a file.
+    /// Creates a scanner for a scan that starts at an event in the middle of a file.
     pub(super) fn at_event(in_object: bool) -> Self {
         Self { expect: Expect::Event, in_object, had_events: true, counts: ReadCounts::default() }
     }
 
-    /// Creates a scanner that continues where this scanner ended with [`ScanEnd::Reached`].
+    /// Creates a scanner that continues after the scan of `self` ended with [`ScanEnd::Reached`].
     pub(super) fn resume(&self) -> Self {
         Self { counts: ReadCounts::default(), ..self.clone() }
     }
 
-    /// Reads `input` to its end or to the first event at or past `until`. `position` is the offset in the file of the
-    /// first byte of `input`.
+    /// Reads `input` to its end, or to the first event at or after the position `until`. `position` is the position in
+    /// the file of the first byte of `input`.
     pub(super) fn run(
         &mut self,
         input: &mut impl Source,
@@ -224,8 +227,8 @@ impl Scanner {
         }
     }
 
-    /// Handles the end of the file. The file is valid up to the byte offset `complete`. `rest` is the text after it,
-    /// and `expected` is the missing syntax.
+    /// Handles the end of the input. The file is valid up to the byte offset `complete`. `rest` is the text after this
+    /// offset, and `expected` is the missing syntax.
     fn end(&mut self, complete: u64, rest: &[u8], expected: &'static str) -> Result<ScanEnd, ScanError> {
         let end = complete + rest.len() as u64;
         self.counts.bytes = end;
@@ -233,7 +236,7 @@ impl Scanner {
         match self.expect {
             Expect::Nothing if !self.had_events => Err(ScanError::NoEvents),
             Expect::Nothing => Ok(ScanEnd::File),
-            // Chrome's format allows an array without the closing bracket.
+            // Chrome's format allows an array of events without the closing bracket.
             Expect::BetweenEvents | Expect::Event if !self.in_object && is_blank => Ok(ScanEnd::File),
             _ => {
                 let damage =
@@ -244,7 +247,7 @@ impl Scanner {
     }
 }
 
-/// Reason why the scan of a chunk (the contents of one buffer) stopped.
+/// Reason why the scan of one chunk (the content of a buffer) stopped.
 #[derive(Clone, Copy, Debug)]
 enum Outcome {
     More(&'static str),
@@ -252,7 +255,7 @@ enum Outcome {
     Unexpected { at: usize, expected: &'static str, found: u8 },
 }
 
-/// A part of the file, followed by padding.
+/// A part of the file that is followed by padding.
 struct Chunk<'a, V> {
     scan: &'a mut Scanner,
     bytes: &'a [u8],
@@ -261,7 +264,7 @@ struct Chunk<'a, V> {
 }
 
 impl<V: Visitor> Job for Chunk<'_, V> {
-    /// Number of bytes consumed, and the reason why the scan stopped.
+    /// Number of bytes that were consumed, and the reason why the scan stopped.
     type Out = (usize, Outcome);
 
     #[inline(always)]
@@ -321,7 +324,7 @@ impl Scanner {
         Ok(next)
     }
 
-    /// Reads the end of the array, or an element that is not an object.
+    /// Reads the end of the array of events, or an element that is not an object.
     #[inline(always)]
     fn non_object<L: InstructionSet>(&mut self, bytes: &[u8], at: usize) -> Result<usize, Stop> {
         match bytes[at] {
@@ -346,7 +349,7 @@ impl Scanner {
         at + 1
     }
 
-    /// Reads the text before or after the events.
+    /// Reads the text before or after the array of events.
     #[inline(always)]
     fn outside_events<L: InstructionSet>(
         &mut self,
@@ -363,7 +366,7 @@ impl Scanner {
                 (self.had_events, self.expect) = (true, Expect::Event);
                 Ok(at + 1)
             }
-            // Skips a byte order mark, which editors on Windows write.
+            // Skips a byte order mark, which some editors on Windows write.
             (Expect::Start, 0xef) if bytes[at + 1..].starts_with(b"\xbb\xbf") => Ok(at + 3),
             (Expect::Start, _) => Err(Stop { at, expected: "a `{` or a `[`" }),
             (Expect::Key { first: true } | Expect::BetweenKeys, b'}') => {
@@ -397,7 +400,7 @@ impl Scanner {
         }
         let (value, next) = cursor::read_value::<L>(bytes, after)?;
         if next >= bytes.len() - PADDING {
-            // More input is needed, because the value may be a number that continues in the next buffer.
+            // More input is needed here, because the value may be a number that continues in the next buffer.
             return Err(Stop { at: next, expected: "a `,` or the trace's `}`" });
         }
         self.expect = Expect::BetweenKeys;
@@ -410,7 +413,8 @@ impl Scanner {
     }
 }
 
-/// Whether a plausible event begins at `at`. The result is a guess, because the text around the position is unknown.
+/// Whether the text at `at` looks like the beginning of an event. The result is only a guess, because the text before
+/// this position is unknown.
 pub(super) fn is_event(padded: &[u8], at: usize) -> bool {
     struct Check<'a>(&'a [u8], usize);
     impl Job for Check<'_> {

@@ -1,5 +1,5 @@
-//! Visitors receive the events that a scan finds. One kind of visitor reads the events immediately. The other kind
-//! collects them for another thread (`pipeline`).
+//! Defines visitors, which receive the events that a scan finds. One kind of visitor reads the events immediately. The
+//! other kind of visitor collects the events for another thread (see `pipeline`).
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use super::dialect;
 use super::fields::Fields;
 use super::mask::InstructionSet;
 
-/// Position of a trace event, and the positions of its fields, in a buffer.
+/// Position in a buffer of a trace event, and positions of its fields.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundEvent {
     pub(super) fields: Fields,
@@ -22,24 +22,24 @@ pub(super) struct FoundEvent {
     pub(super) end: u32,
 }
 
-/// Positions in a buffer of a key of the trace object and of the key's value.
+/// Positions in a buffer of a key in the trace object, and of the key's value.
 #[derive(Clone, Debug)]
 pub(super) struct FoundProperty {
     pub(super) key: Value,
     pub(super) value: Range<usize>,
 }
 
-/// Receives events and keys of the trace object, in the order of the file. Positions are offsets from the first byte of
-/// `bytes`.
+/// Receives the events, and the keys of the trace object, in the order of the file. All positions are offsets from the
+/// first byte of `bytes`.
 pub(super) trait Visitor {
-    /// Receives an event.
+    /// Receives a trace event.
     fn event<L: InstructionSet>(&mut self, bytes: &[u8], found: &FoundEvent, counts: &mut ReadCounts);
 
-    /// Receives a key of the trace object other than `traceEvents`.
+    /// Receives a key of the trace object, except the key `traceEvents`.
     fn property(&mut self, bytes: &[u8], found: FoundProperty);
 
-    /// Called after the scan has used `consumed` bytes of the buffer. Returns a buffer that begins with the remaining
-    /// bytes.
+    /// Called when the scan has used the first `consumed` bytes of the buffer. Returns a buffer that begins with the
+    /// bytes that were not used.
     fn end_of_buffer(&mut self, buffer: Buffer, consumed: usize) -> Buffer;
 }
 
@@ -54,7 +54,8 @@ impl<'a, S: Sink> ToSink<'a, S> {
         Self { wants: sink.wants(), sink }
     }
 
-    /// Like [`Visitor::event`], for an event that is already classified and whose arguments may already be found.
+    /// Does the same as [`Visitor::event`], for an event that was already classified, and whose arguments may already
+    /// have been found.
     #[inline(always)]
     pub(super) fn classified_event<L: InstructionSet>(
         &mut self,
