@@ -146,8 +146,8 @@ impl Explain {
         copies + self.aggregate.cells() * (4 * size_of::<Sample>() + 150)
     }
 
-    /// Returns the number of stacks, kernels and thread names that were dropped so far. If this number has grown since
-    /// a file was started, do not append to that file.
+    /// Returns the number of stacks, kernels and thread names that were dropped so far. If the number of dropped items
+    /// has grown since a file was started, do not append to that file.
     pub fn dropped_count(&self) -> u64 {
         self.dropped.losses().iter().map(|(_, count)| count).sum()
     }

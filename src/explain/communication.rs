@@ -27,8 +27,8 @@ const COMMUNICATION_WORDS: [&str; 22] = [
     "alltoall",
     "userbuffers",
 ];
-/// Words in the names of kernels that only reduce within a block or a warp, and therefore do not communicate. These
-/// names also contain a word of [`COMMUNICATION_WORDS`].
+/// Words in the names of kernels that only reduce within a block or a warp, and therefore do not communicate. The names
+/// of such kernels also contain a word of [`COMMUNICATION_WORDS`].
 const WITHIN_GPU_WORDS: [&str; 3] = ["warpallreduce", "blockallreduce", "threadallreduce"];
 
 /// Whether the kernel with this name moves data between GPUs. `name` is the kernel's name as gpuflame displays it.

@@ -238,7 +238,7 @@ impl JoinedRows {
     }
 
     /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the calls without GPU work, and leaves
-    /// [`host_calls`](Self::host_calls) incomplete. This is enough for outputs that only list activities.
+    /// [`host_calls`](Self::host_calls) incomplete. The result is enough for outputs that only list activities.
     pub fn sort_without_calls(&mut self) {
         self.sort_with_calls(|_| false);
     }
@@ -277,8 +277,8 @@ impl JoinedRows {
         }
     }
 
-    /// Drops the calls that have an activity. After that, [`calls`](Self::calls) contains only the launches without an
-    /// activity. Call this after sorting.
+    /// Drops the calls that have an activity. After this call, [`calls`](Self::calls) contains only the launches
+    /// without an activity. Call this after sorting.
     pub fn keep_pending_calls(&mut self) {
         self.calls.retain(|call| call.pending);
         self.calls.shrink_to_fit();

@@ -1,5 +1,6 @@
 //! Writes the recording of a process that stored only sums and has exited. The recording contains all definitions and
-//! all sums of the run. It has the layout of a checkpoint file, but is written only once and ends with an end row.
+//! all sums of the run. The recording has the layout of a checkpoint file, but is written only once and ends with an
+//! end row.
 
 use std::io::Write;
 
@@ -25,10 +26,11 @@ pub struct FinishedSums<'a> {
     /// Rows with the functions of native frames, which [`Symbolizer::take_rows`](crate::symbolize::Symbolizer::take_rows)
     /// returned.
     pub functions: &'a [u8],
-    /// Whether equal stacks of different threads were merged. If so, stacks are written without a thread id.
+    /// Whether equal stacks of different threads were merged. If threads are merged, stacks are written without a
+    /// thread id.
     pub are_threads_merged: bool,
-    /// Whether the process failed to write its other outputs. If so, no end row is written, so that `gpuflame recover`
-    /// can make these outputs from the recording.
+    /// Whether the process failed to write its other outputs. If these outputs failed, no end row is written, so that
+    /// `gpuflame recover` can make the outputs from the recording.
     pub outputs_failed: bool,
     /// Time at which recording ended.
     pub time: Nanos,

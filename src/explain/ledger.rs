@@ -107,7 +107,7 @@ impl Sum {
         Self { what: what.into(), total, parts: parts.to_vec() }
     }
 
-    /// Whether the parts add up to `total`. If they do not, gpuflame has a bug.
+    /// Whether the parts add up to `total`. If the parts do not add up, gpuflame has a bug.
     pub fn holds(&self) -> bool {
         self.parts.iter().map(|(_, part)| u128::from(*part)).sum::<u128>() == u128::from(self.total)
     }
@@ -161,8 +161,8 @@ impl Ledger {
         Sum::new("launches", self.tally.launches.seen + dropped, &parts)
     }
 
-    /// Returns all GPU activities as a [`Sum`]. Its parts are the activities with a launch, and the activities without
-    /// a launch for each reason.
+    /// Returns all GPU activities as a [`Sum`]. The parts of the sum are the activities with a launch, and the
+    /// activities without a launch for each reason.
     pub fn activities(&self) -> Sum {
         let dropped = self.lost(Loss::ActivitiesDropped);
         let mut parts = self.tally.activities.parts().to_vec();
@@ -270,8 +270,8 @@ impl Host {
         host
     }
 
-    /// Returns the allocated bytes as a [`Sum`]. Its parts are bytes that were freed, bytes that are still allocated,
-    /// and bytes that were freed by a call that was not recorded.
+    /// Returns the allocated bytes as a [`Sum`]. The parts of the sum are bytes that were freed, bytes that are still
+    /// allocated, and bytes that were freed by a call that was not recorded.
     pub fn bytes(&self) -> Sum {
         let not_seen = self.allocated.saturating_sub(self.freed).saturating_sub(self.held);
         let parts = [("freed", self.freed), ("held", self.held), ("free_not_seen", not_seen)];

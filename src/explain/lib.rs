@@ -74,7 +74,7 @@ const MAX_LOST_PER_KIND: u64 = 1 << 56;
 pub struct Options {
     /// Whether each stream of a device is summed separately. Default: no.
     pub by_stream: bool,
-    /// Whether contexts with the same stack on two threads count as one context. This is required in a live process,
+    /// Whether contexts with the same stack on two threads count as one context. Merging is required in a live process,
     /// because otherwise the profile of a program that creates a thread per request would grow with each thread.
     /// Default: no.
     pub merge_threads: bool,
@@ -117,8 +117,8 @@ pub struct Explain {
 /// The result for the rows that were pushed so far.
 #[derive(Debug)]
 pub struct Snapshot<'a> {
-    /// Profile with the sums of the run. It is mutable so that the caller can add the names of functions. Later
-    /// snapshots contain the names that were added.
+    /// Profile with the sums of the run. The profile is mutable so that the caller can add the names of functions.
+    /// Later snapshots contain the names that were added.
     pub profile: &'a mut Profile,
     /// Counts of all launches, activities and other recorded items, by outcome.
     pub ledger: Ledger,
@@ -479,7 +479,7 @@ impl Explain {
         self.contexts.stacks()
     }
 
-    /// Returns the profile. It contains the definitions from all rows, and the sums as of the last
+    /// Returns the profile. The profile contains the definitions from all rows, and the sums as of the last
     /// [`Explain::snapshot`].
     pub fn profile(&self) -> &Profile {
         &self.profile

@@ -2,22 +2,20 @@
 //! stack, kernel or thread is merged with others, and can then no longer be distinguished from them. These totals stay
 //! the same: the number and duration of activities on each device, and the outcomes of launches.
 //!
-//! 1. Single activities are never stored. They are passed to the join, to the sums and, on request, to a file.
-//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. * If the stacks need more, the half of the
-//!    stacks with the least GPU time is merged into `[other stacks]`. * There is one `[other stacks]` entry for each
-//!    API function that the merged stacks called. * A launch whose work has not finished counts with the GPU time of an
-//!    average launch. * The youngest eighth of the stacks is exempt, because these stacks had too little time to
-//!    collect GPU time. So a phase that creates millions of stacks hides neither the work before it nor the work after
-//!    it.
-//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. * This
-//!    includes the names of the kernels and the histograms of their durations (about 600 bytes per kernel). * If the
-//!    kernels need more, half of them are merged into `[other kernels]`. * These kernels are chosen in the same way as
-//!    stacks.
-//! 4. * If threads have no stack left, their **thread names** are dropped.
+//! 1. Single activities are never stored. Activities are passed to the join, to the sums and, on request, to a file.
+//! 2. **Stacks**, with all sums per stack, may use a quarter of the ceiling. If the stacks need more, the half of the
+//!    stacks with the least GPU time is merged into `[other stacks]`. There is one `[other stacks]` entry for each API
+//!    function that the merged stacks called. A launch whose work has not finished counts with the GPU time of an
+//!    average launch. The youngest eighth of the stacks is exempt, because these stacks had too little time to collect
+//!    GPU time. So a phase that creates millions of stacks hides neither the work before it nor the work after it.
+//! 3. **Kernels** may use an eighth of the ceiling, plus half of the unused part of the stacks' quarter. This includes
+//!    the names of the kernels and the histograms of their durations (about 600 bytes per kernel). If the kernels need
+//!    more, half of them are merged into `[other kernels]`. These kernels are chosen in the same way as stacks.
+//! 4. If threads have no stack left, their **thread names** are dropped.
 //!
-//! At the end of the run, function names are looked up and files are written. These two steps take two to three times
-//! the memory of the stacks. So further stacks are dropped before these steps, until everything fits below the ceiling.
-//! The stacks with the most GPU time are kept.
+//! At the end of the run, function names are looked up and files are written. Looking up names and writing files take
+//! two to three times the memory of the stacks. So further stacks are dropped before these steps, until everything fits
+//! below the ceiling. The stacks with the most GPU time are kept.
 //!
 //! A dropped stack that occurs again is stored as a new stack, because threads assign new ids to their stacks after
 //! each drop (`capture::Forgetting`). So a rare stack that becomes frequent later is recorded again.

@@ -103,8 +103,8 @@ impl PerWindowSums {
         self.opened
     }
 
-    /// Whether more windows were opened than are summed separately. If so, the sums of the last window cover several
-    /// windows.
+    /// Whether more windows were opened than are summed separately. If more windows were opened, the sums of the last
+    /// window cover several windows.
     pub fn is_full(&self) -> bool {
         self.opened > self.max_windows
     }

@@ -1,5 +1,5 @@
-//! Counts launches and activities with certain properties ([`RowFacts`]). The checks of a run report these counts. They
-//! are counted while rows are joined, in a constant amount of memory.
+//! Counts launches and activities with certain properties ([`RowFacts`]). The checks of a run report these counts. The
+//! properties are counted while rows are joined, in a constant amount of memory.
 
 use std::mem;
 
@@ -105,7 +105,8 @@ impl Sink for RowFactsCounter {
         self.is_first = true;
         self.last_matched = self.last_matched.max(Some(launched.time));
         // `at_end` stores only the first and the latest time of its launches, so these launches can only be dropped all
-        // together. They are dropped when a launch that was made after the latest of them has an activity.
+        // together. All launches in `at_end` are dropped when a launch that was made after the latest of them has an
+        // activity.
         if self.at_end.latest < launched.time.0 {
             self.at_end = PendingAtEnd::default();
         }
@@ -127,8 +128,8 @@ impl Sink for RowFactsCounter {
     }
 }
 
-/// A sink that receives the launches and activities that are still unmatched after the last row. It counts the launches
-/// whose work was probably still in a queue.
+/// A sink that receives the launches and activities that are still unmatched after the last row. This sink counts the
+/// launches whose work was probably still in a queue.
 pub(super) struct AtEnd<F, S> {
     pub(super) facts: RowFactsCounter,
     /// Sink that receives the activities, and the launches whose work was probably not in a queue.

@@ -30,8 +30,8 @@ pub fn describe_set(profile: &Profile, ledger: &Ledger, window: Option<u64>, fil
     object(profile, ledger, &more, files.iter().map(name))
 }
 
-/// Returns the description for the parent process. It contains absolute paths, and the number of launches that were
-/// made outside of windows.
+/// Returns the description for the parent process. This description contains absolute paths, and the number of launches
+/// that were made outside of windows.
 pub fn describe_process<'a>(
     profile: &Profile,
     ledger: &Ledger,

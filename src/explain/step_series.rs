@@ -73,7 +73,7 @@ struct GroupedSteps {
     groups: Vec<StepGroup>,
     /// Binary logarithm of the number of steps in a group.
     size_bits: u32,
-    /// Statistics of each kind of step. They do not contain the kinds' names.
+    /// Statistics of each kind of step. The statistics do not contain the names of the kinds.
     kinds: Vec<StepKind>,
     longest: Vec<SingleStep>,
 }
@@ -276,8 +276,8 @@ impl GroupedSteps {
     }
 }
 
-/// Returns the number at the end of a step's name, such as 1011 for `ProfilerStep#1011`. This number is the program's
-/// own count of its steps.
+/// Returns the number at the end of a step's name, such as 1011 for `ProfilerStep#1011`. The number in the name is the
+/// program's own count of its steps.
 fn number_in(name: &str) -> Option<u64> {
     name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }

@@ -78,7 +78,7 @@ pub(super) fn step_sums(series: &StepSeries, first: Nanos, kind: u8, each: &mut 
     }
 }
 
-/// Steps of a run that were read from a file. Their times are relative to the beginning of the first step.
+/// Steps of a run that were read from a file. The times of the steps are relative to the beginning of the first step.
 #[derive(Debug, Default)]
 pub(super) struct StoredSteps(StepSeries);
 

@@ -110,8 +110,8 @@ impl Unit {
         }
     }
 
-    /// Whether the values of `view` must be divided by 1,000 to convert them to this unit. This is the case if the
-    /// values are nanoseconds and this unit is microseconds.
+    /// Whether the values of `view` must be divided by 1,000 to convert them to this unit. A division is necessary if
+    /// the values are nanoseconds and this unit is microseconds.
     pub fn is_micros_of(self, view: &View) -> bool {
         self == Self::Micros && view.values[0].unit == Measure::Nanos
     }

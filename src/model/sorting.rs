@@ -1,9 +1,9 @@
-//! Sort functions for lists that are short or rarely sorted. They add little code to the program, because one compiled
-//! instance of the standard library's sort serves all element types.
+//! Sort functions for lists that are short or rarely sorted. The functions add little code to the program, because one
+//! compiled instance of the standard library's sort serves all element types.
 //!
 //! If the standard library's sort is called directly, it is compiled again for each element type and each comparison.
-//! This adds 3 to 13 KB of code each time. The functions of this module add about 300 bytes each. The functions sort a
-//! list of positions, which takes 4 bytes per element, and call a function pointer for each comparison. Use the
+//! Each such instance adds 3 to 13 KB of code. The functions of this module add about 300 bytes each. The functions
+//! sort a list of positions, which takes 4 bytes per element, and call a function pointer for each comparison. Use the
 //! standard library's sort if a list has many thousand elements, or if it is sorted while rows are read.
 
 use std::cmp::Ordering;

@@ -1,6 +1,7 @@
-//! `Aggregate` adds up the activities and launches that the join has matched. It has one sum, called a *cell*, for each
-//! combination of launch context, kind of GPU work (for example a kernel name) and device. It also has a *series* of
-//! statistics for each kind of work on each device, and a total per device. Busy time is computed by `timeline`.
+//! `Aggregate` adds up the activities and launches that the join has matched. `Aggregate` has one sum, called a *cell*,
+//! for each combination of launch context, kind of GPU work (for example a kernel name) and device. `Aggregate` also
+//! has a *series* of statistics for each kind of work on each device, and a total per device. Busy time is computed by
+//! `timeline`.
 //!
 //! Memory grows with the number of distinct contexts, kernels and devices, never with the number of launches.
 //! `Aggregate` stores only ids, not names or stacks. The names and stacks for these ids are in the [`Profile`] that
@@ -38,12 +39,12 @@ pub struct Aggregate {
     series_index: IdMap<(LaunchOutcome, Option<DeviceId>), u32>,
     cells: Vec<(Cell, Weight)>,
     cell_index: IdMap<Cell, u32>,
-    /// Whether squared durations are summed. If so, `squares` has one sum of squared durations per cell. Otherwise
-    /// `squares` is empty.
+    /// Whether squared durations are summed. If squares are summed, `squares` has one sum of squared durations per
+    /// cell. Otherwise `squares` is empty.
     has_squares: bool,
     squares: Vec<u128>,
-    /// Sums of the memory copies with usable times, by direction and kinds of memory. This field is filled only if
-    /// squared durations are summed. In this case, `Series` also contains launch delays.
+    /// Sums of the memory copies with usable times, by direction and kinds of memory. `copies` is filled only if
+    /// squared durations are summed. If squares are summed, `Series` also contains launch delays.
     copies: Vec<(CopyPath, Weight)>,
     sum_cache: SumCache,
     /// Pairs of two contexts for graph nodes: the context that launched the graph, and the context that created the
@@ -166,7 +167,7 @@ impl Aggregate {
     }
 
     /// Removes and returns the launch delays by kind of work and device, and the copies by direction and kinds of
-    /// memory. Both lists are empty unless squares are summed.
+    /// memory. Both returned lists are empty unless squares are summed.
     pub fn take_details(&mut self) -> (Vec<WorkDelays>, Vec<(CopyPath, Weight)>) {
         let mut all = Vec::new();
         for series in &mut self.series {

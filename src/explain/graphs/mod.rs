@@ -32,7 +32,8 @@ use gpuflame_model::record::{
 /// because the flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
 /// Number of destroyed graphs, and of their nodes, that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes, because
-/// a kernel of the graph may still be running then. These graphs take 1 MiB, and their nodes take another 1 MiB.
+/// a kernel of the graph may still be running then. The destroyed graphs that are kept take 1 MiB, and their nodes take
+/// another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.

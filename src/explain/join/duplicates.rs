@@ -2,7 +2,7 @@
 //! and dropped.
 //!
 //! Two activities of one launch are not always duplicates:
-//! - * A memory copy may consist of several parts, which run one after another.
+//! - A memory copy may consist of several parts, which run one after another.
 //! - A graph has many nodes, and a node may run several times.
 //!
 //! For each launch that is not a graph launch, this module therefore stores only the launch's last activity. For graph
@@ -72,7 +72,7 @@ impl DuplicateDetector {
         has_id && is_timed(activity) && self.is_in_latest(activity)
     }
 
-    /// Whether the activity is in the table of the latest activities. If it is not, it is added to the table.
+    /// Whether the activity is in the table of the latest activities. If the activity is not in the table, it is added.
     fn is_in_latest(&mut self, activity: &Activity) -> bool {
         if self.latest.is_empty() {
             self.latest.resize(SETS, [0; WAYS]);

@@ -1,5 +1,5 @@
-//! `ById` is an index whose key is the correlation id. It contains launches, and also *orphans*: activities that wait
-//! for their launch.
+//! `ById` is an index whose key is the correlation id. `ById` contains launches, and also *orphans*: activities that
+//! wait for their launch.
 //!
 //! Ids are nearly consecutive, so the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
 //! id itself determines the position. The table consists of pages. The number of a page determines the position of the
@@ -11,13 +11,13 @@
 //! ```
 //!
 //! If another page with a lower number is at the same position, a new page displaces it. When a page is displaced, its
-//! finished entries (launches that need no more activities) are forgotten. Its waiting entries (launches without an
-//! activity, and orphans) move to a hash map with two generations. If a waiting entry arrives after its page was
-//! displaced, it is stored in this map directly. A graph launch that had an activity may have more activities, so it
-//! moves to a second map with two generations. Looking up a recent id takes two loads, and look-ups of neighbouring ids
-//! use the same cache line.
+//! finished entries (launches that need no more activities) are forgotten. The waiting entries of a displaced page
+//! (launches without an activity, and orphans) move to a hash map with two generations. If a waiting entry arrives
+//! after its page was displaced, it is stored in this map directly. A graph launch that had an activity may have more
+//! activities, so it moves to a second map with two generations. Looking up a recent id takes two loads, and look-ups
+//! of neighbouring ids use the same cache line.
 //!
-//! This module counts no outcomes and passes nothing to a sink. It passes each forgotten entry to a closure of the
+//! This module counts no outcomes and passes nothing to a sink. Each forgotten entry is passed to a closure of the
 //! caller instead.
 
 use super::Launched;
@@ -107,8 +107,8 @@ impl ById {
         }
     }
 
-    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be a chain of orphans. It can
-    /// be another launch if ids wrapped or the data are hostile.
+    /// Stores `entry` under `id` and returns the previous entry. The previous entry can be a chain of orphans. The
+    /// previous entry can be another launch if ids wrapped or the data are hostile.
     pub(super) fn insert(
         &mut self,
         id: CorrelationId,
@@ -365,7 +365,7 @@ impl RecentIds {
         }
     }
 
-    /// Passes all entries to `each`. They are in the order of their ids unless ids wrapped.
+    /// Passes all entries to `each`. The entries are in the order of their ids unless ids wrapped.
     fn for_each(&self, mut each: impl FnMut(CorrelationId, &IdEntry)) {
         let mut pages: Vec<&IdPage> = self.pages.iter().flatten().map(|page| &**page).collect();
         sorting::sort_by_key(&mut pages, |page| page.first.0);

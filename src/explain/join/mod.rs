@@ -1,5 +1,5 @@
-//! The join matches each launch to the GPU work that it caused. It matches them exactly, by correlation id, in one pass
-//! over the rows.
+//! The join matches each launch to the GPU work that it caused. The join matches launches and work exactly, by
+//! correlation id, in one pass over the rows.
 //!
 //! The rows may arrive in any order. For example, an activity may arrive before its launch, because a launch is
 //! recorded when the call returns. A graph launch may have many activities: one for each node. A launch may have two
@@ -16,9 +16,10 @@
 //!
 //! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no
 //! activity by then, it is kept until [`Limits::waiting`] more launches without an activity have followed. A graph
-//! launch may get more activities while the graph runs. It is forgotten when two conditions hold: it got no activity
-//! between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each launch or
-//! activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`] always add up.
+//! launch may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: it got no
+//! activity between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each
+//! launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`] always add
+//! up.
 //!
 //! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
 //! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
@@ -30,7 +31,7 @@
 //! every launch, the activity cannot belong to any launch, not even to a lost one. Such an activity is counted
 //! separately, and is not passed to the sink.
 //!
-//! A [`Sink`] receives the matched launches and activities. It adds them up, computes idle time or stores them.
+//! A [`Sink`] receives the matched launches and activities. The sink adds them up, computes idle time or stores them.
 
 mod duplicates;
 mod launch_index;
@@ -60,8 +61,8 @@ use outside::OutsideRanges;
 /// without a pause takes about ten minutes to use this many ids.
 const MAX_ID_GAP: u64 = 1 << 30;
 
-/// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. It takes 45 MiB if half a million
-/// launches wait for an activity, and a quarter of a million graphs are launched between two flushes.
+/// Memory limits of a [`Join`]. With the default limits, a join takes up to 45 MiB. The join takes 45 MiB if half a
+/// million launches wait for an activity, and a quarter of a million graphs are launched between two flushes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Number of ids below the highest id that are kept in a table indexed by the id. The number is rounded up to a
@@ -255,8 +256,8 @@ impl Join {
             + self.duplicates.heap_bytes()
     }
 
-    /// Processes a row that gives a launch a second id. This row may arrive before or after the row of the launch
-    /// itself.
+    /// Processes a row that gives a launch a second id. The row with a second id may arrive before or after the row of
+    /// the launch itself.
     fn push_alias(&mut self, alias: &Launch, sink: &mut impl Sink) {
         self.tally.launches.aliases += 1;
         let previous = self.store(alias.correlation, IdEntry::Alias(alias.within), sink);
@@ -486,8 +487,8 @@ impl IdOrder {
     }
 
     /// Returns the reason why no launch was found for `activity`. If no launch was recorded at all, there are no ids
-    /// with which the activity's id can be compared. In this case, an activity counts as launched before recording only
-    /// if it began before the first window.
+    /// with which the activity's id can be compared. If no launch was recorded, an activity counts as launched before
+    /// recording only if it began before the first window.
     fn reason(&self, activity: &Activity) -> Missing {
         if activity.device_launched && activity.graph != GraphId(0) {
             return Missing::DeviceGraph;

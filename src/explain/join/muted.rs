@@ -104,7 +104,7 @@ mod tests {
         muted.launch(10, Nanos(100));
         assert_eq!(muted.find(11, Nanos(500)), Muted::No);
         assert_eq!(muted.callbacks_switched(false, Nanos(1000)), 0);
-        // This launch was made in the window, but its row arrives after the window has closed.
+        // Launch 12 was made in the window, but its row arrives after the window has closed.
         muted.launch(12, Nanos(110));
         let found = |muted: &MutedPeriods, id, start| muted.find(id, Nanos(start));
         assert_eq!(

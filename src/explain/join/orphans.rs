@@ -23,8 +23,8 @@ pub(super) struct Orphans {
 #[derive(Debug)]
 struct OrphanSlot {
     activity: Activity,
-    /// Id under which the launch is expected. This is the activity's id or, if that id is known to be an alias, the
-    /// launch's id.
+    /// Id under which the launch is expected. The expected id is the activity's id or, if that id is known to be an
+    /// alias, the launch's id.
     id: CorrelationId,
     /// Index of the slot that contains the next activity with the same id.
     next: u32,
@@ -51,8 +51,8 @@ impl Orphans {
         self.limit - self.len
     }
 
-    /// Returns the id for which the oldest activity waits. This activity is the first in its chain, because each chain
-    /// is sorted by age.
+    /// Returns the id for which the oldest activity waits. The oldest activity is the first in its chain, because each
+    /// chain is sorted by age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }

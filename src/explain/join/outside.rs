@@ -1,6 +1,6 @@
-//! Stores the ids of launches that were made outside of windows, as ranges. These launches do not have one row each. If
-//! the id of an activity is in such a range, and no launch row has this id, the activity was launched outside of
-//! windows.
+//! Stores the ids of launches that were made outside of windows, as ranges. Launches outside of windows do not have one
+//! row each. If the id of an activity is in such a range, and no launch row has this id, the activity was launched
+//! outside of windows.
 
 use gpuflame_model::record::Nanos;
 
@@ -16,7 +16,7 @@ struct IdRange {
     over: Nanos,
 }
 
-/// Ranges of ids, in ascending order. They do not overlap.
+/// Ranges of ids, in ascending order. The ranges do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct OutsideRanges(Vec<IdRange>);
 

@@ -59,12 +59,12 @@ pub trait Sink {
     /// compute idle time need such activities to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
-    /// Receives a launch when its first activity is found. This activity is passed by the next call. `is_graph` means
-    /// that the activity ran a graph node, so more activities may follow.
+    /// Receives a launch when its first activity is found. The first activity of the launch is passed by the next call.
+    /// `is_graph` means that the activity ran a graph node, so more activities may follow.
     fn matched(&mut self, _launched: Launched, _is_graph: bool) {}
 
-    /// Notifies the sink that a launch has a second activity. This activity is passed by the next call. Called once for
-    /// each such launch.
+    /// Notifies the sink that a launch has a second activity. The second activity is passed by the next call. Called
+    /// once for each such launch.
     fn shared(&mut self) {}
 
     /// Receives a call that allocated or freed memory.
@@ -76,8 +76,8 @@ pub trait Sink {
 
     /// Receives one of these rows, which the join does not process:
     /// - an API call that waited or used a CUDA event, and CUPTI's record about such a call;
-    /// - * nodes and edges of graphs, copies of nodes, and runs of host functions in graphs;
-    /// - * in analyses of the host: the states of CPU threads between launches.
+    /// - nodes and edges of graphs, copies of nodes, and runs of host functions in graphs;
+    /// - in analyses of the host: the states of CPU threads between launches.
     fn host(&mut self, _row: &Row<'_>) {}
 
     /// Receives an instant that the program marked. Only sinks that draw a timeline use these instants.
@@ -122,7 +122,7 @@ impl<S: Sink + ?Sized> Sink for &mut S {
     }
 }
 
-/// A sink that discards everything. It is for callers that only need the sums.
+/// A sink that discards everything. Callers that only need the sums use this sink.
 impl Sink for () {
     fn activity(&mut self, _activity: &Activity, _origin: Origin) {}
 

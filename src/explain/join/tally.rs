@@ -49,8 +49,8 @@ pub struct Activities {
     pub outside: u64,
     /// Number of activities in `outside` whose launches the tracer did not report.
     pub not_told: u64,
-    /// Number of activities without usable times. They do not count in sums of GPU time. Each of them is also counted
-    /// as `matched`, `launched_before`, `device_graph` or `no_stack`.
+    /// Number of activities without usable times. Activities without usable times do not count in sums of GPU time.
+    /// Each of them is also counted as `matched`, `launched_before`, `device_graph` or `no_stack`.
     pub untimed: u64,
     /// Number of `matched` and `no_stack` activities that began before their launch. If there are any, the clock of the
     /// CPU or of the GPU is probably wrong.
@@ -58,8 +58,8 @@ pub struct Activities {
     /// Number of duplicates: activities that have the same launch, stream and times as another activity. Duplicates are
     /// not in any other count.
     pub repeated: u64,
-    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). These activities are not in
-    /// any other count.
+    /// Number of activities whose id cannot belong to any call (see [`Join`](super::Join)). Activities with such ids
+    /// are not in any other count.
     pub of_no_call: u64,
 }
 
@@ -81,7 +81,7 @@ impl Launches {
 }
 
 impl Activities {
-    /// Counts the most recent activity as a duplicate. After that, it no longer counts as `seen`.
+    /// Counts the most recent activity as a duplicate. After that, the duplicate no longer counts as `seen`.
     pub(super) fn count_duplicate(&mut self) {
         self.seen -= 1;
         self.repeated += 1;

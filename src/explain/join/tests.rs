@@ -438,8 +438,8 @@ fn an_activity_waits_for_its_launch_after_its_page_is_displaced() {
 #[test]
 fn previewing_the_final_tally_changes_nothing() {
     let (mut join, mut seen) = (Join::new(small()), Seen::default());
-    // At this point, launch 3 has no activity, and the kernel of launch 2 still waits for its launch. Both are matched
-    // by later rows.
+    // At this point, launch 3 has no activity, and the kernel of launch 2 still waits for its launch. Launch 3 and the
+    // kernel of launch 2 are matched by later rows.
     join.push_launch(&launch(3, 11), &mut seen);
     join.push_activity(&kernel(2, 100, 110), &mut seen);
     for _ in 0..3 {

@@ -17,11 +17,11 @@
 //! only if the sequence numbers are equal and the names match (`aten::addmm` creates `AddmmBackward0`).
 //!
 //! Nodes that are not linked are not moved, for these reasons:
-//! - * Each thread counts sequence numbers separately. * If two threads gave the same number to operators with the same
-//!   name, a node is linked to neither operator. * The threads of autograd's engine assign numbers as well, when they
+//! - Each thread counts sequence numbers separately. If two threads gave the same number to operators with the same
+//!   name, a node is linked to neither operator. The threads of autograd's engine assign numbers as well, when they
 //!   differentiate the backward pass itself or recompute the forward pass.
-//! - * If an operator launched nothing, its stack was not recorded, so its node is not moved.
-//! - * `emit_nvtx` creates a new range name for each call of an operator. * If there are too many range names, further
+//! - If an operator launched nothing, its stack was not recorded, so its node is not moved.
+//! - `emit_nvtx` creates a new range name for each call of an operator. If there are too many range names, further
 //!   names are dropped (counted as `ranges_dropped`).
 
 use std::collections::HashMap;
@@ -318,8 +318,8 @@ mod tests {
             // launches nothing.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
-            // Operators that a node calls have sequence numbers of the engine's thread. These numbers do not hide the
-            // node's own number.
+            // Operators that a node calls have sequence numbers of the engine's thread. The sequence numbers of these
+            // operators do not hide the node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
             // The backward pass recomputes this operator, so two threads assigned the same sequence number to it.

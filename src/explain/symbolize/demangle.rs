@@ -11,7 +11,7 @@ use std::fmt;
 use cpp_demangle::{DemangleOptions, Symbol};
 
 /// Maximum length of a demangled name in bytes. The limit is higher than the longest genuine names found so far (about
-/// 10 KB). It is that high because names are not truncated anywhere else.
+/// 10 KB). The limit is that high because names are not truncated anywhere else.
 const MAX_NAME_BYTES: usize = 16 << 10;
 
 /// Name that is shown for a kernel whose symbol is blank. Without this name, tables would have a blank cell, and flame

@@ -1,7 +1,7 @@
 //! Looks up the symbols for all requested addresses of a file in a single query, with the `blazesym` crate.
 //!
 //! If the file is gone, cannot be read, or was replaced after it was loaded, the result is this reason instead of
-//! symbols. This is not an error: for frames without symbols, the module and the offset are shown.
+//! symbols. A missing symbol is not an error: for frames without symbols, the module and the offset are shown.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -44,8 +44,8 @@ impl SymbolFiles {
 
     /// Returns the symbols of `module` at `addresses`, which are addresses in the file and not in the process.
     pub(super) fn symbols(&self, module: &Module, addresses: &[u64]) -> Vec<Symbols> {
-        // If the file is broken, the parsers may panic. A broken file must not affect the profiled process. Its frames
-        // only have no names.
+        // If the file is broken, the parsers may panic. A broken file must not affect the profiled process. The only
+        // effect of a broken file is that its frames have no names.
         let symbols = catch_unwind(AssertUnwindSafe(|| {
             let path = require_regular_file(&module.path)?;
             check_build_id(path, &module.build_id)?;

@@ -69,8 +69,8 @@ fn is_interpreter(file: &str) -> bool {
         || ["_ctypes", "libffi"].into_iter().any(is_library)
 }
 
-/// Properties of a function that follow from its name. They are determined once per name, because a name may occur in
-/// thousands of stacks.
+/// Properties of a function that follow from its name. The properties are determined once per name, because a name may
+/// occur in thousands of stacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NameTraits {
     /// Whether the function is start code in stacks that do not contain Rust's marker (see `is_rust_marker`).
@@ -199,8 +199,9 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
 
 /// If an operator is directly around the same operator, hides the outer one, because both frames belong to one call
 /// that passes PyTorch's dispatcher twice. An operator's implementation may also call the operator again, as
-/// `aten::copy_` does to convert a type. In that case both frames are shown. The two cases are distinguished by the
-/// frame of the operator's implementation between the two operators, even if that frame is hidden.
+/// `aten::copy_` does to convert a type. If the implementation calls the operator again, both frames are shown. The two
+/// cases are distinguished by the frame of the operator's implementation between the two operators, even if that frame
+/// is hidden.
 fn show_operators_once(stack: &[StackName<'_>], shown: &mut [bool]) {
     let mut last = None;
     for (name, shown) in stack.iter().zip(shown) {
@@ -224,8 +225,8 @@ fn start_code(stack: &[StackName<'_>], in_python: bool) -> usize {
         _ if marker.is_some() => name.traits.is_rust_start,
         _ => name.traits.is_start,
     };
-    // In a stripped program, the function `_start` has no name. It is recognized as an unnamed root frame that calls a
-    // function of the start code.
+    // In a stripped program, the function `_start` has no name. A nameless `_start` is recognized as an unnamed root
+    // frame that calls a function of the start code.
     let nameless_entry = matches!(stack, [entry, next, ..] if is_start(next) && entry.text.contains("+0x"));
     let begin = marker.map_or(usize::from(nameless_entry), |at| at + 1);
     begin + stack[begin..].iter().take_while(|name| is_start(name)).count()

@@ -334,8 +334,8 @@ mod tests {
             let glue = python_glue(path, "__call__", libraries.iter().map(Path::new));
             assert_eq!(glue, Glue::Never, "{path}");
         };
-        // The files below do not belong to the package. Their names only end like names in the package (`mytorch`,
-        // `my_ops.py`), or only begin like them (`_ops.pyc`).
+        // The files below do not belong to the package. The names of these files only end like names in the package
+        // (`mytorch`, `my_ops.py`), or only begin like them (`_ops.pyc`).
         for path in ["mytorch/_ops.py", "torch/my_ops.py", "torch/_ops.pyc"] {
             stays(&format!("{PACKAGES}/{path}"), &[]);
         }

@@ -74,8 +74,8 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] at the time when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files. They are written to a recording. `None` if no recording needs
-    /// the rows.
+    /// Rows with the functions that were found in files. The rows are written to a recording. `None` if no recording
+    /// needs the rows.
     found: Option<FunctionRows>,
 }
 

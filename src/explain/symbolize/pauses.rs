@@ -6,8 +6,8 @@
 //! call after:   main > train > load   > cudaMemcpyAsync         train: another call site
 //! ```
 //!
-//! The frames of the two stacks are compared from the root. They are compared by code and call site, never by name. In
-//! the following, P is the first function in which the call sites of the two stacks differ (`train` in the example
+//! The frames of the two stacks are compared from the root. Frames are compared by code and call site, never by name.
+//! In the following, P is the first function in which the call sites of the two stacks differ (`train` in the example
 //! above). If all call sites are equal, P is the function that made both API calls. A function that P called has
 //! returned before the pause, or was called after it. P itself may have run during the whole pause, but it may also
 //! have returned and been called again: a loop inside P and a loop around P result in the same stacks. The same is true

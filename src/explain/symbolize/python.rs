@@ -1,7 +1,7 @@
 //! Formats the names of Python frames, and finds the source line of a bytecode instruction.
 //!
-//! CPython has three formats of line tables. Its files `Objects/lnotab_notes.txt` and `Objects/locations.md` describe
-//! them. If a table is truncated or invalid, the result is the first line of the function.
+//! CPython has used three formats of line tables. CPython's files `Objects/lnotab_notes.txt` and `Objects/locations.md`
+//! describe these formats. If a table is truncated or invalid, the result is the first line of the function.
 
 use gpuflame_model::record::CodeObject;
 
@@ -156,8 +156,8 @@ mod tests {
 
     #[test]
     fn line_deltas_may_be_negative_and_large() {
-        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. Then it
-        // increases by 1000, encoded in two bytes.
+        // In this table, the line increases by 5 and decreases by 7, encoded as signed numbers of one byte. After that,
+        // the line increases by 1000, encoded in two bytes.
         assert_eq!(lines(0x030b, &[0xe8, 10, 0xe8, 15, 0xf0, 0x50, 0x1f, 0, 1, 2], 6), [15, 8, 1008]);
         assert_eq!(lines(0x0309, &[0, 5, 2, 0xf9], 4), [15, 8]);
         assert_eq!(lines(0x030d, &[0xe8, 0x40], 2), [10], "the number has no end");

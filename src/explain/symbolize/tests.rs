@@ -411,7 +411,7 @@ fn garbage_instead_of_a_file_gives_no_names() {
     }
 }
 
-/// Reads `rows` into a profile. They are the bytes of a recording without its file header.
+/// Reads `rows` into a profile. `rows` contains the bytes of a recording without its file header.
 fn push_rows(profile: &mut Profile, rows: &[u8]) {
     let file = [&Chunk::file_header()[..], rows].concat();
     let mut reader = Reader::new(&file[..]).unwrap();

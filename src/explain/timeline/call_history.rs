@@ -66,7 +66,7 @@ struct ThreadHistory {
     /// The latest sequence of short calls with short pauses: the start time of its first call, and the context of this
     /// call.
     run: Option<(u64, ContextId)>,
-    /// Pieces of the thread in order of time. They do not overlap.
+    /// Pieces of the thread in order of time. The pieces of a thread do not overlap.
     pieces: VecDeque<HistoryPiece>,
 }
 
@@ -83,7 +83,7 @@ struct CallSpan {
 struct HistoryPiece {
     since: u64,
     until: u64,
-    /// Context of the call. If this piece is a pause, context of the call after the pause.
+    /// Context of the call. If this history piece is a pause, context of the call after the pause.
     call: ContextId,
     /// Context of the call before the pause. The value is [`HistoryPiece::CALL`] if this piece is a call. The value is
     /// [`HistoryPiece::BEGINNING`] if this piece is the pause before the thread's first call.
@@ -147,7 +147,7 @@ impl CallHistory {
             None => {
                 thread.push(HistoryPiece { since: 0, until: begun, call, after: HistoryPiece::BEGINNING })
             }
-            // If this call is older than the last one, its row was delayed, or the clock was set.
+            // If a call is older than the thread's last call, its row was delayed, or the clock was set.
             Some(last) if ended < last.ended => return,
             // After a long call, even a short pause is stored, because the call at the end of the pause shows which
             // thread made the next launch.

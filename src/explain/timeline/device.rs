@@ -89,14 +89,14 @@ impl AccountInputs<'_> {
 /// Context of a sampled stack, and the time in ns that the sample represents.
 type SampledTime = (ContextId, u64);
 
-/// Maximum number of launching threads that are stored for each GPU. They are stored only in runs with several GPUs. If
-/// there are more, the threads that most recently ended a gap on this GPU are stored.
+/// Maximum number of launching threads that are stored for each GPU. Launching threads are stored only in runs with
+/// several GPUs. If there are more, the threads that most recently ended a gap on this GPU are stored.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
 /// Initial limit on the number of busy stretches that wait to be accounted for. This number of stretches takes 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
 /// Highest value to which the limit on the number of waiting stretches can grow. This number of stretches takes 16 MiB.
-/// It is enough for fifty threads whose buffers of 10,000 activity records arrive one after another.
+/// This limit is enough for fifty threads whose buffers of 10,000 activity records arrive one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 
 #[derive(Clone, Debug)]
@@ -123,8 +123,8 @@ pub(super) struct DeviceAccount {
     /// Busy and idle time between two cuts. (Cuts divide the time of a run into parts.) The key is the cut at which the
     /// part begins (see `Cuts`).
     pieces: Vec<(u64, BusyIdle)>,
-    /// Busy time while no window was open, in ns. It is the time by which GPU work outlasted the window in which it was
-    /// launched.
+    /// Busy time while no window was open, in ns. This field is the time by which GPU work outlasted the window in
+    /// which it was launched.
     beyond: u64,
     late: u64,
     late_count: u64,
@@ -164,8 +164,8 @@ impl DeviceAccount {
         self.cursor.unwrap_or(0)
     }
 
-    /// Adds an activity with usable times. Returns false if the buffer has no room for it. In this case, call
-    /// [`DeviceAccount::make_room`] and try again.
+    /// Adds an activity with usable times. Returns false if the buffer has no room for it. If the buffer has no room,
+    /// call [`DeviceAccount::make_room`] and try again.
     pub(super) fn add(&mut self, activity: &Activity, call: LaunchSpan) -> bool {
         let (start, end) = (activity.start.0, activity.end.0);
         let from = start.max(self.cursor()).min(end);
@@ -197,22 +197,22 @@ impl DeviceAccount {
         }
     }
 
-    /// Whether no gap between `since` and `until` must still be accounted for. This is true if the device was busy
-    /// during the whole time, or if the time is already accounted for.
+    /// Whether no gap between `since` and `until` must still be accounted for. The result is true if the device was
+    /// busy during the whole time, or if the time is already accounted for.
     pub(super) fn has_no_gap_in(&self, since: u64, until: u64) -> bool {
         let since = since.max(self.cursor());
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Sorts the waiting stretches, and merges those that overlap. This is required before stretches are looked up.
+    /// Sorts the waiting stretches, and merges those that overlap. Merging is required before stretches are looked up.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
     /// Makes room in the buffer for more stretches. Accounts for the oldest waiting stretches, but at most for half of
-    /// them. No activity may be expected any more before these stretches. If these are less than a quarter of the
-    /// stretches, the limit on the number of stretches is doubled instead, up to [`MAX_STRETCHES`].
+    /// them. No activity may be expected any more before these stretches. If less than a quarter of the stretches can
+    /// be accounted for, the limit on the number of stretches is doubled instead, up to [`MAX_STRETCHES`].
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -307,8 +307,8 @@ impl DeviceAccount {
         cuts.split(from, to, &mut |piece| self.charge_windows(piece.since, piece.to - piece.from, charge));
     }
 
-    /// Charges `nanos` of idle time to no code. It is time after the last work in a window, or time in windows without
-    /// work. All of this time must be between the cut `since` and the next cut.
+    /// Charges `nanos` of idle time to no code. This idle time is after the last work in a window, or in windows
+    /// without work. All of this time must be between the cut `since` and the next cut.
     pub(super) fn charge_windows(
         &mut self,
         since: u64,

@@ -2,7 +2,7 @@
 //! The states show what a thread did while a GPU waited for the thread.
 //!
 //! If the states are known, the time in which the host was late is divided among the states that the launching thread
-//! was in. This time is not charged to the late launch at its end, because that launch was only delayed.
+//! was in. The idle time is not charged to the late launch at its end, because that launch was only delayed.
 
 use std::sync::Arc;
 

@@ -20,8 +20,8 @@ pub const MAX_DELIVERY_NS: u64 = 10_000;
 ///
 /// If the call began before `from`, the host was not late. If the call also returned long before `from`, the work was
 /// already in a queue, so the cause of the whole gap is a dependency. If the clocks of the CPU and the GPU disagree,
-/// work may seem to begin before its launch. In this case, the host counts as late during the whole gap. But if the gap
-/// is not longer than this clock error, the cause is unknown.
+/// work may seem to begin before its launch. If the clocks disagree in this way, the host counts as late during the
+/// whole gap. But if the gap is not longer than this clock error, the cause is unknown.
 pub(super) fn split_by_cause(from: u64, to: u64, start: u64, call: &LaunchSpan) -> [(Cause, u64); 3] {
     let contradiction = call.time.saturating_sub(start);
     if call.time == 0 || contradiction > to - from {

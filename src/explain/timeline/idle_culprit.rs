@@ -25,7 +25,8 @@ pub(super) enum IdleCause {
     Between(IdleCulprit, Cause),
     /// Part of the time from the opening of a window to the first work in the window.
     Opening(IdleCulprit, Cause),
-    /// Time from the last work in a window to the closing of the window. It is charged to no code.
+    /// Time from the last work in a window to the closing of the window. The time before a window closes is charged to
+    /// no code.
     Closing,
 }
 
@@ -74,8 +75,8 @@ pub(super) struct IdleAmount {
     /// Number of gaps in the charge, usually 1. If a gap is divided into pieces, the longest piece has the value 1 and
     /// all other pieces have 0. So the sum over all charges is the total number of gaps.
     pub(super) gaps: u64,
-    /// Stack of a CPU sample, or of an off-CPU wait, during the idle time. If this field is set, `nanos` is the time
-    /// that the sample or wait represents. This time is not added to the idle time.
+    /// Stack of a CPU sample, or of an off-CPU wait, during the idle time. If `context` is set, `nanos` is the time
+    /// that the sample or wait represents. The time of a sample or wait is not added to the idle time.
     pub(super) context: Option<ContextId>,
 }
 

@@ -6,8 +6,8 @@
 //! gap, because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap.
 //! If the cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran
 //! in that time. The culprits are derived from one of these sources:
-//! - * the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
-//! - * otherwise, the API calls that the thread made around that time (`call_history`).
+//! - the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
+//! - otherwise, the API calls that the thread made around that time (`call_history`).
 //!
 //! Only time during which a window was open is accounted for. For each device, this equation holds:
 //!
@@ -85,7 +85,8 @@ pub struct Timeline {
     /// API calls of all threads, from which culprits are found. The calls are shared only with snapshots, which are
     /// short-lived.
     calls: Arc<CallHistory>,
-    /// CPU samples and off-CPU waits of all threads. They are shared only with snapshots, like the calls.
+    /// CPU samples and off-CPU waits of all threads. Like the calls, the samples and waits are shared only with
+    /// snapshots.
     samples: Arc<SampleHistory>,
     culprit_threads: CulpritThreads,
     charges: IdleByCause,
@@ -267,7 +268,7 @@ impl Timeline {
         self.host_states.add(state);
     }
 
-    /// Whether [`Timeline::add_host_state`] was called. If so, the thread of each launch must be known.
+    /// Whether [`Timeline::add_host_state`] was called. If it was called, the thread of each launch must be known.
     pub fn has_host_states(&self) -> bool {
         !self.host_states.is_empty()
     }

@@ -8,8 +8,8 @@
 //! stack that waited. Otherwise this part of the time stays attributed to the two calls.
 //!
 //! If another thread made the first of the two calls, the late thread has often waited for that thread. For example,
-//! PyTorch's thread for the backward pass waits until the main thread passes it work. In this case, the stacks of the
-//! other thread during the wait are used instead of the stack of the wait.
+//! PyTorch's thread for the backward pass waits until the main thread passes it work. If the late thread waited for
+//! that thread, the stacks of that thread during the wait are used instead of the stack of the wait.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;

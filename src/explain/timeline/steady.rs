@@ -1,26 +1,26 @@
 //! Finds the steady part of a run, in which the program repeats the same work. The time before the steady part is the
 //! start-up, and the time after it is the shutdown.
 //!
-//! If the program marks more than one step, the steady part begins with the first step. It ends when the work of the
-//! last launch in a step has ended. Otherwise, the steady part is the longest loop that launches the same stacks in
-//! each iteration. This loop is found in the following way, without storing single launches:
+//! If the program marks more than one step, the steady part begins with the first step. The steady part ends when the
+//! work of the last launch in a step has ended. Otherwise, the steady part is the longest loop that launches the same
+//! stacks in each iteration. This loop is found in the following way, without storing single launches:
 //!
-//! 1. * A loop launches each of its stacks at least once per iteration, so one stack can represent the loop. * This
-//!    stack is chosen among the stacks that launch kernels at least three times. * The stack for which most time passes
-//!    between its first and last launch is tried first.
+//! 1. A loop launches each of its stacks at least once per iteration, so one stack can represent the loop. This stack
+//!    is chosen among the stacks that launch kernels at least three times. The stack for which most time passes between
+//!    its first and last launch is tried first.
 //! 2. If more than half of this time passes between the stack's first and second launch, the first launch belongs to
-//!    the start-up (for example to a warm-up step). * In the same way, the last launch may belong to the shutdown.
-//! 3. * Other stacks that are launched repeatedly belong to the loop if they are launched during at least half of the
+//!    the start-up (for example to a warm-up step). In the same way, the last launch may belong to the shutdown.
+//! 3. Other stacks that are launched repeatedly belong to the loop if they are launched during at least half of the
 //!    loop's time.
-//! 4. * The steady part begins with the first launch of any of these stacks, and ends when the work of their last
-//!    launch has ended.
-//! 5. * The stacks of the loop must launch at least half of the run's kernels, or their kernels must have at least half
+//! 4. The steady part begins with the first launch of any of these stacks, and ends when the work of their last launch
+//!    has ended.
+//! 5. The stacks of the loop must launch at least half of the run's kernels, or their kernels must have at least half
 //!    of the GPU time of all kernels. Otherwise the loop is only a detail of the run (such as the layers of a single
-//!    forward pass), or the stack represents only a part of the loop. * In this case, the stack with the next longest
-//!    time is tried. * If no loop fulfils this condition, there is no steady part.
+//!    forward pass), or the stack represents only a part of the loop. In this case, the stack with the next longest
+//!    time is tried. If no loop fulfils this condition, there is no steady part.
 //!
-//! The result does not depend on the order in which GPU work arrives. This is important because the order in a live
-//! session differs from the order when the recording is read.
+//! The result does not depend on the order in which GPU work arrives. The order must not matter, because it differs
+//! between a live session and a later reading of the recording.
 //!
 //! The memory for the search grows with the number of stacks. Launches without GPU work are ignored.
 
@@ -45,7 +45,7 @@ pub(super) struct RepeatedLaunches {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FoundPart {
     pub(super) part: SteadyPart,
-    /// Whether the steady part has ended. If so, later launches do not belong to the steady part.
+    /// Whether the steady part has ended. If the steady part has ended, later launches do not belong to it.
     pub(super) is_over: bool,
 }
 
@@ -406,8 +406,8 @@ mod tests {
     fn the_longest_loop_is_found_with_all_of_its_stacks() {
         let mut launches = RepeatedLaunches::default();
         // The start-up of the test's program has single launches and a loop of 100 ms. The main loop has 100 iterations
-        // of 10 ms. It launches three stacks, and one of them is launched in an inner loop. A further loop follows the
-        // main loop.
+        // of 10 ms. The main loop launches three stacks, and one of them is launched in an inner loop. A further loop
+        // follows the main loop.
         add(&mut launches, 10, [5]);
         add(&mut launches, 11, (0..50).map(|at| 100 + 2 * at));
         for step in 0..100 {

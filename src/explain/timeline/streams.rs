@@ -35,7 +35,7 @@ const MAX_RECENT: usize = 4;
 /// kernels with programmatic dependent launch.
 #[derive(Clone, Copy, Debug, Default)]
 struct RecentTimes {
-    /// Busy periods, sorted by start. They do not overlap.
+    /// Busy periods, sorted by start. The stored busy periods do not overlap.
     times: [(u64, u64); MAX_RECENT],
     len: usize,
     /// End of the latest busy period that is no longer stored. The stream counts as busy at all times before this end.

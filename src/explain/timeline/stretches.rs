@@ -1,5 +1,5 @@
-//! Computes the busy time of a device in one pass and in bounded space. It is the union of the times of the device's
-//! activities.
+//! Computes the busy time of a device in one pass and in bounded space. The busy time is the union of the times of the
+//! device's activities.
 //!
 //! Activities arrive roughly in order of time, but the times in different buffers of the tracer overlap. So the newest
 //! *stretches* (periods in which the device was busy) wait in a reorder buffer. When the buffer is full, the older
@@ -43,8 +43,8 @@ pub(super) struct BusyStretches {
 }
 
 impl BusyStretches {
-    /// Adds a stretch, which must not be empty. Returns false if the buffer already has `room` stretches. In this case,
-    /// the caller must first remove some stretches.
+    /// Adds a stretch, which must not be empty. Returns false if the buffer already has `room` stretches. If the buffer
+    /// is full, the caller must first remove some stretches.
     pub(super) fn add(&mut self, new: BusyStretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start

@@ -23,7 +23,8 @@ use gpuflame_model::record::testing::{Rng, kernel, launch};
 use gpuflame_model::record::{ContextId, GraphId, Launch, Nanos, Step, ThreadId};
 
 const COLUMN: u64 = 5_000;
-/// Time in ns that the first column represents. It is not 0, because a time of 0 would mean "not collected".
+/// Time in ns that the first column represents. The first column is not at 0 ns, because a time of 0 would mean "not
+/// collected".
 const ORIGIN: u64 = 1_000_000_000;
 
 /// Rows and expected results that a drawing shows.
@@ -384,8 +385,8 @@ fn sums_match_the_oracle_for_rows_in_any_order() {
     }
 }
 
-/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. They all belong to one graph, and
-/// their launches are unknown.
+/// Returns activities of 7 ns each that begin every 10 ns, starting at 1,000 ns. All these activities belong to one
+/// graph, and their launches are unknown.
 fn steady(count: u64) -> Vec<Row<'static>> {
     let work = |at| Activity { graph: GraphId(1), ..kernel(1, 1000 + at * 10, 1007 + at * 10) };
     (0..count).map(|at| Row::Activity(work(at))).collect()
@@ -606,8 +607,8 @@ fn training_with_a_long_first_step(steps: u64) -> (Vec<Row<'static>>, [u64; 2]) 
                 at += 30_000 * US;
             }
             rows.push(Row::Launch(Launch { time: Nanos(at), duration: 1_000, ..launch(id, stack) }));
-            // Forward kernels are short. They are less than half of the kernels, and take less than half of the GPU
-            // time.
+            // Forward kernels are short. The forward kernels are less than half of all kernels, and take less than half
+            // of the GPU time.
             let nanos = if stack == 10 { US } else { 4 * US };
             rows.push(Row::Activity(kernel(id, at + 2 * US, at + 2 * US + nanos)));
             (at, id) = (at + 10 * US, id + 1);

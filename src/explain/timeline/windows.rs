@@ -10,7 +10,7 @@ const MAX_WINDOWS: usize = 4096;
 /// The windows of the run so far. See the module's documentation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct WindowSpans {
-    /// Stored windows, in order of time. They do not overlap. The last window may still be open.
+    /// Stored windows, in order of time. Windows do not overlap. The last window may still be open.
     spans: VecDeque<WindowSpan>,
     /// Total duration in ns of the windows that were forgotten.
     forgotten_ns: u64,
@@ -26,8 +26,8 @@ struct WindowSpan {
 }
 
 impl WindowSpans {
-    /// Whether a window has been opened so far. A trace of another tool may have no windows. In this case, the whole
-    /// time from the first activity to the last counts as one window.
+    /// Whether a window has been opened so far. A trace of another tool may have no windows. In a trace without
+    /// windows, the whole time from the first activity to the last counts as one window.
     pub(super) fn has_any(&self) -> bool {
         self.any
     }

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, NameId, ThreadId, map_bytes};
 
-/// Maximum number of recently named threads that keep their names although they have no stack yet. It is unlikely that
-/// more threads start between two reads of the threads' logs.
+/// Maximum number of recently named threads that keep their names although they have no stack yet. More threads than
+/// this rarely start between two reads of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
 /// Name of the frame for merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";

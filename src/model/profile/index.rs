@@ -1,5 +1,5 @@
-//! An index for a table of interned values. It maps the hash of a value to the value's position in a `Vec`, with 5
-//! bytes per bucket.
+//! An index for a table of interned values. The index maps the hash of a value to the value's position in a `Vec`, with
+//! 5 bytes per bucket.
 //!
 //! The values are stored only once, in the caller's `Vec`. A `HashMap` from value to position would store each value
 //! twice. For nodes of the stack tree, an entry of such a map would be larger than the node itself.

@@ -4,8 +4,8 @@
 //! While the program runs, [`Profile::push`] processes the rows that define ids, and each distinct value is stored
 //! once. Stacks are stored in a prefix tree, so a new context costs about 16 bytes for each frame that its stack does
 //! not share with other stacks. Module `aggregate` sets the profile's samples, and module `symbolize` sets its
-//! displayed names. Both modules may replace this data repeatedly while the profile grows. This module does not depend
-//! on a clock, a path or a file format.
+//! displayed names. The modules `aggregate` and `symbolize` may replace their data repeatedly while the profile grows.
+//! This module does not depend on a clock, a path or a file format.
 
 mod cause;
 mod coverage;
@@ -70,8 +70,8 @@ pub fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
-/// Maximum number of facts about the origin of a recording. This is enough for a machine with 16 GPUs, and for merged
-/// recordings of several ranks.
+/// Maximum number of facts about the origin of a recording. This number of facts is enough for a machine with 16 GPUs,
+/// and for merged recordings of several ranks.
 const MAX_PROVENANCE_FACTS: usize = 256;
 
 /// Id of a distinct captured frame of a profile. Ids are consecutive, in order of first occurrence.
@@ -119,8 +119,8 @@ pub struct Profile {
     frame_index: Index,
     stacks: PrefixTree,
     contexts: IdMap<ContextId, Context>,
-    /// For each combination of stack, flags and thread, the launch context that was added first. It represents all
-    /// other contexts with this combination. If threads are merged, the thread in each key is 0.
+    /// For each combination of stack, flags and thread, the launch context that was added first. The first context
+    /// represents all other contexts with the same combination. If threads are merged, the thread in each key is 0.
     first_with: IdMap<(NodeId, ContextFlags, ThreadId), ContextId>,
     labels: IdMap<LabelId, StringId>,
     ranges: IdMap<RangeId, StringId>,
@@ -346,7 +346,7 @@ impl Profile {
         ids
     }
 
-    /// Returns the prefix tree of all captured stacks. Its symbols are positions in [`Profile::frames`].
+    /// Returns the prefix tree of all captured stacks. The symbols in the tree are positions in [`Profile::frames`].
     pub fn stack_tree(&self) -> &PrefixTree {
         &self.stacks
     }
@@ -469,7 +469,8 @@ impl Profile {
         !self.samples(view).is_empty() || others.any(|(part, _)| self.has(part))
     }
 
-    /// Replaces the duration statistics of each kind of work, and the totals of each device. Both lists are sorted.
+    /// Replaces the duration statistics of each kind of work, and the totals of each device. The statistics and the
+    /// totals are sorted.
     pub fn set_works(&mut self, mut works: Vec<WorkStats>, mut devices: Vec<DeviceUse>) {
         sorting::sort_by_key(&mut works, |w| (w.work, w.device));
         sorting::sort_by_key(&mut devices, |d| d.device);
@@ -504,7 +505,8 @@ impl Profile {
         &self.spreads
     }
 
-    /// Replaces the busy and idle times of devices, and the busy times of streams. Both lists are sorted.
+    /// Replaces the busy and idle times of devices, and the busy times of streams. The entries for devices and for
+    /// streams are sorted.
     pub fn set_times(&mut self, mut times: Vec<DeviceTime>, mut streams: Vec<StreamUse>) {
         sorting::sort_by_key(&mut times, |time| time.device);
         sorting::sort(&mut streams);

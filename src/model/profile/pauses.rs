@@ -1,5 +1,5 @@
-//! Stores which functions may have run during a pause between two API calls of a thread. These functions are derived
-//! from the stacks of the two calls.
+//! Stores which functions may have run during a pause between two API calls of a thread. The functions are derived from
+//! the stacks of the two calls.
 
 use super::{Profile, SampleSite};
 use crate::record::ContextId;
@@ -7,8 +7,8 @@ use crate::record::ContextId;
 /// Number of displayed frames at the root that the stacks of two API calls of one thread have in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SharedFrames {
-    /// Number of these common frames, counted from the root, whose functions a thread enters only once. These functions
-    /// ran during the whole pause.
+    /// Number of these common frames, counted from the root, whose functions a thread enters only once. Functions that
+    /// are entered only once ran during the whole pause.
     pub once: usize,
     /// Number of frames in the stack before the pause, counted from the root up to the innermost function that may have
     /// run during the whole pause. A function after the first `once` functions may also have returned and have been

@@ -90,7 +90,7 @@ pub enum SampleSite {
     Context(ContextId),
     /// The stack is missing. A label at the root of the flame graph shows the reason.
     Missing(Missing),
-    /// A graph node. It has two stacks: one that launched the graph, and one that created the node.
+    /// A graph node. A graph node has two stacks: one that launched the graph, and one that created the node.
     Node {
         /// Launch context (stack and API call) that launched the graph, or the reason why it is unknown.
         launch: Result<ContextId, Missing>,

@@ -52,7 +52,8 @@ pub struct StepGroup {
     pub number: u64,
     /// Time at which the first step began.
     pub begin: Nanos,
-    /// Time at which the last step ended. If this time is unknown, the time at which the last step began.
+    /// Time at which the last step ended. If the end of the last step is unknown, the time at which the last step
+    /// began.
     pub end: Nanos,
     /// Number of steps in the group.
     pub steps: u64,

@@ -73,8 +73,8 @@ impl Dependencies {
 /// Longest duration of an activity in ns that is still plausible.
 pub const MAX_PLAUSIBLE_NS: u64 = 60_000_000_000;
 
-/// Numbers of launches and activities with certain properties, which the checks of a run report. They are counted while
-/// activities are matched to launches, because the stored sums do not contain single rows.
+/// Numbers of launches and activities with certain properties, which the checks of a run report. The launches and
+/// activities are counted while activities are matched to launches, because the stored sums do not contain single rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RowFacts {
     /// Number of windows that were opened and closed.
@@ -223,7 +223,8 @@ pub struct StepTotals {
     pub last: Nanos,
     /// One of the threads that began steps.
     pub thread: ThreadId,
-    /// Whether several threads began steps. If so, one iteration of the program may consist of several steps.
+    /// Whether several threads began steps. If several threads began steps, one iteration of the program may consist of
+    /// several steps.
     pub has_several_threads: bool,
 }
 
@@ -247,15 +248,15 @@ pub struct SteadyPart {
     pub rule: SteadyRule,
     /// Time at which the steady part begins. [`Nanos(0)`](Nanos) if the run has no start-up.
     pub begin: Nanos,
-    /// Time at which the steady part ends. This is when the last work that was launched in it ended.
+    /// Time at which the steady part ends. The steady part ends when the last work that was launched in it ended.
     pub end: Nanos,
 }
 
 /// Rule by which the steady part of a run is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SteadyRule {
-    /// The steady part begins with the first step of the program. It ends when the work of the last launch in a step
-    /// has ended.
+    /// The steady part begins with the first step of the program. The steady part ends when the work of the last launch
+    /// in a step has ended.
     Steps,
     /// The steady part is the longest loop that launches the same stacks in each iteration.
     Repeated,

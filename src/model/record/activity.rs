@@ -100,7 +100,7 @@ impl Created {
         }
     }
 
-    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. The word is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::Context(_) => "created",
@@ -119,7 +119,7 @@ pub enum Detail {
     Copy(CopyDetail),
     /// Memory was filled.
     Set(SetDetail),
-    /// A whole graph ran. In this case there are no activities for the nodes of the graph.
+    /// A whole graph ran. If a whole graph ran, there are no activities for the nodes of the graph.
     Graph,
 }
 

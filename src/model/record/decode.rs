@@ -193,7 +193,7 @@ impl<R: BufRead> Reader<R> {
         }
     }
 
-    /// Verifies the checksum of the chunk that is in the payload. After that, calls to `read` return the rows in the
+    /// Verifies the checksum of the chunk that is in the payload. After this call, `read` returns the rows in the
     /// chunk.
     fn open_chunk(&mut self) -> Result<()> {
         let (record, at) = (self.records, self.position - 5 - self.payload.len() as u64);

@@ -5,7 +5,7 @@
 //! [`EventCall`] row with the time of the call and the handles of the stream and the event. For the same operation, the
 //! tracer reports an [`EventRecord`] or [`SyncRecord`] with the same correlation id. The tracer identifies the event by
 //! an id, because the handle of a destroyed event may be reused for a new event. If the stream was being captured, the
-//! call only added a node to a graph. In this case the call has an [`EventCall`] row, but the tracer reports no record.
+//! call only added a node to a graph. The call then has an [`EventCall`] row, but the tracer reports no record.
 
 use super::ids::{
     ContextId, CorrelationId, DeviceId, EventId, GpuContextId, GraphId, GraphNodeId, Nanos, StreamId, SyncId,
@@ -69,7 +69,7 @@ kinds! {
         /// The host waits for all streams of a context.
         CONTEXT = 4, "context";
     } else "other"
-    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. The word is lower case and has no blanks.
     word
 }
 
@@ -110,8 +110,8 @@ pub enum EventUse {
 pub struct GraphEdge {
     /// Graph that owns both nodes.
     pub graph: GraphId,
-    /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. In this
-    /// case, the other dependencies of `to` do not explain when `to` begins.
+    /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. If `from`
+    /// is `None`, the other dependencies of `to` do not explain when `to` begins.
     pub from: Option<GraphNodeId>,
     /// Node that waits for `from`.
     pub to: GraphNodeId,

@@ -26,7 +26,7 @@ pub struct Frame(pub u64);
 pub enum FrameKind {
     /// Native machine code.
     Native {
-        /// Address for which a function is looked up. It is one byte before a return address (inside the call
+        /// Address for which a function is looked up. The address is one byte before a return address (inside the call
         /// instruction), or the exact address at which a thread was interrupted.
         address: u64,
         /// Epoch of the module. The epoch distinguishes the modules that were mapped at this address at different
@@ -67,8 +67,8 @@ const TAG_RANGE: u64 = 2;
 const TAG_LABEL: u64 = 3;
 const TAG_EXACT: u64 = 4;
 const LABEL_KIND_BIT: u32 = 48;
-/// Maximum instruction offset that a Python frame can store. This offset is enough for a function of about 10,000,000
-/// lines.
+/// Maximum instruction offset that a Python frame can store. The maximum offset is enough for a function of about
+/// 10,000,000 lines.
 const MAX_INSTRUCTION_OFFSET: u32 = (1 << 28) - 1;
 
 impl Frame {

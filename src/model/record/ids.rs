@@ -111,7 +111,7 @@ impl ThreadId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct DeviceId(pub u32);
 
-/// Id of a CUDA context on a GPU. This id is unrelated to the [`ContextId`] of a launch.
+/// Id of a CUDA context on a GPU. The id of a CUDA context is unrelated to the [`ContextId`] of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct GpuContextId(pub u32);
 

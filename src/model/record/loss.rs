@@ -11,7 +11,7 @@ pub enum Loss {
     ActivitiesDropped = 2,
     /// Activity records that could not be read, because their layout is unknown or their kind was never requested.
     ActivitiesUnreadable = 3,
-    /// Launches that were made in a signal handler while the signal had interrupted gpuflame's callback. These launches
+    /// Launches that were made in a signal handler while the signal had interrupted gpuflame's callback. Such launches
     /// are counted but not recorded.
     StacksNested = 4,
     /// Stacks dropped because memory was exhausted.
@@ -33,14 +33,14 @@ pub enum Loss {
     /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because more ranges were
     /// used than gpuflame can store.
     RangesDropped = 12,
-    /// API calls that were not recorded because the buffers were full. These calls waited, used CUDA events, or
+    /// API calls that were not recorded because the buffers were full. The lost calls waited, used CUDA events, or
     /// allocated or freed memory.
     HostCallsDropped = 13,
     /// Stacks with a code frame whose module is unknown, because too many modules were mapped at its address.
     StacksModuleUnknown = 14,
-    /// Stacks merged into `[other stacks]` because memory was short. This loss, `KernelsNotKeptApart` and
-    /// `ThreadsNotNamed` occur only in profiles. They do not occur in recordings, because the process that reads a
-    /// recording may have enough memory.
+    /// Stacks merged into `[other stacks]` because memory was short. The losses `StacksNotKeptApart`,
+    /// `KernelsNotKeptApart` and `ThreadsNotNamed` occur only in profiles. The three losses do not occur in recordings,
+    /// because the process that reads a recording may have enough memory.
     StacksNotKeptApart = 15,
     /// Kernels merged into `[other kernels]` because memory was short.
     KernelsNotKeptApart = 16,
@@ -99,7 +99,7 @@ impl Loss {
         matches!(self, Self::ActivitiesDropped | Self::ActivitiesUnreadable | Self::RowsOverLimit)
     }
 
-    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. The word is lower case and has no blanks.
     pub fn label(self) -> &'static str {
         match self {
             Self::LaunchesDropped => "launches_dropped",

@@ -39,7 +39,8 @@ impl RecordingState {
     }
 }
 
-/// Identity of the thread that writes a recording. It is unique among all threads of all machines at all times.
+/// Identity of the thread that writes a recording. The identity is unique among all threads of all machines at all
+/// times.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WriterId {
     /// Id of the process that writes the recording.

@@ -1,5 +1,5 @@
 //! Lists the reasons why a launch has no activity, and the reasons why an activity has no launch or no time. gpuflame
-//! stores and shows these reasons as data. They are never reported as errors.
+//! stores and shows these reasons as data. The reasons are never reported as errors.
 
 /// Reason why GPU work is shown under a label instead of its stack, or without a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ impl Missing {
         }
     }
 
-    /// Returns the word that ledgers and tables show. It is lower case and has no blanks.
+    /// Returns the word that ledgers and tables show. The word is lower case and has no blanks.
     pub fn word(self) -> &'static str {
         match self {
             Self::LaunchedBefore => "launched_before_recording",

@@ -17,8 +17,8 @@ impl Payload<'_> {
     }
 
     /// Appends a four-byte number, little-endian. Neither this function nor `u64` is inlined, because the code for rows
-    /// with many fields would grow by a few KB. Their speed matters little, because most rows are launches and
-    /// activities, which are encoded in packs instead.
+    /// with many fields would grow by a few KB. The speed of these functions matters little, because most rows are
+    /// launches and activities, which are encoded in packs instead.
     #[inline(never)]
     pub fn u32(&mut self, value: u32) -> &mut Self {
         self.0.extend(value.to_le_bytes());

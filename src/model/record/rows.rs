@@ -110,8 +110,8 @@ pub enum Row<'a> {
     },
     /// A stack that a thread enters between two of its calls. Such rows exist only for times at which a GPU was idle.
     HostState(HostState),
-    /// A completed API call that launched no work. These rows are sorted by time, together with the launches of the
-    /// same thread.
+    /// A completed API call that launched no work. The rows about calls are sorted by time, together with the launches
+    /// of the same thread.
     HostCallSpan(HostCallSpan),
     /// A CPU sample: the stack of a thread that was on a CPU.
     Sampled(CpuSample),
@@ -119,7 +119,8 @@ pub enum Row<'a> {
     Blocked(OffCpuWait),
     /// A completed API call that waited for a GPU.
     Wait(Wait),
-    /// A call that allocated memory, or that is about to free memory. These rows are in the order of the calls.
+    /// A call that allocated memory, or that is about to free memory. The rows about memory are in the order of the
+    /// calls.
     Memory(MemoryCall),
     /// The tracer's record that a CUDA event was recorded on a stream.
     EventRecord(EventRecord),
@@ -196,8 +197,8 @@ pub enum Row<'a> {
         /// Number of items lost since the previous row about the same kind of loss.
         count: u64,
     },
-    /// A sum over a run, in a recording that contains sums instead of single rows. These rows come last in a recording,
-    /// and each sum has one row. Module `encode` documents the keys.
+    /// A sum over a run, in a recording that contains sums instead of single rows. The rows with sums come last in a
+    /// recording, and each sum has one row. Module `encode` documents the keys.
     Sum {
         /// Encoded key of the sum.
         key: &'a [u8],
@@ -218,8 +219,8 @@ pub struct Launch {
     /// Correlation id of the launch. Activities of the launch have the same id.
     pub correlation: CorrelationId,
     /// Usually the same id as `correlation`. If a runtime call made this driver call, and the two calls have different
-    /// ids, this field is the id of the runtime call. In this case the row is an *alias*, which gives the launch a
-    /// second id.
+    /// ids, this field is the id of the runtime call. If the ids differ, the row is an *alias*, which gives the launch
+    /// a second id.
     pub within: CorrelationId,
     /// Launch context: the stack (with its API call and open ranges) and the thread.
     pub context: ContextId,
@@ -234,10 +235,10 @@ impl Launch {
     }
 }
 
-/// A range of correlation ids of launches that were made while no window was open. These launches are counted but not
-/// exported. If an activity has no launch row, the code that matches activities to launches compares the activity's id
-/// with these ranges: if the id is in a range, the launch was made outside of windows; otherwise the launch was lost.
-/// When a range grows, a later row contains the whole range again, beginning at its first id.
+/// A range of correlation ids of launches that were made while no window was open. Launches outside of windows are
+/// counted but not exported. If an activity has no launch row, the code that matches activities to launches compares
+/// the activity's id with these ranges: if the id is in a range, the launch was made outside of windows; otherwise the
+/// launch was lost. When a range grows, a later row contains the whole range again, beginning at its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.

@@ -35,7 +35,7 @@ impl StepSpans {
         }
     }
 
-    /// Whether the run has any steps. If it has none, [`StepSpans::spans`] returns windows.
+    /// Whether the run has any steps. If the run has no steps, [`StepSpans::spans`] returns windows.
     pub fn has_steps(&self) -> bool {
         !self.steps.is_empty()
     }

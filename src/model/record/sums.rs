@@ -262,7 +262,7 @@ mod tests {
             add(&mut file, &mut writer, table, true);
             ends.push((file.len(), table.clone()));
         }
-        // This entry must be ignored, because no mark follows it.
+        // The entry with the value 99 must be ignored, because no mark follows it.
         add(&mut file, &mut writer, &vec![(b"a", vec![99, 99])], false);
         for cut in 16..=file.len() {
             let (_, table) = ends.iter().rev().find(|(end, _)| *end <= cut).unwrap();

@@ -4,9 +4,9 @@
 //! Each value up to 1,024 has its own bucket. Above 1,024, each range between two powers of two is divided into 64
 //! buckets. A percentile is reported as the midpoint of its bucket, so its relative error is at most 1/128 = 0.8 %.
 //! Only buckets that contain a value are stored, and each takes 10 bytes. The durations of a kernel usually fill a few
-//! dozen buckets. The `hdrhistogram` crate is not used, because it stores dense tables. They take 80 to 170 KB per
-//! kernel name at this precision and range. For a program with a thousand kernels, these tables would use too much
-//! memory inside the profiled process.
+//! dozen buckets. The `hdrhistogram` crate is not used, because it stores dense tables. The tables of `hdrhistogram`
+//! take 80 to 170 KB per kernel name at this precision and range. For a program with a thousand kernels, these tables
+//! would use too much memory inside the profiled process.
 
 /// Highest value that has its own bucket.
 const LINEAR: u64 = 1 << LINEAR_BITS;
@@ -25,8 +25,8 @@ pub struct Histogram {
     buckets: Vec<u16>,
     counts: Vec<u64>,
     total: u64,
-    /// Position in `buckets` of the bucket to which the last value was added. This bucket is tried first, because a
-    /// kernel usually takes about as long as the previous time.
+    /// Position in `buckets` of the bucket to which the last value was added. The bucket of the last value is tried
+    /// first, because a kernel usually takes about as long as the previous time.
     last: usize,
 }
 

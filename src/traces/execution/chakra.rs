@@ -1,6 +1,6 @@
-//! Reads Chakra's execution trace. It consists of a `GlobalMetadata` message, followed by one message per node. The
-//! length of each message is stored before the message. `et_def.proto` in github.com/mlcommons/chakra defines the field
-//! numbers.
+//! Reads Chakra's execution trace. The file consists of a `GlobalMetadata` message, followed by one message per node.
+//! The length of each message is stored before the message. `et_def.proto` in github.com/mlcommons/chakra defines the
+//! field numbers.
 
 use std::io::BufRead;
 

@@ -47,7 +47,7 @@ pub struct Work {
     pub name: u32,
     /// Start time in ns.
     pub start: i64,
-    /// End time in ns. It is not before the start.
+    /// End time in ns. The end is not before the start.
     pub end: i64,
     /// Index of the GPU that ran the work, if the trace contains it.
     pub device: Option<u32>,
@@ -121,7 +121,8 @@ impl Kineto {
         self.names.texts()
     }
 
-    /// Whether all times in the trace are whole microseconds. If so, a time in the trace may be up to 1 us too early.
+    /// Whether all times in the trace are whole microseconds. If all times are whole microseconds, a time in the trace
+    /// may be up to 1 us too early.
     pub fn has_whole_micros(&self) -> bool {
         self.counts.fractional_times == 0
     }

@@ -101,7 +101,7 @@ pub struct Node<'a> {
 /// Reads the whole file into memory.
 ///
 /// # Errors
-/// Returns `Io` and `Format` errors. Their messages do not contain the file's name.
+/// Returns `Io` and `Format` errors. The messages of these errors do not contain the file's name.
 pub fn read_document(opened: Opened, options: &Options) -> Result<Document> {
     opened.bytes(options, |input| Document::read(input).map(Document::with_escaped_bytes))
 }
@@ -225,7 +225,7 @@ impl<'a> Node<'a> {
     fn set(&mut self, key: &[u8], value: document::Node<'a>) {
         let number = || value.unsigned().unwrap_or(0);
         match key {
-            // The roots of threads and of the process are not operators that run. They have an `rf_id` of 0.
+            // The roots of threads and of the process are not operators that run. The root nodes have an `rf_id` of 0.
             b"rf_id" => self.rf_id = value.unsigned().filter(|id| *id != 0),
             b"fw_parent" => self.fw_parent = number(),
             b"seq_id" => self.seq_id = value.integer().unwrap_or(-1),

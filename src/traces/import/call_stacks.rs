@@ -18,7 +18,8 @@
 //! that the function ended before it.
 //!
 //! If a slice ends just after a call began, and most of the call is after the slice's end, the slice does not contain
-//! the call. In this case, the profiler measured the end of the slice slightly too late.
+//! the call. If most of the call is after the slice's end, the profiler measured the end of the slice slightly too
+//! late.
 
 use super::host_delays::HostDelays;
 use super::operator_links::{Enclosing, OperatorLinks, OperatorScope};
@@ -114,7 +115,7 @@ impl StackBuilder<'_> {
         }
     }
 
-    /// Removes the slices that have ended at `now` from `open`. They are usually the innermost slices.
+    /// Removes the slices that have ended at `now` from `open`. The slices that ended are usually the innermost slices.
     fn close_slices(&mut self, open: &mut Vec<OpenSlice>, now: i64) {
         while open.last().is_some_and(|innermost| innermost.slice.last_moment() < now) {
             open.pop();
@@ -257,8 +258,8 @@ mod tests {
         assert_eq!(us(&with_call(6)), [0, 1, 2, 3, 4]);
         assert_eq!(us(&with_call(20)), [0, 1, 4]);
         assert_eq!(us(&with_call(60)), [0, 4]);
-        // The first slice in the function is a Python function. It is possible that `step` called this Python function
-        // instead.
+        // The first slice in the function is a Python function. It is possible that `step`, and not the function,
+        // called this Python function.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
         // This function contains no slice.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);

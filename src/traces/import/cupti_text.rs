@@ -1,5 +1,5 @@
 //! Reads the text that CUPTI's sample program `activity_trace` prints, and the text of tools that were derived from it.
-//! Each record is one line. It may be continued on indented lines. Times in the text are in nanoseconds.
+//! Each record is one line. A record may be continued on indented lines. Times in the text are in nanoseconds.
 //!
 //! ```text
 //! RUNTIME [ 10, 20 ] duration 10, "cudaLaunchKernel", cbid 211, processId 7, threadId 8, correlationId 3

@@ -132,7 +132,7 @@ impl TraceCollector {
     }
 
     /// Returns the ids of all threads. A thread keeps its id from the trace, unless it has no id or a thread of another
-    /// process has the same id. In these cases it gets a new id.
+    /// process has the same id. A thread without a unique id gets a new id.
     pub(super) fn thread_numbers(&self) -> Vec<ThreadId> {
         let mut used: IdMap<ThreadId, ()> = IdMap::default();
         let mut spare = 1 << 31;
@@ -175,8 +175,8 @@ impl TraceCollector {
             let (id, context) = (CorrelationId(correlation), ContextId(call.stack));
             let own = next..next + call.ops as usize;
             next = own.end;
-            // A call without a correlation id may have been linked to operations by a flow or an external id. In this
-            // case, the correlation id of its first operation is used.
+            // A call without a correlation id may have been linked to operations by a flow or an external id. If the
+            // call was linked in such a way, the correlation id of its first operation is used.
             let of_ops = || own.clone().next().map_or(0, |at| self.ops.get(order.linked(at)).correlation);
             file_ids.push(if call.correlation == 0 { of_ops() } else { call.correlation });
             if contexts.sync_calls.contexts.contains_key(&at) {
@@ -290,7 +290,7 @@ pub(super) struct RowContexts {
     unrecorded_waits: Vec<(u32, ContextId)>,
     /// Stack that created the graph node of each operation, keyed by the operation's index.
     created: IdMap<u32, Created>,
-    /// Indexes of displaced operations (see `displaced_ops`). Their times are not used.
+    /// Indexes of displaced operations (see `displaced_ops`). The times of displaced operations are not used.
     pub(super) displaced: IdMap<u32, ()>,
 }
 

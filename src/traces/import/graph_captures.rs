@@ -5,11 +5,11 @@
 //! run, all operations of a model may belong to one graph launch. The stack of this launch does not show which stacks
 //! captured the single operations. Each operation is matched to a captured call in one of these ways:
 //!
-//! - * by graph node id, if both traces contain node ids;
-//! - * by the whole sequence, if the operations of a launch have the same names in the same order as the operations of
-//!   a capture. * If several captures match, consecutive launches must match consecutive captures. * The branches of a
-//!   graph run on several streams in any order, so each stream is matched as a separate sequence;
-//! - * only by the number and kinds of operations, if the captured calls do not contain the names of kernels. Such a
+//! - by graph node id, if both traces contain node ids;
+//! - by the whole sequence, if the operations of a launch have the same names in the same order as the operations of a
+//!   capture. If several captures match, consecutive launches must match consecutive captures. The branches of a graph
+//!   run on several streams in any order, so each stream is matched as a separate sequence;
+//! - only by the number and kinds of operations, if the captured calls do not contain the names of kernels. Such a
 //!   match is a guess, and the frame [`GUESSED`] marks it.
 //!
 //! If an operation matches in more than one way, with different stacks, it is not attributed to any stack.

@@ -20,8 +20,8 @@ use gpuflame_model::record::{
 
 /// Smallest id of a flow between two nodes of a graph.
 pub(super) const FIRST_DEPENDENCY_FLOW: u64 = 1 << 40;
-/// Maximum difference in ns between the end of a node and the start of a flow that leads from this node. They may
-/// differ, because the profiler rounds the start and the duration of the node separately.
+/// Maximum difference in ns between the end of a node and the start of a flow that leads from this node. The two times
+/// may differ, because the profiler rounds the start and the duration of the node separately.
 const MAX_ROUNDING_NS: i64 = 2;
 
 /// Start or end of a flow, with the correlation id of the trace event to which it is attached.

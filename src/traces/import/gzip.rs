@@ -89,8 +89,8 @@ impl Read for CountingReader {
 pub(super) const TRUNCATED_AT: &str = "data is truncated at byte";
 pub(super) const DAMAGED_AT: &str = "data is damaged at byte";
 
-/// Whether the error means that the compressed data is truncated or damaged. If so, the data before the damage can be
-/// used.
+/// Whether the error means that the compressed data is truncated or damaged. If the data is truncated or damaged, the
+/// data before the damage can be used.
 pub(super) fn is_damage(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::InvalidData | ErrorKind::InvalidInput)
 }
@@ -271,8 +271,8 @@ impl BlockReader {
         self.blocks.recv().ok().transpose()
     }
 
-    /// Returns the maximum size in bytes that a trace event may have. This size grows with the number of compressed
-    /// bytes that were read so far.
+    /// Returns the maximum size in bytes that a trace event may have. The maximum event size grows with the number of
+    /// compressed bytes that were read so far.
     fn event_limit(&self) -> usize {
         let limit = self.compressed.load(Ordering::Relaxed).saturating_mul(EVENT_BYTES_PER_COMPRESSED);
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)

@@ -23,7 +23,7 @@ const LOCK_WAIT: &str = "[waits for another thread]";
 /// the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct HostDelays {
-    /// Time spans for which the stacks are requested. They are sorted and do not overlap.
+    /// Time spans for which the stacks are requested. The spans are sorted and do not overlap.
     spans: Vec<(i64, i64)>,
     /// Index of the first span that has not ended.
     at: usize,
@@ -42,7 +42,8 @@ pub(super) struct HostDelays {
 enum SliceState {
     /// The thread is inside the innermost slice of this stack.
     Working(u32),
-    /// The thread is inside the innermost slice of this stack. This slice only contains other slices.
+    /// The thread is inside the innermost slice of this stack. The innermost slice of this stack only contains other
+    /// slices.
     Framing(u32),
 }
 

@@ -7,8 +7,8 @@ pub(super) struct JobPlace {
     pub(super) world_size: Option<u32>,
 }
 
-/// Environment variables for the rank of a process and for the number of ranks. They are set by torchrun, Open MPI,
-/// MPICH and Slurm.
+/// Environment variables for the rank of a process and for the number of ranks. The launchers torchrun, Open MPI, MPICH
+/// and Slurm set these variables.
 const VARIABLES: [(&[u8], &[u8]); 4] = [
     (b"RANK", b"WORLD_SIZE"),
     (b"OMPI_COMM_WORLD_RANK", b"OMPI_COMM_WORLD_SIZE"),
@@ -27,7 +27,8 @@ impl JobPlace {
         Self { rank: number(b"rank"), world_size: number(b"world_size").filter(|size| *size > 0) }
     }
 
-    /// Reads the rank from the environment of a process. It is given as an object whose members are the variables.
+    /// Reads the rank from the environment of a process. The environment is given as an object whose members are the
+    /// variables.
     pub(super) fn from_environment(object: &[u8]) -> Self {
         let Some(object) = object.trim_ascii_start().strip_prefix(b"{") else { return Self::default() };
         let number = |key: &[u8]| parse_number(find_member(object, key)?);

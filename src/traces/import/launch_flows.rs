@@ -2,9 +2,9 @@
 //! two separate trace events (`ac2g`), or of a `bind_id` in the events of the call and the operation. With a flow, the
 //! launch of an operation can be found even if its correlation id is missing or is used by several processes.
 //!
-//! At nearly all starts and ends of flows, the flow's id is equal to the correlation id of the previous event. If so,
-//! this start or end adds no information and is not stored. So if only one end of a flow is stored, the other end is at
-//! the call or operation whose correlation id is the flow's id.
+//! At nearly all starts and ends of flows, the flow's id is equal to the correlation id of the previous event. If the
+//! two ids are equal, this start or end adds no information and is not stored. So if only one end of a flow is stored,
+//! the other end is at the call or operation whose correlation id is the flow's id.
 
 use std::collections::HashSet;
 
@@ -43,13 +43,13 @@ impl Repeats {
 pub(super) struct FlowEnd {
     pub(super) id: u64,
     pub(super) time: i64,
-    /// Lane of the trace to which this end is attached. It is the lane of the calling thread, or of the stream.
+    /// Lane of the trace to which this end is attached. The lane belongs to the calling thread, or to the stream.
     pub(super) lane: u32,
     /// Index of the call or operation, or [`NONE`] if only the lane and the time are known.
     pub(super) number: u32,
     pub(super) kind: FlowKind,
-    /// Whether the flow ends at the operation that runs at `time`. If false, the flow ends at the operation that begins
-    /// next.
+    /// Whether the flow ends at the operation that runs at `time`. If the value is false, the flow ends at the
+    /// operation that begins next.
     pub(super) enclosed: bool,
 }
 
@@ -58,7 +58,7 @@ impl LaunchFlows {
         if begins { self.starts.push(end) } else { self.ends.push(end) }
     }
 
-    /// Processes one end of the flow `id`. It is at a trace event with the correlation id `correlation` (0 if the event
+    /// Processes one end of the flow `id`. The event at this end has the correlation id `correlation` (0 if the event
     /// has none). Returns true if the two ids are equal, so that this end need not be stored.
     pub(super) fn is_repeated(&mut self, id: u64, correlation: u64, begins: bool) -> bool {
         let repeats = &mut self.repeats[usize::from(!begins)];

@@ -4,17 +4,17 @@
 //! A link is based on one of the following kinds of evidence. The strongest kind is listed first:
 //!
 //! 1. a flow from the call to the operation (`ac2g`, `bind_id`);
-//! 2. * the correlation id, within the process of the operation if the trace contains this process;
-//! 3. * a flow whose category is unknown;
+//! 2. the correlation id, within the process of the operation if the trace contains this process;
+//! 3. a flow whose category is unknown;
 //! 4. the external id, if the operation has no correlation id.
 //!
 //! If several calls have the id, calls that can start an operation of this kind are preferred. For example, for a
 //! kernel, a kernel launch is preferred to a call that records a CUDA event. If such calls are nested, the innermost
-//! call is preferred. After these rules, several calls may remain. They are linked to the operations in order of time
-//! if four conditions hold: there are as many calls as operations, the calls are on one thread, the operations are on
-//! one stream, and each call began before its operation. Otherwise, an operation is linked to a call only if exactly
-//! one of the calls began before the operation. If no call or several calls began before it, the operation is
-//! *ambiguous* and is not linked to any call.
+//! call is preferred. After these rules, several calls may remain. The remaining calls are linked to the operations in
+//! order of time if four conditions hold: there are as many calls as operations, the calls are on one thread, the
+//! operations are on one stream, and each call began before its operation. Otherwise, an operation is linked to a call
+//! only if exactly one of the calls began before the operation. If no call or several calls began before it, the
+//! operation is *ambiguous* and is not linked to any call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,7 +32,7 @@ use gpuflame_model::record::{Detail, IdMap};
 
 /// Maximum number of calls that are compared for each flow.
 const MAX_CALLS_PER_FLOW: usize = 64;
-/// Index that stands for all processes. It is used for an operation whose process is unknown.
+/// Index that stands for all processes. The index is used for an operation whose process is unknown.
 pub(super) const ANY_PROCESS: u32 = u32::MAX;
 
 /// Counts of linked and unlinked operations, and further properties of the trace.
@@ -85,8 +85,8 @@ pub struct LinkReport {
     pub profiler_work: Vec<(u64, u64)>,
     /// Names of the kernels that are parts of collectives according to the trace.
     pub collectives: BTreeSet<String>,
-    /// Named ranges and steps, sorted by start. Their times are on the clock of the rows. The list is empty unless
-    /// [`Options::ranges`](super::Options::ranges) requests the ranges.
+    /// Named ranges and steps, sorted by start. The times of the ranges are on the clock of the rows. The list is empty
+    /// unless [`Options::ranges`](super::Options::ranges) requests the ranges.
     pub ranges: Vec<NamedRange>,
     /// Start time of the last step on the clock of the rows. `None` unless the trace has several steps.
     pub last_step: Option<i64>,
@@ -96,10 +96,11 @@ pub struct LinkReport {
     /// GPU time of graph launches, and the part of this time that is attributed to stacks from capture traces. `None`
     /// if no capture traces were given.
     pub capture_coverage: Option<CaptureCoverage>,
-    /// Number of ambiguous operations, which several calls may have launched. They are not linked to any of these
-    /// calls.
+    /// Number of ambiguous operations, which several calls may have launched. Ambiguous operations are not linked to
+    /// any of these calls.
     pub ambiguous_ops: u64,
-    /// Number of calls that may have launched ambiguous operations. These calls do not count as launches.
+    /// Number of calls that may have launched ambiguous operations. Calls that may have launched ambiguous operations
+    /// do not count as launches.
     pub ambiguous_calls: u64,
     /// Number of operations that were linked in order of time, because several launches have the id of the operation.
     pub ordered_ops: u64,
@@ -122,8 +123,8 @@ pub struct LinkReport {
     pub clock_base: Option<i64>,
     /// Whether several processes launched GPU operations.
     pub has_several_processes: bool,
-    /// Whether the steps in the trace come from several processes. If so, a step and the next step may belong to
-    /// different processes.
+    /// Whether the steps in the trace come from several processes. If several processes have steps, a step and the next
+    /// step may belong to different processes.
     pub has_steps_of_several_processes: bool,
     /// GPUs that were given a new index, because another part of a merged trace uses the same index. Each entry
     /// contains the new index, the index in the file, and the name of the part.
@@ -140,9 +141,9 @@ pub struct LinkReport {
 }
 
 impl LinkReport {
-    /// Whether `op` was launched before the trace began. `op` must not be linked to a call. This is assumed if the
-    /// correlation id of `op` is smaller than the ids of all calls, or if `op` starts before all operations that are
-    /// linked to a launch. If `op` has no id, or if several calls have its id, the result is false.
+    /// Whether `op` was launched before the trace began. `op` must not be linked to a call. An operation counts as
+    /// launched before the trace if its correlation id is smaller than the ids of all calls, or if it starts before all
+    /// operations that are linked to a launch. If `op` has no id, or if several calls have its id, the result is false.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -377,8 +378,8 @@ impl Linking<'_> {
         in_order
     }
 
-    /// Returns those calls in `calls` that may have launched the operation `op`, in order of time. They are the
-    /// innermost calls of the operation's process whose [`CallUse`] fits the operation best.
+    /// Returns those calls in `calls` that may have launched the operation `op`, in order of time. The result contains
+    /// the innermost calls of the operation's process whose [`CallUse`] fits the operation best.
     fn fitting_calls(&self, calls: &[u32], op: u32, least: CallUse) -> Vec<u32> {
         let call = |at: u32| self.calls.get(at);
         let home = self.homes.get(self.home_of(op) as usize);
@@ -411,8 +412,8 @@ impl Linking<'_> {
         innermost
     }
 
-    /// Marks the calls on the same thread that enclose the call `innermost` and have the same id. These calls are part
-    /// of the same launch.
+    /// Marks the calls on the same thread that enclose the call `innermost` and have the same id. Such enclosing calls
+    /// are part of the same launch.
     fn mark_enclosing(&mut self, same_id: &[u32], innermost: u32) {
         let CallRecord { start, end, thread, .. } = self.calls.get(innermost);
         for &at in same_id.iter().filter(|at| **at != innermost) {
@@ -423,8 +424,8 @@ impl Linking<'_> {
         }
     }
 
-    /// Links operations that have the same kind and id to the calls in `candidates`. Both lists must be sorted by start
-    /// time. Returns the number of operations that were linked in order of time.
+    /// Links operations that have the same kind and id to the calls in `candidates`. `candidates` and `ops` must be
+    /// sorted by start time. Returns the number of operations that were linked in order of time.
     fn link_alike(&mut self, candidates: &[u32], ops: &[u32]) -> u64 {
         if let [call] = candidates {
             ops.iter().for_each(|op| self.link_to(*op, *call));

@@ -94,7 +94,7 @@ fn unpack_block(mut block: &[u8], out: &mut Vec<u8>, start: usize, limit: usize)
         if length > limit.saturating_sub(out.len()) {
             return Err(TOO_LARGE);
         }
-        // A copy may overlap with its own output. In this case, the copied bytes repeat.
+        // A copy may overlap with its own output. If a copy overlaps with its own output, the copied bytes repeat.
         let from = out.len() - distance;
         (from..from + length).for_each(|at| out.push(out[at]));
     }

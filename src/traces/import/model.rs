@@ -1,9 +1,9 @@
 //! Defines the event model. Every reader of another tool's trace converts the trace to these events, regardless of the
 //! tool and the format.
 //!
-//! The texts in an event are borrowed from the reader's buffer. Times are in nanoseconds on the clock of the trace.
-//! This clock may begin at any point in time, so times may be negative. If a trace does not contain a field, the field
-//! is `None`.
+//! The texts in an event are borrowed from the reader's buffer. Times are in nanoseconds on the clock of the trace. The
+//! trace's clock may begin at any point in time, so times may be negative. If a trace does not contain a field, the
+//! field is `None`.
 
 use super::Text;
 use gpuflame_model::record::MemoryKind;
@@ -53,7 +53,7 @@ pub enum Id<'a> {
     /// The trace does not contain the id.
     #[default]
     None,
-    /// A number. It may be in quotes (`"25738"`) and may have a suffix (`"123(Python)"`).
+    /// A number. The number may be in quotes (`"25738"`) and may have a suffix (`"123(Python)"`).
     Number(i64),
     /// Any other text, such as `Device_0` or `stream 7`.
     Text(Text<'a>),
@@ -317,8 +317,8 @@ pub struct Flow<'a> {
     pub id: u64,
     /// Whether this event is the start of the flow, and not its end.
     pub begins: bool,
-    /// Whether the flow ends in the slice that is open at `time`. If false, the flow ends in the next slice that
-    /// begins.
+    /// Whether the flow ends in the slice that is open at `time`. If the value is false, the flow ends in the next
+    /// slice that begins.
     pub enclosed: bool,
     /// Time at which the flow starts or ends, in ns on the trace's clock.
     pub time: i64,
@@ -351,7 +351,7 @@ pub struct Sync<'a> {
     pub on_stream: Option<u32>,
     /// Correlation id of the call that recorded the CUDA event for which the host or stream waited.
     pub record_correlation: Option<u64>,
-    /// Id of the process that waited. It is set if correlation ids are unique only within a process.
+    /// Id of the process that waited. The process is set if correlation ids are unique only within a process.
     pub process: Id<'a>,
     /// Id of the recording of the CUDA event for which the host or stream waited, as in [`EventRecord::number`].
     pub record: Option<u64>,
@@ -361,7 +361,8 @@ pub struct Sync<'a> {
 /// any graph.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct IdleNode<'a> {
-    /// Whether the node or function runs on the host. If false, the node records a CUDA event, and this takes no time.
+    /// Whether the node or function runs on the host. If the value is false, the node records a CUDA event, and this
+    /// takes no time.
     pub is_host: bool,
     /// The execution, stored as an operation without a kind and a name.
     pub run: Op<'a>,
@@ -370,7 +371,7 @@ pub struct IdleNode<'a> {
 /// The kind of a stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamFlag<'a> {
-    /// Id of the stream's process. It is set if context ids are unique only within a process.
+    /// Id of the stream's process. The process is set if context ids are unique only within a process.
     pub process: Id<'a>,
     /// Id of the stream's CUDA context.
     pub context: Option<u32>,
@@ -383,7 +384,8 @@ pub struct StreamFlag<'a> {
 /// A recording of a CUDA event on a stream. The CUDA event is complete when all earlier work on the stream is done.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct EventRecord<'a> {
-    /// Id of the process that recorded the CUDA event. It is set if correlation ids are unique only within a process.
+    /// Id of the process that recorded the CUDA event. The process is set if correlation ids are unique only within a
+    /// process.
     pub process: Id<'a>,
     /// Id of the stream's CUDA context.
     pub context: Option<u32>,

@@ -1,5 +1,5 @@
-//! Defines a table that interns the names in a trace. This saves memory, because millions of events use a few hundred
-//! names.
+//! Defines a table that interns the names in a trace. Interning saves memory, because millions of events use a few
+//! hundred names.
 
 use super::Text;
 use gpuflame_model::record::IdMap;

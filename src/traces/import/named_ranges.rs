@@ -1,5 +1,5 @@
-//! Collects the ranges that the program named (annotated ranges or NVTX ranges), with their times. This list is needed
-//! because rows contain such ranges only as frames of stacks, without times.
+//! Collects the ranges that the program named (annotated ranges or NVTX ranges), with their times. The list of ranges
+//! is needed because rows contain such ranges only as frames of stacks, without times.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -10,7 +10,7 @@ use super::chunks::Chunks;
 pub(super) struct NearTimes {
     /// Difference between each time and the base of its block, or [`FAR`] if the time is in `far`.
     offsets: Chunks<u32>,
-    /// Base of each block. It is a time that is [`MARGIN_NS`] before the first time in the block.
+    /// Base of each block. The base is a time that is [`MARGIN_NS`] before the first time in the block.
     bases: Vec<i64>,
     far: IdMap<u32, i64>,
 }

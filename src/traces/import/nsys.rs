@@ -95,11 +95,11 @@ pub(super) struct NsysReader<'a, S> {
     repeated_graphs: u64,
     /// Kind of memory for each value by which the file represents kinds of memory.
     memory_kinds: BTreeMap<i64, MemoryKind>,
-    /// Kind of wait of each waiting call, keyed by the call's process and correlation id. It is derived from the name
-    /// of the call.
+    /// Kind of wait of each waiting call, keyed by the call's process and correlation id. The kind of wait is derived
+    /// from the name of the call.
     pub(super) wait_calls: HashMap<(Option<i64>, u64), &'static str>,
-    /// Times at which threads were inside calls to CUDA. They are collected only if the file also contains calls to the
-    /// operating system.
+    /// Times at which threads were inside calls to CUDA. The times of CUDA calls are collected only if the file also
+    /// contains calls to the operating system.
     pub(super) cuda_calls: CudaCalls,
     gpus: GpuNumbers,
 }
@@ -307,7 +307,7 @@ impl<S: Sink> NsysReader<'_, S> {
     }
 
     /// Reads NVTX ranges that are nested on their thread. Rows without a duration, such as marks and the names of
-    /// domains and categories, are skipped. They do not count as events without times.
+    /// domains and categories, are skipped. Skipped rows do not count as events without times.
     fn read_ranges(&mut self) -> Result<()> {
         let table = &*self.versioned("NVTX_EVENTS");
         self.note_missing(table, NEEDED_OF_RANGES);

@@ -6,8 +6,8 @@ use super::Id;
 use super::model::Op;
 use super::sqlite::{self, integer, integer_u32};
 
-/// Names of the shared columns, in the order in which rows contain them. They come after the column 0, which contains
-/// the name of the row.
+/// Names of the shared columns, in the order in which rows contain them. The shared columns come after the column 0,
+/// which contains the name of the row.
 pub(super) const SHARED: [&str; 7] =
     ["start", "end", "globalPid", "correlationId", "deviceId", "contextId", "streamId"];
 /// Index of the first column in a row that is not shared.
@@ -17,7 +17,7 @@ pub(super) const FIRST_OWN: usize = 1 + SHARED.len();
 pub(super) struct SharedColumns {
     /// Start and end time in ns; `None` if one of them is missing in the row.
     pub(super) span: Option<(i64, i64)>,
-    /// Global id. Its upper bits are the process id, which includes the id of the machine.
+    /// Global id. The upper bits of the global id are the process id, which includes the id of the machine.
     pub(super) global: Option<i64>,
     pub(super) correlation: Option<u64>,
     pub(super) device: Option<u32>,
@@ -69,8 +69,8 @@ pub(super) fn call_key(global: Option<i64>, correlation: u64) -> (Option<i64>, u
     (global.map(|global| global >> 24), correlation)
 }
 
-/// Returns the process id in a global id. It consists of the upper bits, which include the id of the machine. The
-/// lowest 24 bits of a global id are the thread id.
+/// Returns the process id in a global id. The process id consists of the upper bits, which include the id of the
+/// machine. The lowest 24 bits of a global id are the thread id.
 pub(super) fn process_of(global: Option<i64>) -> Id<'static> {
     global.map_or(Id::None, |id| Id::Number(id >> 24))
 }

@@ -1,4 +1,4 @@
-//! Determines the order in which the rows of operations are emitted. They are sorted by call, and for each call by
+//! Determines the order in which the rows of operations are emitted. The rows are sorted by call, and for each call by
 //! time.
 
 use super::op_records::{OpRecord, OpRecords};

@@ -64,7 +64,7 @@ pub(super) enum OpLaunch {
     Call(u32),
 }
 
-/// An operation in the form in which it is stored. Its start time is in [`OpRecords::starts`].
+/// An operation in the form in which it is stored. The start time of the operation is in [`OpRecords::starts`].
 #[derive(Clone, Copy, Debug)]
 struct StoredOp {
     /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].

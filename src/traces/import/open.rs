@@ -19,9 +19,9 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// JSON in Chrome's trace format: an object with an array `traceEvents`, or just an array of trace events. It is
-    /// written by torch.profiler (Kineto), by Paddle, and by all other tools that write traces for Chrome's viewer. The
-    /// reader determines the dialect of each trace event separately.
+    /// JSON in Chrome's trace format: an object with an array `traceEvents`, or just an array of trace events. Such
+    /// files are written by torch.profiler (Kineto), by Paddle, and by all other tools that write traces for Chrome's
+    /// viewer. The reader determines the dialect of each trace event separately.
     Chrome,
     /// Sqlite database that Nsight Systems exported.
     Nsys,
@@ -96,8 +96,8 @@ enum Input {
     Pipe { head: Vec<u8> },
 }
 
-/// Number of bytes at the beginning of a file from which the format is detected. This is enough to include the metadata
-/// before the trace events.
+/// Number of bytes at the beginning of a file from which the format is detected. This number of bytes is enough to
+/// include the metadata before the trace events.
 const HEAD_BYTES: u64 = 64 << 10;
 
 /// Opens the trace at `path`. The path `-` means standard input.
@@ -181,8 +181,8 @@ fn open_compressed(
     let ended = (&mut rest).take(HEAD_BYTES).read_to_end(&mut head);
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
-        // The compressed data is truncated or damaged within the bytes in `head`. In this case, the events before the
-        // damage are read first. After that, the error is returned.
+        // The compressed data is truncated or damaged within the bytes in `head`. The events before the damage are read
+        // first. After that, the error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
             detected
@@ -325,8 +325,8 @@ impl Opened {
 }
 
 /// Adds a hint to an error about truncated or damaged compressed data. The hint names the option with which the data
-/// before the damage can be read. The hint is not added for formats that can only be read as a whole. It is not added
-/// for JSON either, because the scanner of JSON adds the hint itself.
+/// before the damage can be read. The hint is not added for formats that can only be read as a whole. The hint is not
+/// added for JSON either, because the scanner of JSON adds the hint itself.
 fn offer_accept_cut(error: Error, options: &Options) -> Error {
     let text = error.to_string();
     let is_truncated = text.contains(gzip::TRUNCATED_AT) || text.contains(gzip::DAMAGED_AT);

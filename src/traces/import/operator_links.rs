@@ -71,7 +71,8 @@ pub(super) struct Operator {
     /// Id that the profiler assigned to the thread of the forward operator; 0 if this operator is not a backward
     /// operator.
     pub(super) forward_thread: u64,
-    /// Whether the operator belongs to the backward pass. This may be true even if it has no forward operator.
+    /// Whether the operator belongs to the backward pass. An operator may belong to the backward pass even if it has no
+    /// forward operator.
     pub(super) is_backward: bool,
 }
 
@@ -159,8 +160,8 @@ impl OperatorLinks {
         (scope, node)
     }
 
-    /// Whether the slice is a range, which may have a list of Python functions. These functions opened the range and
-    /// have returned after that.
+    /// Whether the slice is a range, which may have a list of Python functions. The functions in this list opened the
+    /// range and have returned after that.
     fn is_range(&self, slice: &Slice, operator: &Operator) -> bool {
         slice.class() == FrameClass::Range || self.opens_range[operator.python_stack as usize]
     }
@@ -237,8 +238,8 @@ impl OperatorLinks {
         forward
     }
 
-    /// Returns the thread that belongs to each thread id in backward operators. It is the thread with the most forward
-    /// operators whose sequence numbers are those of backward operators with this id.
+    /// Returns the thread that belongs to each thread id in backward operators. The result is the thread with the most
+    /// forward operators whose sequence numbers are those of backward operators with this id.
     fn forward_threads(&self, forward: &Forward) -> HashMap<u64, u32> {
         let mut votes: HashMap<u64, HashMap<u32, u64>> = HashMap::new();
         for operator in self.operators.iter().filter(|operator| operator.forward_thread > 0) {

@@ -1,4 +1,4 @@
-//! Defines the options for reading a trace. They do not depend on its format.
+//! Defines the options for reading a trace. The options for reading do not depend on the format of the trace.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,18 +14,19 @@ pub struct Options {
     /// Maximum number of threads that read an uncompressed JSON file. The result is the same for any number of threads.
     /// Default: 2.
     pub threads: usize,
-    /// Whether a file is accepted that ends in the middle of a trace event. If true, all complete events in such a file
-    /// are read. Default: false, which means that such a file is an error.
+    /// Whether a file is accepted that ends in the middle of a trace event. If truncated files are accepted, all
+    /// complete events in such a file are read. Default: false, which means that such a file is an error.
     pub accept_cut: bool,
     /// Whether launches in a backward operator are attributed to the stack of the forward operator whose gradient it
-    /// computes, followed by `[backward]`. This applies if the trace links the two operators. Default: false. If false,
-    /// the launches stay on autograd's thread. The stack of this thread contains no code of the model.
+    /// computes, followed by `[backward]`. The option applies if the trace links the two operators. Default: false.
+    /// Without this option, the launches stay on autograd's thread. The stack of this thread contains no code of the
+    /// model.
     pub backward_under_forward: bool,
     /// Whether the states of threads are also emitted for times at which a GPU copied data but ran no kernel. Default:
     /// false.
     pub kernel_gaps: bool,
-    /// Limit up to which the states of threads are emitted for all other times between launches. They are emitted if
-    /// the total number of calls and GPU operations in the trace does not exceed this limit. Default: 0, because a
+    /// Limit up to which the states of threads are emitted for all other times between launches. The states are emitted
+    /// if the total number of calls and GPU operations in the trace does not exceed this limit. Default: 0, because a
     /// trace may contain millions of states.
     pub between_launches: usize,
     /// Whether no states of threads are emitted. States are needed only to find the culprits of idle time, and a trace
@@ -34,10 +35,10 @@ pub struct Options {
     /// Whether named ranges and their times are returned in [`LinkReport::ranges`](super::LinkReport::ranges). Default:
     /// false, because a trace may contain a million named ranges.
     pub ranges: bool,
-    /// Paths of capture traces. They were recorded while the CUDA graphs were captured that this trace launches.
-    /// Default: none.
+    /// Paths of capture traces. Capture traces were recorded while the CUDA graphs were captured that this trace
+    /// launches. Default: none.
     pub graph_captures: Vec<PathBuf>,
-    /// Counter to which the number of bytes is added as they are read. Its final value is
+    /// Counter to which the number of bytes is added as they are read. The final value of the counter is
     /// [`Opened::size`](super::Opened::size). Default: none.
     pub progress: Option<Arc<AtomicU64>>,
 }

@@ -32,8 +32,8 @@ pub(super) struct Homes {
     pub(super) of_shape: Vec<u32>,
 }
 
-/// Key of a process or thread. It is 1 and the numeric id, or 2 and the index in `TraceCollector::ids` of the text that
-/// is used as id.
+/// Key of a process or thread. The key is 1 and the numeric id, or 2 and the index in `TraceCollector::ids` of the text
+/// that is used as id.
 type Key = (u8, i64);
 
 impl TraceCollector {

@@ -97,7 +97,7 @@ pub fn recording(
 
 /// Returns a sentence that explains to the user which data are missing. The process may have ended long after the last
 /// checkpoint mark, because data that have not changed are not written again. If the process cannot write to the file
-/// system, it cannot store this fact in the recording either. In this case, the process has printed a message.
+/// system, it cannot store this fact in the recording either. If writes fail, the process has printed a message.
 fn describe_missing(
     writer_state: WriterState,
     mark: Option<&CheckpointMark>,

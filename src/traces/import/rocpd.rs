@@ -36,8 +36,8 @@ pub(super) fn find_sets(base: &Database) -> BTreeSet<String> {
     suffixes.filter(|suffix| suffix.is_empty() || suffix.starts_with('_')).collect()
 }
 
-/// Returns the rank of the process in its job, and the number of ranks in the job. Both are read from the environment
-/// of the process. If the database contains several processes, the result is empty.
+/// Returns the rank of the process in its job, and the number of ranks in the job. The rank and the number of ranks are
+/// read from the environment of the process. If the database contains several processes, the result is empty.
 pub(super) fn find_place(base: &Database) -> Result<JobPlace> {
     let mut places = Vec::new();
     for suffix in find_sets(base) {
@@ -348,8 +348,8 @@ impl SetReader<'_> {
         })
     }
 
-    /// Returns an id for a process that is unique in the file. It consists of the index of the set and the id that the
-    /// process has within the set.
+    /// Returns an id for a process that is unique in the file. This id consists of the index of the set and the id that
+    /// the process has within the set.
     fn process(&self, process: Option<i64>) -> Id<'static> {
         Id::Number(i64::from(self.number) << 32 | process.unwrap_or(0) & 0xffff_ffff)
     }

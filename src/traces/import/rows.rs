@@ -2,8 +2,8 @@
 //! process other tools' traces as well.
 //!
 //! The stack of a launch consists of the slices that enclose the call on its thread (see `call_stacks`): Python frames,
-//! ranges and operators. The launch of an operation is found by correlation id (see `link`). After that, `emitted_rows`
-//! emits the rows.
+//! ranges and operators. The launch of an operation is found by correlation id (see `link`). After the operations were
+//! linked, `emitted_rows` emits the rows.
 
 use std::cmp::Reverse;
 
@@ -32,7 +32,7 @@ const MIN_GAP_AFTER_ZERO_NS: i64 = 60_000_000_000;
 const MIN_CALLS_FOR_THREAD: usize = 1 << 14;
 
 /// Times from this value on, in ns, must be relative to 1970. If the value is a time since 1970, it is in
-/// September 2001. If it were the uptime of a machine, it would be 31 years.
+/// September 2001. If the value were the uptime of a machine, it would be 31 years.
 const MIN_ABSOLUTE_NS: i64 = 1_000_000_000_000_000_000;
 
 /// Reads a trace that has GPU operations, in any format, and calls `each` with the rows that are made from it. This
@@ -309,7 +309,7 @@ impl TraceCollector {
     }
 
     /// Links the trace's operations to calls. If neither thread states nor ranges are requested, a second thread finds
-    /// the stacks of the calls at the same time. In this case, these stacks are returned as well.
+    /// the stacks of the calls at the same time. If another thread has found the stacks, they are returned as well.
     fn link_operations_and_stacks(&mut self) -> (LinkReport, Option<FoundStacks>) {
         if !self.without_thread_states || self.keeps_ranges || self.calls.len() < MIN_CALLS_FOR_THREAD {
             return (self.link_operations(), None);
@@ -375,7 +375,7 @@ impl TraceCollector {
     }
 
     /// Attributes each operation of a graph launch to the stack that captured it. The stack of each operation is stored
-    /// in `created`. It is `None` if the stack is unknown.
+    /// in `created`. An entry of `created` is `None` if the stack is unknown.
     fn attribute_graph_ops(
         &mut self,
         stacks: &mut StackTree,

@@ -8,9 +8,9 @@
 //! u8 type, u8 flags, time delta, [duration], device, stream, correlation, name, ...
 //! ```
 //!
-//! The header states how the file is compressed: 0 none, 1 LZ4 frames, 2 zstd frames. If it is compressed, all bytes
-//! after the header are compressed, and offsets refer to the decompressed file. TraceSmith defines these compressions
-//! but never writes them, so this layout is an assumption of gpuflame.
+//! The header states how the file is compressed: 0 none, 1 LZ4 frames, 2 zstd frames. If the file is compressed, all
+//! bytes after the header are compressed, and offsets refer to the decompressed file. TraceSmith defines these
+//! compressions but never writes them, so this layout is an assumption of gpuflame.
 //!
 //! The file has no checksum, so a damaged length may have any value. For this reason, every length is checked against
 //! the size of the file.
@@ -135,8 +135,8 @@ struct SbtRecord<'a> {
     correlation: u64,
     name: Text<'a>,
     thread: u32,
-    /// Frames of the stack, root first, separated by `;`, and the kinds of these frames. Both are empty if the event
-    /// has no stack.
+    /// Frames of the stack, root first, separated by `;`, and the kinds of these frames. Frames and kinds are empty if
+    /// the event has no stack.
     stack: (String, String),
     /// Grid, block, shared memory and registers, if the event is a kernel.
     kernel: [u32; 8],

@@ -57,9 +57,9 @@ impl Slice {
 
     /// Returns the key by which the slices of a thread are sorted, so that an outer slice comes before the slices
     /// inside it. If two slices are open at the same time, the slice that began earlier is the outer slice. If both
-    /// began at the same time, the longer slice is the outer slice. If they also have equal durations, the slice of the
-    /// lower class is the outer slice. If they also have the same class, the slice that is earlier in the file is the
-    /// outer slice.
+    /// began at the same time, the longer slice is the outer slice. If two slices also have equal durations, the slice
+    /// of the lower class is the outer slice. If two slices also have the same class, the slice that is earlier in the
+    /// file is the outer slice.
     pub(super) fn order_key(&self) -> (i64, Reverse<i64>, u32, u32) {
         (self.start, Reverse(self.end), self.label_and_class & 3, self.number)
     }

@@ -1,5 +1,5 @@
 //! Emits rows for waits, and for recordings of CUDA events. The row of a wait contains the correlation id and the stack
-//! of the call that waited. It refers to the recording of the CUDA event for which the call waited.
+//! of the call that waited. The row refers to the recording of the CUDA event for which the call waited.
 
 use gpuflame_model::record::{
     ContextId, CorrelationId, EventCall, EventId, EventRecord, EventUse, GpuContextId, IdMap, Nanos, Row,

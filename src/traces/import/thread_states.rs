@@ -1,5 +1,5 @@
 //! Stores the stacks that a thread had over time, in about 5 bytes per stack. If a program launches continually, each
-//! slice results in a new state. Then a trace of half a gigabyte contains a million states.
+//! slice results in a new state. A trace of half a gigabyte may then contain a million states.
 
 use gpuflame_model::record::{Fields, Payload};
 
@@ -15,8 +15,8 @@ impl ThreadStates {
     /// Adds a state, which means that the thread had the stack `stack` after the time `since`.
     pub(super) fn push(&mut self, since: i64, stack: u32) {
         let mut payload = Payload(&mut self.bytes);
-        // The empty stack is more frequent than any other stack. It has the value `u32::MAX`. Adding 1 changes this
-        // value to 0, which takes only one byte.
+        // The empty stack is more frequent than any other stack. The empty stack has the value `u32::MAX`. Adding 1
+        // changes this value to 0, which takes only one byte.
         payload.difference(since as u64, self.last as u64).varint(stack.wrapping_add(1).into());
         self.last = since;
     }

@@ -1,5 +1,5 @@
 //! The collector stores the contents of a trace (operations, calls, slices and their arguments) until the whole trace
-//! has been read. After that, module `rows` converts the contents to rows.
+//! has been read. When the whole trace has been read, module `rows` converts the contents to rows.
 
 use super::call_records::CallRecords;
 use super::copies::{copy_kind, memory_kinds, set_memory};

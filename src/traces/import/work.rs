@@ -24,8 +24,8 @@ pub(super) struct CallRecord {
     pub(super) end: i64,
     pub(super) correlation: u64,
     pub(super) thread: u32,
-    /// Stack of the call. Its innermost frame is the call itself. This field is set when all slices are known. When the
-    /// row of the call gets a launch context, this field is replaced by the id of the context.
+    /// Stack of the call. The innermost frame of this stack is the call itself. The stack is set when all slices are
+    /// known. When the row of the call gets a launch context, this field is replaced by the id of the context.
     pub(super) stack: u32,
     /// Number of operations that the call launched.
     pub(super) ops: u32,

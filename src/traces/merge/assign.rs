@@ -5,11 +5,11 @@
 //! cost of a point in `ours` without a partner is the limit. The points of both lists are visited together in ascending
 //! order, and each point may change earlier decisions:
 //!
-//! - * a *seat* is a partner that is available to a later point in `ours`. * The cost of taking the seat is the
-//!   position of that later point, plus the number that is stored with the seat. * The partner is a free point in
-//!   `theirs`, or a point that is taken and whose present owner then returns to its earlier choice;
-//! - * a *regret* is the amount by which a later point in `theirs` can reduce the cost of a point in `ours` that is
-//!   badly matched.
+//! - a *seat* is a partner that is available to a later point in `ours`. The cost of taking the seat is the position of
+//!   that later point, plus the number that is stored with the seat. The partner is a free point in `theirs`, or a
+//!   point that is taken and whose present owner then returns to its earlier choice;
+//! - a *regret* is the amount by which a later point in `theirs` can reduce the cost of a point in `ours` that is badly
+//!   matched.
 //!
 //! Each point adds one seat or one regret, so the algorithm needs `n log n` steps. The problem is known as "mice and
 //! holes". When all points were visited, it is known which points have a partner: each chain of changed decisions ends
@@ -26,8 +26,8 @@ enum End {
     Theirs(usize),
 }
 
-/// Returns the pairs of the optimal assignment as (index in `ours`, index in `theirs`). Both lists must be sorted. The
-/// two points of each pair are less than `limit` apart.
+/// Returns the pairs of the optimal assignment as (index in `ours`, index in `theirs`). Both `ours` and `theirs` must
+/// be sorted. The two points of each pair are less than `limit` apart.
 pub fn assign(ours: &[i64], theirs: &[i64], limit: u64) -> Vec<(usize, usize)> {
     let limit = i128::from(limit);
     let mut is_paired = (vec![false; ours.len()], vec![false; theirs.len()]);

@@ -4,8 +4,8 @@
 //! time.
 //!
 //! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
-//! how reliable the guesses are. It contains the number of stacks with a second launch within the tolerance, and it
-//! compares the difference of the two clocks with the gaps between launches.
+//! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance,
+//! and it compares the difference of the two clocks with the gaps between launches.
 
 mod assign;
 
@@ -85,10 +85,10 @@ pub struct Report {
     pub ambiguous: u64,
     /// Number of matches by time that would be different if the clocks were shifted by `clock_distance`.
     pub doubtful: u64,
-    /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. It is the most
-    /// frequent time from a stack to a nearby launch, among the stacks that are not matched by id. The matched pairs do
-    /// not show the difference of the clocks, because the points of each pair are as close as possible, no matter
-    /// whether the match is right.
+    /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. The estimate is the
+    /// most frequent time from a stack to a nearby launch, among the stacks that are not matched by id. The matched
+    /// pairs do not show the difference of the clocks, because the points of each pair are as close as possible, no
+    /// matter whether the match is right.
     pub clock_distance: i64,
     /// Median time between consecutive launches, in ns.
     pub median_gap: u64,

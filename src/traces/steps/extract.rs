@@ -7,7 +7,7 @@ use super::ops::{Ops, TracedOp};
 use crate::import::json_micros;
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A time range in ns on the clock of the trace. Both ends belong to it.
+/// A time range in ns on the clock of the trace. Both ends belong to the time range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeRange {
     /// First nanosecond that belongs to the range.
@@ -19,8 +19,8 @@ pub struct TimeRange {
 impl FromStr for TimeRange {
     type Err = Error;
 
-    /// Parses `START,END`. Both are in microseconds, with any number of digits. If a number is missing, infinite, or
-    /// beyond all possible times, the range has no limit at that end.
+    /// Parses `START,END`. START and END are in microseconds, with any number of digits. If a number is missing,
+    /// infinite, or beyond all possible times, the range has no limit at that end.
     fn from_str(text: &str) -> Result<Self> {
         let invalid = |what: &str| {
             let message =

@@ -26,8 +26,8 @@ pub struct TracedStep {
     pub name: u32,
 }
 
-/// A [`Sink`] that collects GPU operations, and on request also steps. It can be limited to the operations in a time
-/// range.
+/// A [`Sink`] that collects GPU operations, and on request also steps. The sink can be limited to the operations in a
+/// time range.
 #[derive(Clone, Debug, Default)]
 pub struct Ops {
     range: Option<(i64, i64)>,

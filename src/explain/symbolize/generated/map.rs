@@ -1,5 +1,5 @@
-//! Reads a map of generated functions in `perf`'s format. The map has one line per function: `START SIZE NAME`. Both
-//! numbers are hexadecimal, and a name may contain blanks.
+//! Reads a map of generated functions in `perf`'s format. The map has one line per function: `START SIZE NAME`. START
+//! and SIZE are hexadecimal numbers, and NAME may contain blanks.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read as _};

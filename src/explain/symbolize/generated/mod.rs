@@ -3,7 +3,7 @@
 //! Two formats of `perf` are read: `/tmp/perf-PID.map` with one line per function, and jitdump.
 //!
 //! Files of both formats may contain any bytes, and any user may create files in the folders that contain them. So a
-//! file is opened only if it is a regular file that belongs to the process's user or to root. It is never opened
+//! file is opened only if it is a regular file that belongs to the process's user or to root. A file is never opened
 //! through a symbolic link, or with a call that could block. The amount of data that is read is limited, and only
 //! entries for addresses in recorded stacks are kept. Neither format records how long a function stayed at its address.
 //! So if several functions were at an address one after another, the address gets no name.
@@ -22,7 +22,7 @@ use gpuflame_model::profile::Profile;
 use gpuflame_model::record::FrameKind;
 use gpuflame_model::sorting;
 
-/// Maximum number of bytes that are read from a map. This is enough for a million functions.
+/// Maximum number of bytes that are read from a map. This number of bytes is enough for a million functions.
 const MAX_MAP_BYTES: u64 = 64 << 20;
 /// Maximum number of records that are read from a jitdump. Most bytes of a jitdump are machine code, which is skipped.
 const MAX_DUMP_RECORDS: usize = 1 << 20;
@@ -48,7 +48,8 @@ pub struct GeneratedCodeSources {
 pub struct GeneratedNames {
     /// Addresses, each with the name of the function that contains it.
     pub names: Vec<(u64, String)>,
-    /// Addresses that belonged to several functions one after another. These addresses have no name.
+    /// Addresses that belonged to several functions one after another. Addresses that belonged to several functions
+    /// have no name.
     pub several: Vec<u64>,
     /// Remarks about the maps and jitdumps, one sentence each.
     pub remarks: Vec<String>,
@@ -104,8 +105,8 @@ impl GeneratedCodeSources {
     }
 }
 
-/// Type of a function that passes the contents of a file to `Answers`. It returns false if it reached a limit before
-/// the end of the file.
+/// Type of a function that passes the contents of a file to `Answers`. The function returns false if it reached a limit
+/// before the end of the file.
 type ReadSource = fn(&mut BufReader<File>, &mut Answers) -> io::Result<bool>;
 
 /// Opens a map or jitdump. Returns `None` if the file does not exist. If the file must not be opened, returns the

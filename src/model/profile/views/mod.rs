@@ -59,7 +59,7 @@ pub struct View {
     pub nothing: fn(&Profile) -> &'static str,
     /// Returns a one-line summary of the view's totals. The caller of the function appends the losses.
     pub summary: fn(&Profile) -> String,
-    /// Returns comment lines for formats that have comments. These lines are written before the stacks.
+    /// Returns comment lines for formats that have comments. The comment lines are written before the stacks.
     pub notes: fn(&Profile) -> Vec<String>,
 }
 

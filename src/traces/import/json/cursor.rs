@@ -66,9 +66,9 @@ pub(super) fn to_text(bytes: &[u8], value: Value) -> Text<'_> {
 
 /// Returns the position of the first byte at or after `at` that is not a blank.
 ///
-/// This function and `word_end` advance in a loop with branches. They do not compute the position from a bit mask. The
-/// branches nearly always go the same way as the previous time, so the processor predicts them and continues with later
-/// instructions. If the position were computed, the processor would have to wait for it.
+/// This function and `word_end` advance in a loop with branches. The two functions do not compute the position from a
+/// bit mask. The branches nearly always go the same way as the previous time, so the processor predicts them and
+/// continues with later instructions. If the position were computed, the processor would have to wait for it.
 #[inline(always)]
 pub(super) fn skip_blanks(bytes: &[u8], mut at: usize) -> usize {
     while bytes[at] <= b' ' {

@@ -29,8 +29,8 @@ use super::fields::Fields;
 use super::mask::InstructionSet;
 use super::number::{parse_integer, parse_micros, parse_unsigned};
 
-/// Placeholder for the kinds of a stack's frames. It is used if the event refers only to the innermost frame in
-/// `stackFrames`.
+/// Placeholder for the kinds of a stack's frames. The placeholder is used if the event refers only to the innermost
+/// frame in `stackFrames`.
 const FRAME: Text<'static> = Text::plain(b"f");
 
 /// If the sink requested the event, passes the event to `sink`. If the event's arguments were found by an earlier scan,
@@ -47,8 +47,8 @@ pub(super) fn emit<L: InstructionSet>(
     let phase = fields.phase.slice(bytes);
     let is_complete = phase == b"X";
     let mut event = EventReader::<L> { bytes, fields, args, counts, level: std::marker::PhantomData };
-    // Each of the frequent kinds of events is passed on separately. If they were stored in a common `Option<Event>`,
-    // 400 bytes would have to be copied for each event.
+    // Each of the frequent kinds of events is passed on separately. If the kinds were stored in a common
+    // `Option<Event>`, 400 bytes would have to be copied for each event.
     let other = match class {
         Class::Op(kind) if is_complete && wants.has(Wants::OPS) => {
             if let Some(op) = event.read_work(kind, false) {
@@ -646,8 +646,8 @@ fn parse_id(bytes: &[u8], value: Value) -> Id<'_> {
     }
 }
 
-/// Returns the kind of a task on an Ascend device. It follows from the unit that runs the task (a matrix or vector
-/// core, or a copy engine).
+/// Returns the kind of a task on an Ascend device. The kind of a task follows from the unit that runs it (a matrix or
+/// vector core, or a copy engine).
 fn task_kind(word: &[u8]) -> Option<OpKind> {
     match word {
         b"AI_CORE" | b"AI_VECTOR_CORE" | b"AI_CPU" | b"MIX_AIC" | b"MIX_AIV" | b"KERNEL_AICORE" => {

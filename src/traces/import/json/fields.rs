@@ -1,4 +1,4 @@
-//! Finds the fields of a trace event. Their keys may be in any order.
+//! Finds the fields of a trace event. The keys of an event may be in any order.
 
 use super::super::Text;
 use super::cursor::{self, Shape, Stop, Value, skip_blanks};
@@ -98,7 +98,7 @@ pub(super) fn read_fields<L: InstructionSet>(
 }
 
 impl Fields {
-    /// Returns the field for a key that contains escapes. This case is rare, because no known writer escapes keys.
+    /// Returns the field for a key that contains escapes. Escaped keys are rare, because no known writer escapes keys.
     #[cold]
     fn by_name(&mut self, key: &[u8]) -> Option<&mut Value> {
         match &*Text::json(key, true).decode() {

@@ -53,8 +53,8 @@ pub struct ReadCounts {
     pub non_events: u64,
     /// Line number of the first malformed line.
     pub first_non_event_line: Option<u64>,
-    /// Byte offset at which the last complete event ends. It is set if the file is truncated, and truncated files are
-    /// accepted.
+    /// Byte offset at which the last complete event ends. The offset is set if the file is truncated, and truncated
+    /// files are accepted.
     pub truncated_at: Option<u64>,
     /// Version of the file's schema, if the format has a version.
     pub schema: Option<String>,
@@ -81,8 +81,8 @@ impl ReadCounts {
 pub struct JsonOptions {
     /// Size of the read buffer in bytes. If a single event is larger, the buffer grows.
     pub buffer: usize,
-    /// Whether to accept a file that ends in the middle of an event. If true, all complete events in such a file are
-    /// read.
+    /// Whether to accept a file that ends in the middle of an event. If truncated files are accepted, all complete
+    /// events in such a file are read.
     pub accept_cut: bool,
 }
 

@@ -80,8 +80,8 @@ fn count_digits(text: &[u8]) -> usize {
     count + text[count..].iter().take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// Returns the value of a number with at most 19 digits. The digits are converted in groups of eight. If they were
-/// converted one after another, each digit would have to wait for the product of the digits before it.
+/// Returns the value of a number with at most 19 digits. The digits are converted in groups of eight. If the digits
+/// were converted one after another, each digit would have to wait for the product of the digits before it.
 #[inline]
 fn parse_digits(mut digits: &[u8]) -> u64 {
     let mut value = 0;

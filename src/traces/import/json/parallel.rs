@@ -1,10 +1,10 @@
 //! Reads one uncompressed file with several threads.
 //!
 //! The file is divided into equal shares, and each share is read by one thread. Each thread begins near the start of
-//! its share, at a position where an event is guessed to begin. It stops where the next thread began. The guess of the
-//! next thread is accepted only if the preceding thread arrives at exactly that byte, between two events. Otherwise the
-//! results of the next thread are discarded, and reading continues where the preceding thread stopped. So the result is
-//! always the same as with one thread.
+//! its share, at a position where an event is guessed to begin. Each thread stops where the next thread began. The
+//! guess of the next thread is accepted only if the preceding thread arrives at exactly that byte, between two events.
+//! Otherwise the results of the next thread are discarded, and reading continues where the preceding thread stopped. So
+//! the result is always the same as with one thread.
 
 use std::fs::File;
 use std::io::Read;

@@ -127,7 +127,8 @@ impl Visitor for Sender {
             buffer.consume(consumed);
             return buffer;
         }
-        // The calling thread ends early only if it has panicked. In this case, the panic ends the program.
+        // The calling thread ends early only if it has panicked. If the calling thread has panicked, the panic ends the
+        // program.
         let Some(Batch { buffer: mut next, notes: mut unused }) = self.next_batch(&buffer) else {
             buffer.consume(consumed);
             return buffer;

@@ -2,7 +2,7 @@
 //! another.
 //!
 //! The same loop also reads the text before the events (`{"schemaVersion": 1, "traceEvents": [`) and after them. A scan
-//! can begin at an event in the middle of a file. It can end at the event where the scan of another thread began.
+//! can begin at an event in the middle of a file. A scan can end at the event where the scan of another thread began.
 
 use super::super::Text;
 use super::ReadCounts;
@@ -153,7 +153,7 @@ fn describe_complete(events: u64) -> String {
 #[derive(Clone, Debug)]
 pub(super) struct Scanner {
     expect: Expect,
-    /// Whether the array of events is inside an object. If false, the file is a plain array of events.
+    /// Whether the array of events is inside an object. If the value is false, the file is a plain array of events.
     in_object: bool,
     had_events: bool,
     pub(super) counts: ReadCounts,
