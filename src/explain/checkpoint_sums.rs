@@ -124,8 +124,8 @@ impl Explain {
         open
     }
 
-    /// Forgets the sums and windows that were read from a file of sums. Call this before reading another file that has
-    /// the same stacks.
+    /// Forgets the sums and windows that were read from a file of sums. Call this function before reading another file
+    /// that has the same stacks.
     pub fn forget_checkpoint(&mut self) {
         self.checkpoint = None;
         self.profile.forget_windows();

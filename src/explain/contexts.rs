@@ -80,8 +80,8 @@ impl Contexts {
         self.firsts.extend(replacements.into_iter().map(|(id, others)| (id, (others, ThreadId::OTHERS))));
     }
 
-    /// Forgets by which contexts the ids below `lowest` are represented. Call this when no later row will have such an
-    /// id.
+    /// Forgets by which contexts the ids below `lowest` are represented. Call this function when no later row will have
+    /// such an id.
     pub(super) fn forget_below(&mut self, lowest: ContextId) {
         self.firsts.retain(|id, _| *id >= lowest);
         self.firsts.shrink_to(2 * self.firsts.len());

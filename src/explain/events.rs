@@ -221,8 +221,8 @@ impl JoinedRows {
         DistinctIds(Some(ids.iter().map(&mut distinct).collect()))
     }
 
-    /// Sorts the activities by start time (activities without times come first), and the calls by time. Call this once,
-    /// after the last row.
+    /// Sorts the activities by start time (activities without times come first), and the calls by time. Call this
+    /// function once, after the last row.
     pub fn sort(&mut self) {
         self.sort_with_calls(|_| true);
     }
@@ -278,7 +278,7 @@ impl JoinedRows {
     }
 
     /// Drops the calls that have an activity. After this call, [`calls`](Self::calls) contains only the launches
-    /// without an activity. Call this after sorting.
+    /// without an activity. Call this function after sorting.
     pub fn keep_pending_calls(&mut self) {
         self.calls.retain(|call| call.pending);
         self.calls.shrink_to_fit();

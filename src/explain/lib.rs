@@ -244,7 +244,7 @@ impl Explain {
         self.pass_host_activity(row, &mut sink);
     }
 
-    /// Call this after the last row of a file. Returns the final result, as [`Explain::finish`] does.
+    /// Returns the final result, as [`Explain::finish`] does. Call this function after the last row of a file.
     pub fn finish_file(&mut self, mut sink: &mut dyn Sink) -> Snapshot<'_> {
         self.finish(&[], &mut sink)
     }
@@ -369,8 +369,8 @@ impl Explain {
         join.push_activity(activity, &mut consumers);
     }
 
-    /// Processes a flush of CUPTI's activity buffers. Call this after CUPTI was flushed and all rows that it delivered
-    /// were pushed. After this call, destroyed graphs and finished launches can be forgotten.
+    /// Processes a flush of CUPTI's activity buffers. Call this function after CUPTI was flushed and all rows that it
+    /// delivered were pushed. After this call, destroyed graphs and finished launches can be forgotten.
     pub fn flushed(&mut self) {
         self.graphs.flushed();
         self.join.flushed();
@@ -395,8 +395,8 @@ impl Explain {
         self.totals(sums, false, counted, sink)
     }
 
-    /// Returns the final result. Call this when no more rows will arrive. Unlike [`Explain::snapshot`], this function
-    /// consumes the sums instead of copying them.
+    /// Returns the final result. Call this function when no more rows will arrive. Unlike [`Explain::snapshot`], this
+    /// function consumes the sums instead of copying them.
     pub fn finish(&mut self, counted: &[(Loss, u64)], sink: &mut impl Sink) -> Snapshot<'_> {
         let sums =
             (mem::take(&mut self.aggregate), mem::take(&mut self.timeline), mem::take(&mut self.step_series));

@@ -99,7 +99,7 @@ impl Explain {
     }
 
     /// Drops data until the stacks, kernels and threads each fit into their share of the memory ceiling. Call this
-    /// every few thousand rows. `names` is the number of bytes that the caller uses for kernel names.
+    /// function every few thousand rows. `names` is the number of bytes that the caller uses for kernel names.
     pub fn fit(&mut self, names: usize) -> DroppedDefinitions {
         self.fit_stacks();
         DroppedDefinitions { kept_kernels: self.fit_kernels(names), threads: self.fit_threads() }
@@ -158,7 +158,7 @@ impl Explain {
         true
     }
 
-    /// Forgets the context ids below `lowest`. Call this when no later row will have such an id.
+    /// Forgets the context ids below `lowest`. Call this function when no later row will have such an id.
     pub fn forget_below(&mut self, lowest: ContextId) {
         // If a later row nevertheless has such an id, the row is attributed to `[other stacks]`.
         self.profile.merged_context(None);
@@ -166,7 +166,7 @@ impl Explain {
     }
 
     /// Drops stacks until all outputs can be written without exceeding the memory ceiling. `held` is the number of
-    /// bytes that gpuflame uses now. Call this before the last [`Explain::snapshot`].
+    /// bytes that gpuflame uses now. Call this function before the last [`Explain::snapshot`].
     pub fn fit_exports(&mut self, held: usize) {
         if self.ceiling == usize::MAX {
             return;

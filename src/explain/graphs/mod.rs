@@ -192,7 +192,8 @@ impl Graphs {
         activity.created = Some(created);
     }
 
-    /// Counts a flush of the tracer. Call this after the tracer was flushed and all rows that it delivered were read.
+    /// Counts a flush of the tracer. Call this function after the tracer was flushed and all rows that it delivered
+    /// were read.
     pub fn flushed(&mut self) {
         self.flushes += 1;
         while self.updated.len() > MIN_KEPT_PASTS

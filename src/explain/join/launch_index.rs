@@ -151,7 +151,8 @@ impl ById {
     }
 
     /// Forgets running entries that had no activity between two flushes, unless there are only a few running entries. A
-    /// running entry is a launch that already had an activity. Call this when all completed activities were delivered.
+    /// running entry is a launch that already had an activity. Call this function when all completed activities were
+    /// delivered.
     pub(super) fn flushed(&mut self) {
         self.running.flushed();
     }

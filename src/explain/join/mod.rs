@@ -219,8 +219,8 @@ impl Join {
         });
     }
 
-    /// Processes a flush of the tracer. Call this after the tracer was flushed and all rows that it delivered were
-    /// pushed.
+    /// Processes a flush of the tracer. Call this function after the tracer was flushed and all rows that it delivered
+    /// were pushed.
     pub fn flushed(&mut self) {
         self.by_id.flushed();
     }

@@ -252,8 +252,8 @@ impl CallHistory {
         self.pieces >= self.drop_at
     }
 
-    /// Drops each piece for whose time `is_over` returns true. True means that no future gap can overlap this time. If
-    /// there are still too many pieces, the older half is dropped.
+    /// Drops each piece for whose time `is_over` returns true. `is_over` must return true only if no future gap can
+    /// overlap the time. If there are still too many pieces, the older half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));

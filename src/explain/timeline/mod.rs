@@ -249,8 +249,8 @@ impl Timeline {
         }
     }
 
-    /// Makes this timeline distinguish start-up and shutdown from the steady part of the run. Call this before the
-    /// first row.
+    /// Makes this timeline distinguish start-up and shutdown from the steady part of the run. Call this function before
+    /// the first row.
     pub fn with_steady_part(self) -> Self {
         Self { launches: Some(RepeatedLaunches::default()), ..self }
     }
@@ -350,7 +350,7 @@ impl Timeline {
         self.clone().end(profile);
     }
 
-    /// Stores the final busy and idle times in `profile`. Call this after the last row.
+    /// Stores the final busy and idle times in `profile`. Call this function after the last row.
     pub fn end(mut self, profile: &mut Profile) {
         let all = &mut self;
         let steady = all.cut_steady_part(profile);
@@ -382,8 +382,9 @@ impl Timeline {
         profile.set_steady(steady);
     }
 
-    /// Finds the steady part of the run, and makes cuts at its beginning and end. Call this after the last row. If the
-    /// time at such a cut is already accounted for, the steady part is extended to the nearest existing cut.
+    /// Finds the steady part of the run, and makes cuts at its beginning and end. Call this function after the last
+    /// row. If the time at such a cut is already accounted for, the steady part is extended to the nearest existing
+    /// cut.
     fn cut_steady_part(&mut self, profile: &Profile) -> Option<SteadyPart> {
         let SteadyPart { rule, begin, end } = self.launches.as_ref()?.find(0, Some(profile))?.part;
         let accounted = self.accounted_until();

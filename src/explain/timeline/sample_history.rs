@@ -146,8 +146,8 @@ impl SampleHistory {
         self.count >= self.drop_at
     }
 
-    /// Drops each sample and wait for whose time `is_over` returns true. True means that no future gap can contain this
-    /// time. If there are still too many samples and waits, the older half is dropped.
+    /// Drops each sample and wait for whose time `is_over` returns true. `is_over` must return true only if no future
+    /// gap can contain the time. If there are still too many samples and waits, the older half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         self.threads.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.time, one.time + 1)));
         self.waits.values_mut().for_each(|entries| entries.retain(|one| !is_over(one.from, one.to)));

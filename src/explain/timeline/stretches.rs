@@ -65,7 +65,7 @@ impl BusyStretches {
         merge(&mut self.waiting);
     }
 
-    /// Whether a single stretch covers the time from `since` to `until` completely. Call this after
+    /// Whether a single stretch covers the time from `since` to `until` completely. Call this function after
     /// [`BusyStretches::merge`].
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
@@ -76,7 +76,7 @@ impl BusyStretches {
         self.waiting.len()
     }
 
-    /// Returns the number of stretches that begin before `time`. Call this after [`BusyStretches::merge`].
+    /// Returns the number of stretches that begin before `time`. Call this function after [`BusyStretches::merge`].
     pub(super) fn count_before(&self, time: u64) -> usize {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }

@@ -10,8 +10,8 @@ use crate::record::{ContextId, FrameKind, Missing};
 
 /// Minimum share of launches with an activity, in percent, for which idle time counts as known.
 const MIN_COVERED_PERCENT: u64 = 95;
-/// Highest share of activities without times, written as 1/N with this constant as N, for which idle time counts as
-/// known. The constant is derived from [`MIN_COVERED_PERCENT`].
+/// Idle time counts as known only if at most one in this number of activities has no times. The number is derived from
+/// [`MIN_COVERED_PERCENT`].
 const MAX_UNTIMED_PART: u64 = 100 / (100 - MIN_COVERED_PERCENT);
 /// Maximum number of steps that a message lists.
 const MAX_NAMED_STEPS: usize = 8;

@@ -167,8 +167,8 @@ impl Profile {
     /// context on first use.
     pub fn merged_context(&mut self, call: Option<Frame>) -> ContextId {
         let id = match call.map(Frame::kind) {
-            // The ids of labels for API calls are small. Only a few special labels, such as this one, have the highest
-            // ids.
+            // The ids of labels for API calls are small. Only a few special labels, such as `OTHER_CALL`, have the
+            // highest ids.
             Some(FrameKind::Label(LabelId::OTHER_CALL)) => ContextId(ContextId::OTHERS.0 + 1),
             Some(FrameKind::Label(label)) if label.0 < 1 << 16 => {
                 ContextId(ContextId::OTHERS.0 + 2 + label.0)

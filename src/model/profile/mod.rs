@@ -136,7 +136,7 @@ pub struct Profile {
     /// Facts about the origin of the recording (such as host and driver version), in order of arrival.
     provenance: Vec<(Provenance, String)>,
     threads: BTreeMap<ThreadId, StringId>,
-    /// Threads whose names arrived most recently. No stack of these threads may be known yet.
+    /// Threads whose names arrived most recently. The stacks of such threads may not be known yet.
     newest_threads: Vec<ThreadId>,
     modules: Vec<Module>,
     windows: Vec<(WindowEdge, Nanos)>,
@@ -587,7 +587,7 @@ impl Profile {
 
 /// Methods for displayed frames and names. As long as no names are set, exporters show addresses.
 impl Profile {
-    /// Interns a string. Call this before the setters below, because they take string ids.
+    /// Interns a string. Call this function before the setters below, because they take string ids.
     pub fn intern(&mut self, text: &str) -> StringId {
         self.strings.intern(text)
     }

@@ -93,7 +93,7 @@ pub struct Kineto {
     pub work: Vec<Work>,
     /// Records of waits, in the order of the file.
     pub waits: Vec<StreamWait>,
-    /// Process and thread of each thread, in the form of the file. The index of an entry is the thread's index.
+    /// Process and thread of each thread, as written in the file. The index of an entry is the thread's index.
     pub threads: Vec<(String, String)>,
     /// Counts that the reader gathered, such as the number of skipped events.
     pub counts: ReadCounts,

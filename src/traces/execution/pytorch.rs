@@ -16,7 +16,7 @@ pub struct Header {
     pub schema: String,
     /// Id of the process that ran the operators.
     pub pid: u64,
-    /// Date and time at which tracing started, in the form of the file.
+    /// Date and time at which tracing started, as written in the file.
     pub time: String,
     /// Time at which tracing started, in ms on a clock of the process.
     pub start_ts: u64,
@@ -39,7 +39,7 @@ pub struct ExecutionTrace<'a> {
     pub skipped_nodes: u64,
 }
 
-/// Inputs or outputs of an operator. JSON lists, in the form of the file.
+/// Inputs or outputs of an operator. JSON lists, as written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
     /// JSON list of the values. If a value is a tensor, it is a list: id, storage id, offset, number of elements, bytes
@@ -76,7 +76,7 @@ pub struct Node<'a> {
     pub seq_id: i64,
     /// Kind of range: 0 means function, 1 backward function, 7 user scope.
     pub scope: u64,
-    /// Id of the thread that ran the operator, in the form of the file.
+    /// Id of the thread that ran the operator, as written in the file.
     pub tid: u64,
     /// Id of the thread that ran the forward operator, for a backward operator.
     pub fw_tid: u64,
@@ -256,7 +256,7 @@ fn set_values<'a>(values: &mut Values<'a>, value: document::Node<'a>) {
     }
 }
 
-/// Returns the text of a JSON list in the form of the file; `[]` if the text is not UTF-8.
+/// Returns the text of a JSON list as written in the file; `[]` if the text is not UTF-8.
 fn json(value: document::Node<'_>) -> &str {
     std::str::from_utf8(value.json()).unwrap_or("[]")
 }

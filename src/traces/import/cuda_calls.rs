@@ -14,7 +14,8 @@ impl CudaCalls {
         }
     }
 
-    /// Sorts the calls, and drops calls that are inside other calls. Call this once, after the last call was added.
+    /// Sorts the calls, and drops calls that are inside other calls. Call this function once, after the last call was
+    /// added.
     pub(super) fn sort(&mut self) {
         for calls in self.0.values_mut() {
             calls.sort_unstable_by_key(|(start, end)| (*start, Reverse(*end)));

@@ -245,7 +245,7 @@ impl GraphEdges {
     }
 
     /// Returns a map whose keys are the correlation ids of launches and calls that ran functions on the host. All
-    /// values in it are `None`, and the caller sets them.
+    /// values in the map are `None`; the caller sets them.
     pub(super) fn host_launches(&self) -> IdMap<u64, Option<CorrelationId>> {
         self.idle.iter().filter(|idle| idle.is_host).map(|idle| (idle.run.correlation, None)).collect()
     }

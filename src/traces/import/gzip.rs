@@ -126,7 +126,8 @@ impl Inflater {
         Arc::clone(&self.remarks)
     }
 
-    /// Replaces the stream by a stream that only returns this error. Call this when all usable data has been read.
+    /// Replaces the stream by a stream that only returns this error. Call this function when all usable data has been
+    /// read.
     pub(super) fn broken(self, error: std::io::Error) -> Self {
         Self { stream: Stream::Broken(Some(error)), ..self }
     }
@@ -139,7 +140,7 @@ impl Inflater {
         self.remarks.lock().unwrap_or_else(PoisonError::into_inner).push(text);
     }
 
-    /// If zero bytes were skipped, adds a remark about them. Call this after the end of the stream.
+    /// If zero bytes were skipped, adds a remark about them. Call this function after the end of the stream.
     fn report_zeros(&self) {
         let zeros = match &self.stream {
             Stream::Gzip(members) => members.zeros(),

@@ -78,7 +78,7 @@ pub enum OpKind {
 pub struct Op<'a> {
     /// Kind of the operation.
     pub kind: OpKind,
-    /// Name of the operation, in the form of the file.
+    /// Name of the operation, as written in the file.
     pub name: Text<'a>,
     /// Start time, in ns on the trace's clock.
     pub start: i64,
@@ -200,15 +200,15 @@ pub enum CpuKind {
 pub struct CpuOp<'a> {
     /// Kind of the time span.
     pub kind: CpuKind,
-    /// Name of the time span, in the form of the file.
+    /// Name of the time span, as written in the file.
     pub name: Text<'a>,
     /// Start time, in ns on the trace's clock.
     pub start: i64,
     /// End time, in ns on the trace's clock.
     pub end: i64,
-    /// Id of the process of this time span, in the form of the trace.
+    /// Id of the process of this time span, as written in the trace.
     pub process: Id<'a>,
-    /// Id of the thread of this time span, in the form of the trace.
+    /// Id of the thread of this time span, as written in the trace.
     pub thread: Id<'a>,
     /// External id. Calls and GPU operations that were made inside this operator have the same id.
     pub external: Option<u64>,
@@ -228,15 +228,15 @@ pub struct CpuOp<'a> {
 /// A call of a Python function.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PythonFrame<'a> {
-    /// File, line and function of the frame, in the form of the file.
+    /// File, line and function of the frame, as written in the file.
     pub name: Text<'a>,
     /// Time at which the function was entered, in ns on the trace's clock.
     pub start: i64,
     /// Time at which the function returned, in ns on the trace's clock.
     pub end: i64,
-    /// Id of the process that called the function, in the form of the trace.
+    /// Id of the process that called the function, as written in the trace.
     pub process: Id<'a>,
-    /// Id of the thread that called the function, in the form of the trace.
+    /// Id of the thread that called the function, as written in the trace.
     pub thread: Id<'a>,
     /// Id of the Python frame of this call.
     pub id: Option<u64>,
@@ -266,17 +266,17 @@ pub struct Begin<'a> {
     pub kind: SliceKind,
     /// Category of the slice; empty if the trace event has no category.
     pub category: Text<'a>,
-    /// Name of the slice, in the form of the file.
+    /// Name of the slice, as written in the file.
     pub name: Text<'a>,
     /// Start time, in ns on the trace's clock.
     pub time: i64,
-    /// Id of the slice's process, in the form of the trace.
+    /// Id of the slice's process, as written in the trace.
     pub process: Id<'a>,
-    /// Id of the slice's thread, in the form of the trace.
+    /// Id of the slice's thread, as written in the trace.
     pub thread: Id<'a>,
     /// Correlation id of the call, if the slice is a call.
     pub correlation: Option<u64>,
-    /// The GPU operation, if the slice is one. The end in it is not set, because it is not known yet.
+    /// The GPU operation, if the slice is one. The end of this operation is not set, because it is not known yet.
     pub work: Option<Op<'a>>,
 }
 
@@ -291,9 +291,9 @@ pub struct End<'a> {
     pub correlation: Option<u64>,
     /// Time at which the slice ended, in ns on the trace's clock.
     pub time: i64,
-    /// Id of the slice's process, in the form of the trace.
+    /// Id of the slice's process, as written in the trace.
     pub process: Id<'a>,
-    /// Id of the slice's thread, in the form of the trace.
+    /// Id of the slice's thread, as written in the trace.
     pub thread: Id<'a>,
 }
 
@@ -322,9 +322,9 @@ pub struct Flow<'a> {
     pub enclosed: bool,
     /// Time at which the flow starts or ends, in ns on the trace's clock.
     pub time: i64,
-    /// Id of the process at this end, in the form of the trace.
+    /// Id of the process at this end, as written in the trace.
     pub process: Id<'a>,
-    /// Id of the thread at this end, in the form of the trace.
+    /// Id of the thread at this end, as written in the trace.
     pub thread: Id<'a>,
 }
 
@@ -403,7 +403,7 @@ pub struct EventRecord<'a> {
 /// Name of a thread. If `thread` is `None`, the name of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ThreadName<'a> {
-    /// Id of the process, in the form of the trace.
+    /// Id of the process, as written in the trace.
     pub process: Id<'a>,
     /// Id of the thread; `None` if the process itself has the name.
     pub thread: Id<'a>,
@@ -416,7 +416,7 @@ pub struct ThreadName<'a> {
 pub struct Property<'a> {
     /// Key of the property.
     pub key: Text<'a>,
-    /// Value of the property, which is JSON in the form of the file.
+    /// Value of the property, which is JSON as written in the file.
     pub value: &'a [u8],
 }
 
@@ -511,7 +511,7 @@ pub trait Sink {
     fn raw(&mut self, _event: RawEvent<'_>) {}
 }
 
-/// A trace event in Chrome's JSON format, in the form of the file.
+/// A trace event in Chrome's JSON format, as written in the file.
 #[derive(Clone, Copy, Debug)]
 pub struct RawEvent<'a> {
     /// Text of the event, including the braces around it.

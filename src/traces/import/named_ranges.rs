@@ -22,8 +22,8 @@ pub struct NamedRange {
 }
 
 impl TraceCollector {
-    /// Returns the ranges and steps of all threads, sorted by start. Call this after begin and end events were paired,
-    /// and before the slices are converted to stacks. `to_rows` converts a time to the clock of the rows.
+    /// Returns the ranges and steps of all threads, sorted by start. Call this function after begin and end events were
+    /// paired, and before the slices are converted to stacks. `to_rows` converts a time to the clock of the rows.
     pub(super) fn named_ranges(&self, to_rows: &dyn Fn(i64) -> Nanos) -> Vec<NamedRange> {
         // The text of each name is stored only once, because a few names occur thousands of times in most traces.
         let mut names: HashMap<u32, Arc<str>> = HashMap::new();

@@ -17,7 +17,7 @@ const THREAD_WAITS: [&str; 4] =
     ["pthread_barrier_wait", "pthread_join", "pthread_mutex_lock", "pthread_mutex_unlock"];
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Reads the calls in which threads wait for other threads. Call this after the calls to CUDA were read.
+    /// Reads the calls in which threads wait for other threads. Call this function after the calls to CUDA were read.
     pub(super) fn read_thread_waits(&mut self) -> Result<()> {
         let table = "OSRT_API";
         self.cuda_calls.sort();

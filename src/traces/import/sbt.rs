@@ -124,7 +124,7 @@ fn read_events(
     Ok(())
 }
 
-/// A trace event in the form of the file.
+/// A trace event as written in the file.
 struct SbtRecord<'a> {
     kind: u8,
     time: u64,

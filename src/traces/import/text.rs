@@ -23,7 +23,7 @@ impl<'a> Text<'a> {
         Self { raw, escaped }
     }
 
-    /// Returns the bytes in the form of the file.
+    /// Returns the bytes as written in the file.
     pub fn raw(self) -> &'a [u8] {
         self.raw
     }

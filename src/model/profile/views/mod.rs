@@ -41,8 +41,8 @@ pub struct View {
     pub word: &'static str,
     /// Heading of the view's picture.
     pub title: &'static str,
-    /// The first value determines widths, the second value is the number of occurrences, and further values may follow.
-    /// The first value determines widths, the second is the number of occurrences, and others may follow.
+    /// Amounts that each sample of the view has, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES). The first
+    /// amount determines widths, the second amount is the number of occurrences, and further amounts may follow.
     pub values: &'static [Value],
     /// Whether each sample of the view belongs to a GPU.
     pub has_devices: bool,

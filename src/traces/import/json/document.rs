@@ -143,7 +143,7 @@ impl<'a> Node<'a> {
         Text::json(self.value.slice(self.padded), self.value.shape == Shape::Escaped)
     }
 
-    /// Returns the bytes of the value in the form of the file. For a string, these are the bytes between the quotes.
+    /// Returns the bytes of the value as written in the file. For a string, these are the bytes between the quotes.
     pub fn raw(self) -> &'a [u8] {
         self.value.slice(self.padded)
     }
@@ -153,7 +153,7 @@ impl<'a> Node<'a> {
         matches!(self.value.shape, Shape::String | Shape::Escaped)
     }
 
-    /// Returns the bytes of the value in the form of the file, including the quotes of a string.
+    /// Returns the bytes of the value as written in the file, including the quotes of a string.
     pub fn json(self) -> &'a [u8] {
         let (start, end) = (self.value.start as usize, self.value.end as usize);
         match self.value.shape {
