@@ -227,8 +227,8 @@ impl JoinedRows {
         self.sort_with_calls(|_| true);
     }
 
-    /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the launching calls whose correlation
-    /// id also occurs in other rows.
+    /// Does the same as [`sort`](Self::sort), but keeps only some of the launching calls in [`calls`](Self::calls):
+    /// those whose correlation id also occurs in other rows.
     pub fn sort_with_shared_calls(&mut self) {
         let mut ids: IdMap<CorrelationId, ()> = IdMap::default();
         ids.extend(self.calls.iter().map(|call| (call.id, ())));
@@ -237,8 +237,9 @@ impl JoinedRows {
         self.sort_with_calls(|id| ids.contains_key(&id));
     }
 
-    /// Sorts like [`sort`](Self::sort), but keeps in [`calls`](Self::calls) only the calls without GPU work, and leaves
-    /// [`host_calls`](Self::host_calls) incomplete. The result is enough for outputs that only list activities.
+    /// Does the same as [`sort`](Self::sort), but [`calls`](Self::calls) then contains only the calls without GPU work,
+    /// and [`host_calls`](Self::host_calls) stays incomplete. The result is enough for outputs that only list
+    /// activities.
     pub fn sort_without_calls(&mut self) {
         self.sort_with_calls(|_| false);
     }
@@ -404,8 +405,8 @@ impl Sink for JoinedRows {
     }
 }
 
-/// Returns the sort key of an activity: its time, device, CUDA context and stream, followed by the fields that
-/// distinguish activities for which all of these are equal.
+/// Returns the sort key of an activity. It consists of the activity's time, device, CUDA context and stream, followed
+/// by the fields that distinguish activities for which all of these are equal.
 fn sort_key(activity: &Activity) -> impl Ord + use<> {
     let (start, end) = (activity.start, activity.end);
     let place = (activity.device, activity.context, activity.stream);

@@ -74,8 +74,8 @@ const MAX_LOST_PER_KIND: u64 = 1 << 56;
 pub struct Options {
     /// Whether each stream of a device is summed separately. Default: no.
     pub by_stream: bool,
-    /// Whether contexts with the same stack on two threads count as one context. Merging is required in a live process,
-    /// because otherwise the profile of a program that creates a thread per request would grow with each thread.
+    /// Whether contexts with the same stack on two threads count as one context. In a live process, threads must be
+    /// merged. Otherwise the profile of a program that creates a thread per request would grow with each thread.
     /// Default: no.
     pub merge_threads: bool,
     /// Whether the final result contains the sums of squared durations of GPU work, for each stack and kind of work.
@@ -249,8 +249,9 @@ impl Explain {
         self.finish(&[], &mut sink)
     }
 
-    /// Returns the join, and a sink that combines all consumers of joined rows: the sums, the timeline, the steps, the
-    /// counts of launches and activities with certain properties, the per-window sums, and the caller's `sink`.
+    /// Returns the join, and a sink that passes joined rows to all their consumers. These are the sums, the timeline,
+    /// the steps, the counts of launches and activities with certain properties, the per-window sums, and the caller's
+    /// `sink`.
     fn join_and_consumers<'a>(&'a mut self, sink: &'a mut impl Sink) -> (&'a mut Join, impl Sink + 'a) {
         let Self { join, aggregate, timeline, step_series, row_facts, profile, per_window, .. } = self;
         let steps = StepSink { series: step_series, profile };
@@ -385,8 +386,8 @@ impl Explain {
         self.join.wants_flush() || self.graphs.wants_flush()
     }
 
-    /// Returns the result for the rows that were pushed so far. A launch that still waits for its activity counts as
-    /// unmatched and is passed to `sink`, and so is an activity that still waits for its launch. Later rows are
+    /// Returns the result for the rows that were pushed so far. Launches that still wait for their activity, and
+    /// activities that still wait for their launch, count as unmatched and are passed to `sink`. Later rows are
     /// processed as if no snapshot had been taken.
     ///
     /// `counted` contains losses that no row reports, as the total so far for each kind of loss.

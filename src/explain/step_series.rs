@@ -1,5 +1,5 @@
-//! Collects data about each step of the program: its duration, the GPU work that began during the step, and the number
-//! of the step's launches that have GPU work.
+//! Collects data about each step of the program. These are the step's duration, the GPU work that began during the
+//! step, and the number of the step's launches that have GPU work.
 //!
 //! In a trace, the end of a step may be known. The step then lasts until this end. Otherwise the step lasts until the
 //! next step begins. If the window closes before the next step begins, the end counts as unknown, because the last step

@@ -12,14 +12,14 @@ pub enum Unit {
     /// GPU time in nanoseconds. In a folded-stack file, the sum over all lines is exact.
     #[default]
     Nanos,
-    /// GPU time in microseconds. Each line of a folded-stack file is rounded separately, half up, so the sum over the
+    /// GPU time in microseconds. Each line of a folded-stack file is rounded separately, half up. So the sum over the
     /// file can be wrong by up to half a microsecond per line.
     Micros,
     /// Number of activities, plus number of launches without an activity.
     Count,
 }
 
-/// Stacks to show for a graph node: the stack that launched the graph, the stack that created the node (by an
+/// Stacks to show for a graph node. They are the stack that launched the graph, the stack that created the node (by an
 /// API call or by stream capture), or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GraphStacks {

@@ -31,9 +31,9 @@ use gpuflame_model::record::{
 /// Number of flushes of CUPTI after which no more work of a destroyed graph is expected. One flush is not enough,
 /// because the flush may have begun before the graph's last launch completed.
 const FLUSHES_UNTIL_FINISHED: u64 = 2;
-/// Number of destroyed graphs, and of their nodes, that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes, because
-/// a kernel of the graph may still be running then. The destroyed graphs that are kept take 1 MiB, and their nodes take
-/// another 1 MiB.
+/// Number of destroyed graphs, and number of nodes in destroyed graphs, that are kept even after
+/// [`FLUSHES_UNTIL_FINISHED`] flushes. A kernel of such a graph may still be running then. The destroyed graphs that
+/// are kept take 1 MiB, and their nodes take another 1 MiB.
 const MIN_KEPT_GRAPHS: usize = 1 << 12;
 const MIN_KEPT_NODES: usize = 1 << 16;
 /// Number of earlier states of updated instantiations that are kept even after [`FLUSHES_UNTIL_FINISHED`] flushes.
@@ -455,9 +455,9 @@ impl Graphs {
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group that contains a node. The function first tries `graph`, then the graph whose id is the upper
-    /// half of the node's id (driver 580), and then the group that was found last. If two threads create graphs at the
-    /// same time, the ids of two groups may interleave.
+    /// Returns the group that contains a node. First, the function tries `graph`. Then it tries the graph whose id is
+    /// the upper half of the node's id (driver 580), and last the group that was found last. If two threads create
+    /// graphs at the same time, the ids of two groups may interleave.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =

@@ -1,7 +1,7 @@
 //! `ById` is an index whose key is the correlation id. `ById` contains launches, and also *orphans*: activities that
 //! wait for their launch.
 //!
-//! Ids are nearly consecutive, so the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
+//! Ids are nearly consecutive. So the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
 //! id itself determines the position. The table consists of pages. The number of a page determines the position of the
 //! page in the table:
 //!
@@ -253,8 +253,8 @@ impl ById {
         }
     }
 
-    /// Stores an entry that is no longer in the table of recent ids: in the map of running entries if `runs` is true,
-    /// otherwise in the map of waiting entries.
+    /// Stores an entry that is no longer in the table of recent ids. If `runs` is true, the entry is stored in the map
+    /// of running entries, otherwise in the map of waiting entries.
     fn store_older(
         &mut self,
         runs: bool,

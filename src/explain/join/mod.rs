@@ -16,10 +16,10 @@
 //!
 //! A launch can be found by its id until an id arrives that is higher by [`Limits::recent`]. If the launch has no
 //! activity by then, it is kept until [`Limits::waiting`] more launches without an activity have followed. A graph
-//! launch may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: it got no
-//! activity between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches followed it. Each
-//! launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in [`Tally`] always add
-//! up.
+//! launch may get more activities while the graph runs. A graph launch is forgotten when two conditions hold: no
+//! activity arrived for it between two flushes of CUPTI ([`Join::flushed`]), and thousands of other graph launches
+//! followed it. Each launch or activity that stays unmatched is counted with a [`Missing`] reason, and the counts in
+//! [`Tally`] always add up.
 //!
 //! Launches that are made outside of windows do not have one row each. Instead, one row contains a range of ids of such
 //! launches (see `outside`). With these ranges, the join can distinguish activities of such launches from activities of
@@ -27,9 +27,9 @@
 //! that are made while CUPTI's callbacks are off have no rows, and are recognized only by the ids of their activities
 //! (see `muted`).
 //!
-//! CUPTI assigns consecutive ids to calls. So if the id of an activity is further than `MAX_ID_GAP` from the id of
-//! every launch, the activity cannot belong to any launch, not even to a lost one. Such an activity is counted
-//! separately, and is not passed to the sink.
+//! CUPTI assigns consecutive ids to calls. So an id can be too far from the id of every launch (further than
+//! `MAX_ID_GAP`). An activity with such an id cannot belong to any launch, not even to a lost one. Such an activity is
+//! counted separately, and is not passed to the sink.
 //!
 //! A [`Sink`] receives the matched launches and activities. The sink adds them up, computes idle time or stores them.
 

@@ -1,9 +1,9 @@
 //! Stores activities whose launch has not arrived yet (orphans), in a bounded list sorted by age. Orphans with the same
 //! id are linked in a chain.
 //!
-//! An activity is removed in two cases: its launch arrives (the activity is found by id), or there are too many
-//! activities (the oldest is removed). A slab of linked slots makes both kinds of removal fast. `launch_index` stores
-//! the first and last slot of each chain, because each id is looked up there anyway.
+//! An activity is removed when its launch arrives (the activity is found by id). If there are too many activities, the
+//! oldest is removed. A slab of linked slots makes both kinds of removal fast. `launch_index` stores the first and last
+//! slot of each chain, because each id is looked up there anyway.
 
 use gpuflame_model::record::{Activity, CorrelationId};
 

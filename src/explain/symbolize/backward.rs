@@ -12,9 +12,9 @@
 //! ```
 //!
 //! The sequence number in an operator's range is the number that the next node will get, even if a different operator
-//! creates this node. So the ranges of several operators can contain the same number: the operator that creates the
-//! node, the operators around it, and earlier operators that create no node. A node is therefore linked to an operator
-//! only if the sequence numbers are equal and the names match (`aten::addmm` creates `AddmmBackward0`).
+//! creates this node. So the ranges of several operators can contain the same number. These are the operator that
+//! creates the node, the operators around it, and earlier operators that create no node. A node is therefore linked to
+//! an operator only if the sequence numbers are equal and the names match (`aten::addmm` creates `AddmmBackward0`).
 //!
 //! Nodes that are not linked are not moved, for these reasons:
 //! - Each thread counts sequence numbers separately. If two threads gave the same number to operators with the same

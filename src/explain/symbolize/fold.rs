@@ -197,8 +197,8 @@ fn hide_around_operators(stack: &[StackName<'_>], shown: &mut [bool]) {
     }
 }
 
-/// If an operator is directly around the same operator, hides the outer one, because both frames belong to one call
-/// that passes PyTorch's dispatcher twice. An operator's implementation may also call the operator again, as
+/// If an operator is directly around the same operator, hides the outer one. In this case, both frames belong to one
+/// call that passes PyTorch's dispatcher twice. An operator's implementation may also call the operator again, as
 /// `aten::copy_` does to convert a type. If the implementation calls the operator again, both frames are shown. The two
 /// cases are distinguished by the frame of the operator's implementation between the two operators, even if that frame
 /// is hidden.

@@ -161,8 +161,8 @@ pub(super) fn python_glue<'a>(
 }
 
 /// Whether `path` is the file `file` of the package, and not a user's file with the same name. A file of the package is
-/// in a folder where packages are installed, or next to mapped libraries of the package (for example if PyTorch is used
-/// from its build folder).
+/// in a folder where packages are installed. If PyTorch is used from its build folder, the file is next to mapped
+/// libraries of the package.
 fn is_of_package<'a>(path: &str, file: &str, libraries: impl IntoIterator<Item = &'a Path>) -> bool {
     let Some(around) = path.strip_suffix(file).filter(|around| around.ends_with('/')) else { return false };
     let is_installed = ["/site-packages/", "/dist-packages/"].iter().any(|folder| around.ends_with(folder));

@@ -284,7 +284,7 @@ impl Symbolizer {
     }
 
     /// Looks up the names of those frames of the C and C++ runtimes that are shown. The files of these runtimes are
-    /// queried late, for two reasons: nearly all frames in them are hidden start code, and reading libc's debug
+    /// queried late, because nearly all frames in them are hidden start code. In addition, reading libc's debug
     /// information (if it is installed) takes 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();

@@ -10,11 +10,11 @@
 //! In the following, P is the first function in which the call sites of the two stacks differ (`train` in the example
 //! above). If all call sites are equal, P is the function that made both API calls. A function that P called has
 //! returned before the pause, or was called after it. P itself may have run during the whole pause, but it may also
-//! have returned and been called again: a loop inside P and a loop around P result in the same stacks. The same is true
-//! for each function that called P. So a function certainly ran during the whole pause only if a thread enters this
-//! function only once. Examples are the program's `main` or `<module>`, and the start function of a thread. The start
-//! function of a coroutine or greenlet is not an example, because many coroutines on one thread can start with the same
-//! function.
+//! have returned and been called again. The stacks do not show which of the two happened, because a loop inside P and a
+//! loop around P result in the same stacks. The same is true for each function that called P. So a function certainly
+//! ran during the whole pause only if a thread enters this function only once. Examples are the program's `main` or
+//! `<module>`, and the start function of a thread. The start function of a coroutine or greenlet is not an example,
+//! because many coroutines on one thread can start with the same function.
 
 use std::collections::BTreeMap;
 

@@ -7,7 +7,7 @@
 //!            to P | between P and L: activity is not known  |
 //! ```
 //!
-//! Only long calls and long pauses are stored, and only the newest of them, because each gap in a GPU's work is
+//! Only long calls and long pauses are stored. Old calls and pauses are dropped, because each gap in a GPU's work is
 //! accounted for soon after it ends. A *piece* is one long call or one long pause.
 
 use std::collections::VecDeque;
@@ -307,9 +307,9 @@ impl CallHistory {
 
 impl ThreadHistory {
     /// If a short call directly follows a sequence of short calls, adds it to the sequence. A sequence is stored as one
-    /// long call with the context of its first call, because a thread that polls a thousand times is as busy as in one
-    /// long call. Returns false if the call does not belong to a sequence that lasted at least [`MIN_PIECE_NS`]. A
-    /// launch never belongs to a sequence, because consecutive launches do not explain idle time.
+    /// long call with the context of its first call. The reason is that a thread that polls a thousand times is as busy
+    /// as in one long call. Returns false if the call does not belong to a sequence that lasted at least
+    /// [`MIN_PIECE_NS`]. A launch never belongs to a sequence, because consecutive launches do not explain idle time.
     fn continue_run(&mut self, (begun, ended): (u64, u64), call: ContextId, launches: bool) -> bool {
         let is_short = !launches && ended.saturating_sub(begun) < MIN_PIECE_NS;
         let continues = self

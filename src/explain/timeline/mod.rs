@@ -2,10 +2,10 @@
 //! its idle time.
 //!
 //! The timeline processes joined rows in one pass. A device is busy while at least one of its activities runs. The time
-//! between two busy periods is a *gap*. A gap is idle time, and is *charged* to the launch whose activity ended the
-//! gap, because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap.
-//! If the cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran
-//! in that time. The culprits are derived from one of these sources:
+//! between two busy periods is a *gap*. A gap is idle time. It is *charged* to the launch whose activity ended the gap,
+//! because an earlier launch would have made the gap shorter. Module `idle_cause` determines the cause of a gap. If the
+//! cause is that the host was late, the time is charged to the *culprit*: the code that the launching thread ran in
+//! that time. The culprits are derived from one of these sources:
 //! - the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
 //! - otherwise, the API calls that the thread made around that time (`call_history`).
 //!
@@ -23,9 +23,9 @@
 //! the first work in a window is charged to the launch of that work, under the label *opening*. The time after the last
 //! work in a window is charged to no code.
 //!
-//! Memory grows with the number of distinct stacks, never with the number of launches, because activities wait in a
-//! bounded reorder buffer per device (`stretches`). Activities that arrive too late for this buffer are counted
-//! separately. The time of these activities is reported as idle instead of busy.
+//! Memory grows with the number of distinct stacks, and never with the number of launches. The reason is that
+//! activities wait in a bounded reorder buffer per device (`stretches`). Activities that arrive too late for this
+//! buffer are counted separately. The time of these activities is reported as idle instead of busy.
 
 mod call_history;
 mod device;

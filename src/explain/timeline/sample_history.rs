@@ -98,7 +98,7 @@ impl SampleHistory {
             .chain(waited.map(|(context, from, to)| (context, to.saturating_sub(from))))
     }
 
-    /// Returns the stacks in `from..to` as [`SampleHistory::within`] does, for a thread whose call followed a call that
+    /// Returns the stacks in `from..to` as [`SampleHistory::within`] does. The call of this thread followed a call that
     /// the thread `other` made. If there are samples of `other`, their stacks replace the waits of `thread`.
     pub(super) fn within_hand_over(
         &self,

@@ -14,10 +14,10 @@
 //!    loop's time.
 //! 4. The steady part begins with the first launch of any of these stacks, and ends when the work of their last launch
 //!    has ended.
-//! 5. The stacks of the loop must launch at least half of the run's kernels, or their kernels must have at least half
-//!    of the GPU time of all kernels. Otherwise the loop is only a detail of the run (such as the layers of a single
-//!    forward pass), or the stack represents only a part of the loop. In this case, the stack with the next longest
-//!    time is tried. If no loop fulfils this condition, there is no steady part.
+//! 5. The stacks of the loop must launch at least half of the run's kernels. Alternatively, their kernels must have at
+//!    least half of the GPU time of all kernels. Otherwise the loop is only a detail of the run (such as the layers of
+//!    a single forward pass), or the stack represents only a part of the loop. In this case, the stack with the next
+//!    longest time is tried. If no loop fulfils this condition, there is no steady part.
 //!
 //! The result does not depend on the order in which GPU work arrives. The order must not matter, because it differs
 //! between a live session and a later reading of the recording.

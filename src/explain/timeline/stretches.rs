@@ -12,7 +12,8 @@ use gpuflame_model::record::Caller;
 /// A period in which a device was busy without a pause.
 ///
 /// Comparisons of stretches use the fields in the order of their declaration. So if several activities begin at the
-/// same time, the one that was launched first counts as the end of the gap before them, in any order of arrival.
+/// same time, the one that was launched first counts as the end of the gap before them. The order of arrival has no
+/// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,

@@ -505,9 +505,9 @@ fn streams_are_summed_separately_and_those_beyond_the_limit_together() {
     assert_eq!((others.count, others.nanos), (2 * (5000 - 4096), 20 * (5000 - 4096)));
 }
 
-/// Returns the rows of a run that consists of loops, and the times at which the window opens, each loop begins and
-/// ends, and the window closes. Each loop is described by its stacks, its number of launches, and the pause in ns after
-/// it. In a loop, a launch with 5 us of work is made every 10 us.
+/// Returns the rows of a run that consists of loops. Also returns the times at which the window opens, each loop begins
+/// and ends, and the window closes. Each loop is described by its stacks, its number of launches, and the pause in ns
+/// after it. In a loop, a launch with 5 us of work is made every 10 us.
 fn loops(loops: &[(&[u32], u64, u64)]) -> (Vec<Row<'static>>, Vec<u64>) {
     const US: u64 = 1_000;
     let (mut at, mut id) = (ORIGIN + 3_000 * US, 0);

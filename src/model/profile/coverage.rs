@@ -208,9 +208,9 @@ impl Profile {
 
     /// Computes the coverage of the whole run. The profile's [`RowFacts`](super::RowFacts) contain the number of
     /// launches with an activity. Launches without an activity are counted from the profile's samples. Launches whose
-    /// work was probably still in a queue when recording ended are not counted. If there are no
-    /// [`RowFacts`](super::RowFacts), as in sums written by earlier versions, `matched` is used as the number of
-    /// launches with activities.
+    /// work was probably still in a queue when recording ended are not counted. Sums that earlier versions wrote
+    /// contain no [`RowFacts`](super::RowFacts). In this case, `matched` is used as the number of launches with
+    /// activities.
     pub fn count_coverage(&mut self, matched: u64) {
         let facts = self.row_facts.unwrap_or_default();
         let mut all = LaunchCoverage::default();

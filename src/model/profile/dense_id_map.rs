@@ -60,7 +60,7 @@ impl<T: Copy> DenseIdMap<T> {
         self.sparse.retain(|id, _| keep(*id));
         let used = self.dense.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
         self.dense.truncate(used);
-        // If few values remain, the empty slots would take more memory than the values: 12 MB for a million slots, and
+        // If few values remain, the empty slots would take more memory than the values. A million slots take 12 MB, and
         // twice as much while the vector is reallocated.
         let near = self.dense.iter().flatten().count();
         if used > MAX_SLOTS_PER_VALUE * near + MAX_GAP {

@@ -289,8 +289,8 @@ impl Profile {
         stacks.chain(NodeId::ROOT, root_first.map(|frame| intern_frame(frames, frame_index, *frame)))
     }
 
-    /// Adds the opening or closing of a window. Stores only the first opening and the last closing, because otherwise
-    /// the list would grow in a program that opens a window for every step.
+    /// Adds the opening or closing of a window. Stores only the first opening and the last closing. Otherwise the list
+    /// would grow in a program that opens a window for every step.
     fn add_window(&mut self, edge: WindowEdge, time: Nanos) {
         match self.windows.iter_mut().find(|(kept, _)| *kept == edge) {
             None => self.windows.push((edge, time)),

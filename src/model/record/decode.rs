@@ -99,8 +99,8 @@ impl<R: BufRead> Reader<R> {
     /// Returns the next row, or `None` at the end of the recording. Skips rows whose kind this version does not know.
     ///
     /// # Errors
-    /// Returns a `Format` error if the row is truncated or invalid (the message contains the row's index and offset),
-    /// and any error from reading the input.
+    /// Returns a `Format` error if the row is truncated or invalid. (The message contains the row's index and offset.)
+    /// Also returns any error from reading the input.
     pub fn next_row(&mut self) -> Result<Option<Row<'_>>> {
         loop {
             if self.unpacker.has_next() {

@@ -11,7 +11,7 @@
 //! +--------+----------------+----------------------------------------+
 //! ```
 //!
-//! The address field is large enough: with Linux's default address layout, user-space addresses fit into 47 bits on
+//! The address field is large enough. With Linux's default address layout, user-space addresses fit into 47 bits on
 //! x86-64 and into 48 bits on aarch64.
 
 use super::ids::{CodeId, LabelId, ModuleEpoch, RangeId};

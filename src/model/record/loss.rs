@@ -30,8 +30,8 @@ pub enum Loss {
     /// Graph nodes and copies of graph nodes that gpuflame did not store, because they had no id or because memory was
     /// exhausted.
     GraphNodesDropped = 11,
-    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end, because more ranges were
-    /// used than gpuflame can store.
+    /// Ranges that are missing in stacks, have no name, or stay in stacks after their end. The reason is that more
+    /// ranges were used than gpuflame can store.
     RangesDropped = 12,
     /// API calls that were not recorded because the buffers were full. The lost calls waited, used CUDA events, or
     /// allocated or freed memory.
@@ -51,7 +51,7 @@ pub enum Loss {
     MarksDropped = 18,
     /// Stacks whose Python frames could not be read or stored.
     PythonDropped = 19,
-    /// Stacks in which Python frames may be at the wrong positions, because the Python frames do not match the
+    /// Stacks in which Python frames may be at the wrong positions. In such a stack, the Python frames do not match the
     /// interpreter's frames among the native frames.
     PythonUnsure = 20,
     /// CPU samples dropped because they arrived faster than the sampler drained them.

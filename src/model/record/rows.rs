@@ -236,9 +236,9 @@ impl Launch {
 }
 
 /// A range of correlation ids of launches that were made while no window was open. Launches outside of windows are
-/// counted but not exported. If an activity has no launch row, the code that matches activities to launches compares
-/// the activity's id with these ranges: if the id is in a range, the launch was made outside of windows; otherwise the
-/// launch was lost. When a range grows, a later row contains the whole range again, beginning at its first id.
+/// counted but not exported. If an activity has no launch row, its id is compared with these ranges. If the id is in a
+/// range, the launch was made outside of windows; otherwise the launch was lost. When a range grows, a later row
+/// contains the whole range again, beginning at its first id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideLaunches {
     /// First correlation id of the range.

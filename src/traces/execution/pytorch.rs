@@ -1,7 +1,7 @@
 //! Reads PyTorch's execution trace (ET). A node in the file has one of two forms. In version 1.0.1, all fields are
-//! members of the node itself. Since version 1.0.2, inputs and outputs are objects, the parent is the member
-//! `ctrl_deps`, and all other fields are in a list of attributes. The reader accepts both forms, regardless of the
-//! version number in the file.
+//! members of the node itself. Since version 1.0.2, inputs and outputs are objects, and the parent is the member
+//! `ctrl_deps`. All other fields are in a list of attributes. The reader accepts both forms, regardless of the version
+//! number in the file.
 
 use std::collections::HashMap;
 

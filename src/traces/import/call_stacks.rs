@@ -159,8 +159,8 @@ fn missed_end(open: &[OpenSlice], slice: &Slice, stop: i64) -> Option<i64> {
     (slice.end > caller.end.saturating_add(MAX_OUTLIVED_NS)).then_some(caller.end)
 }
 
-/// If the innermost open slice is a Python function whose end was missed, sets its end to the end or the beginning of
-/// `next`, which is the first slice in it.
+/// If the innermost open slice is a Python function whose end was missed, sets its end. The new end is the end or the
+/// beginning of `next`, which is the first slice in the function.
 fn end_unclosed_function(open: &mut [OpenSlice], next: &Slice) {
     let Some(function) = open.last_mut().filter(|function| function.is_unclosed) else { return };
     if next.start >= function.slice.end {

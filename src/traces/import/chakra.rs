@@ -1,6 +1,6 @@
-//! Parses the part of the protobuf format that Chakra's execution traces use: messages that consist of fields, where
-//! the length of each message is stored before the message. The file `et_def.proto` in github.com/mlcommons/chakra
-//! defines the messages.
+//! Parses the part of the protobuf format that Chakra's execution traces use. A file consists of messages, a message
+//! consists of fields, and the length of each message is stored before the message. The file `et_def.proto` in
+//! github.com/mlcommons/chakra defines the messages.
 
 /// A field of a protobuf message.
 #[derive(Clone, Copy, Debug, PartialEq)]

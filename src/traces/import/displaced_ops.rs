@@ -11,8 +11,8 @@ use super::op_records::OpRecords;
 
 /// Minimum time in ns between the launch of an operation and its start for which the operation may be displaced.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
-/// Minimum time in ns between an operation and all other operations for which it counts as displaced even if no later
-/// work on its stream contradicts its times.
+/// If an operation begins more than this time (in ns) after the end of all other operations, it counts as displaced.
+/// This is the case even if no later work on its stream contradicts its times.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
 /// Ids of a device, a CUDA context and a stream.
@@ -27,9 +27,10 @@ struct FarOp {
 }
 
 /// Returns the indexes of the displaced operations. An operation that begins more than a minute before its launch is
-/// displaced. An operation that begins more than a minute after its launch is displaced if it also begins after work on
-/// its stream that was launched later, or long after all other work. If at least half of the operations with a launch
-/// are far from their launch, the clocks of the host and the GPU differ. The result is then empty.
+/// displaced. An operation that begins more than a minute after its launch is displaced in two cases: it also begins
+/// after work on its stream that was launched later, or it begins long after all other work. If at least half of the
+/// operations with a launch are far from their launch, the clocks of the host and the GPU differ. The result is then
+/// empty.
 pub(super) fn displaced_ops(ops: &OpRecords, calls: &CallRecords) -> IdMap<u32, ()> {
     let launched = || {
         let with_launch = (0..).zip(ops.iter()).filter(|(_, op)| op.start != 0);

@@ -1,10 +1,10 @@
 //! Emits the rows of a trace, after the trace's operations were linked to calls. The rows contain names, steps, launch
 //! contexts (stack and API call), launches with their operations, and waits.
 //!
-//! Correlation ids are renumbered, because the ids in a trace may be too large for rows, may repeat between processes,
-//! or may belong to calls that the trace does not contain. Each launch is emitted directly before its operations.
-//! Operations that were launched before the trace began get ids below all launches. Other operations without a launch
-//! get ids above all launches.
+//! Correlation ids are renumbered. The ids in a trace may be too large for rows, may repeat between processes, or may
+//! belong to calls that the trace does not contain. Each launch is emitted directly before its operations. Operations
+//! that were launched before the trace began get ids below all launches. Other operations without a launch get ids
+//! above all launches.
 
 use super::file_ids::FileIds;
 use super::graph_edges::GraphEdges;
@@ -26,8 +26,8 @@ use gpuflame_model::record::{
 const MAX_FRAMES: usize = 2048;
 
 /// Maximum total number of frames beyond the first [`SHORT_FRAMES`] frames of each stack. When this total is reached,
-/// all further stacks have at most `SHORT_FRAMES` frames. Without this limit, a trace with thousands of slices that
-/// never end, each with a launch, could create stacks with millions of frames in total.
+/// all further stacks have at most `SHORT_FRAMES` frames. Without this limit, a trace could create stacks with millions
+/// of frames in total. For this it only needs thousands of slices that never end, each with a launch.
 const MAX_DEEP_FRAMES: usize = 1 << 19;
 /// Maximum number of frames of each further stack after [`MAX_DEEP_FRAMES`] was reached.
 const SHORT_FRAMES: usize = 256;

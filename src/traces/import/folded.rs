@@ -1,4 +1,4 @@
-//! Reads folded stacks such as `main;decode;gemm 3099632`. Also reads extended folded stacks, whose lines also contain
+//! Reads folded stacks such as `main;decode;gemm 3099632`. Also reads extended folded stacks. Their lines also contain
 //! the time, the program's name, the process, the thread and the processor (`TIME COMM PID TID CPU main;decode`).
 
 use std::io::BufRead;

@@ -4,9 +4,9 @@
 //! node.
 //!
 //! A flow contains only the lane and the time of the nodes that it connects, and not their ids. If several nodes fit a
-//! flow, the edge is unknown. If no flow leads to a node, all edges to that node are unknown as well, because Cuspy
-//! draws no edge from an empty node (a node without a row). A node that records a CUDA event takes no time. If an edge
-//! leads through such a node, it becomes an edge between the node's neighbours.
+//! flow, the edge is unknown. If no flow leads to a node, all edges to that node are unknown as well. The reason is
+//! that Cuspy draws no edge from an empty node (a node without a row). A node that records a CUDA event takes no time.
+//! If an edge leads through such a node, it becomes an edge between the node's neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -80,9 +80,9 @@ impl GraphFlows {
         self.launched_ops.push(op);
     }
 
-    /// Finds the edges of all graphs. For each flow that is not an edge, passes both ends to `other`, with the
-    /// correlation id of the trace event to which the end is attached. The last argument is true for the flow's start.
-    /// `launch_ends` contains the ends of the flows that lead from calls.
+    /// Finds the edges of all graphs. For each flow that is not an edge, passes both ends to `other`. The second
+    /// argument is the correlation id of the trace event to which the end is attached. The last argument is true for
+    /// the flow's start. `launch_ends` contains the ends of the flows that lead from calls.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,

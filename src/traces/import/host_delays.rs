@@ -4,7 +4,8 @@
 //! The launch at the end of an idle gap does not explain the gap. The thread launched late because of what it did
 //! before the launch. So the part of the gap in which the thread was late is divided into pieces. There is one piece
 //! for each slice that was the innermost open slice of the thread. If this slice only contains other slices (as a range
-//! or step does), or if no slice was open, the piece is labelled with the slices before and after it.
+//! or step does), the piece is labelled with the slices before and after it. The same label is used if no slice was
+//! open.
 
 use super::call_records::CallRecords;
 use super::name_table::NameTable;
@@ -193,8 +194,8 @@ pub(super) fn ops_by_device(ops: &OpRecords, calls: &CallRecords) -> Vec<u32> {
 }
 
 /// Returns, for each of `threads` threads, the time spans in which it delayed a GPU. In such a span, the GPU ran none
-/// of the operations that `counted` selects, and the thread had not yet launched the next of these operations. `ops`
-/// must be in the order of [`ops_by_device`].
+/// of the operations that `counted` selects. The thread had not yet launched the next of these operations. `ops` must
+/// be in the order of [`ops_by_device`].
 pub(super) fn delay_spans<'a>(
     ops: impl Iterator<Item = OpRecord<'a>>,
     calls: &CallRecords,

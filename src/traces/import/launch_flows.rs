@@ -19,8 +19,8 @@ use super::slices::NONE;
 pub(super) struct LaunchFlows {
     starts: Vec<FlowEnd>,
     ends: Vec<FlowEnd>,
-    /// Whether flow ids are equal to correlation ids: first for the calls at which flows start, and second for the
-    /// operations at which they end.
+    /// Whether flow ids are equal to correlation ids. The first value is about the calls at which flows start, and the
+    /// second value is about the operations at which they end.
     repeats: [Repeats; 2],
 }
 

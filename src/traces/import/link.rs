@@ -142,8 +142,9 @@ pub struct LinkReport {
 
 impl LinkReport {
     /// Whether `op` was launched before the trace began. `op` must not be linked to a call. An operation counts as
-    /// launched before the trace if its correlation id is smaller than the ids of all calls, or if it starts before all
-    /// operations that are linked to a launch. If `op` has no id, or if several calls have its id, the result is false.
+    /// launched before the trace if its correlation id is smaller than the ids of all calls. It also does if it starts
+    /// before all operations that are linked to a launch. If `op` has no id, or if several calls have its id, the
+    /// result is false.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };
@@ -517,7 +518,7 @@ pub(super) fn are_different<T: PartialEq>(mut values: impl Iterator<Item = T>) -
 /// Returns, for each process, the smallest correlation id of its calls, and the earliest start of its operations that
 /// have a launch.
 fn find_first_linked(ops: &OpRecords, calls: &CallRecords, processes: &[u32]) -> BTreeMap<u32, (u64, i64)> {
-    // The values are first computed per thread, which is faster: there are few threads, and a list that is indexed by
+    // The values are first computed per thread, which is faster. There are few threads, and a list that is indexed by
     // thread needs no map look-up.
     let mut by_thread: Vec<(Option<u64>, Option<i64>)> = vec![(None, None); processes.len()];
     for call in calls.iter().filter(|call| call.correlation != 0) {

@@ -8,7 +8,7 @@ use super::sqlite::{self, integer, integer_u32};
 use gpuflame_model::error::Result;
 
 impl<S: Sink> NsysReader<'_, S> {
-    /// Stores the kind of wait that a call of the function `name` makes. The column `syncType` is not sufficient: in
+    /// Stores the kind of wait that a call of the function `name` makes. The column `syncType` is not sufficient. In
     /// exports of schema 3.24, it contains the value for a wait by a stream if the call is `cudaStreamSynchronize`.
     pub(super) fn note_wait_call(&mut self, name: &[u8], global: Option<i64>, correlation: Option<u64>) {
         if let (Some(kind), Some(id)) = (wait_kind(name), correlation) {

@@ -12,9 +12,9 @@
 //! forward stack, `[backward]`, and the backward operator. A backward operator is linked to its forward operator by the
 //! flows in the trace (`fwdbwd`). If there is no flow, it is linked by the sequence number and the id of the forward
 //! thread. The backward operator has both of them. If several forward operators have this sequence number, the last one
-//! before the backward operator is used, because this one created the autograd node. The thread ids in backward
-//! operators are assigned by the profiler, and profilers assign them in different ways. So a thread id is assumed to be
-//! the id of the thread whose sequence numbers match best. If two threads match equally well, the thread id is ignored.
+//! before the backward operator is used. This operator created the autograd node. The thread ids in backward operators
+//! are assigned by the profiler, and profilers assign them in different ways. So a thread id is assumed to be the id of
+//! the thread whose sequence numbers match best. If two threads match equally well, the thread id is ignored.
 
 use std::collections::HashMap;
 
@@ -38,8 +38,8 @@ pub(super) struct OperatorLinks {
     forward_of: Vec<u32>,
     /// Stack of each operator. The index of an entry is the operator's index.
     stacks: Vec<u32>,
-    /// Calls inside backward operators that are linked to a forward operator: index of the call, index of the backward
-    /// operator, and the stack that encloses the backward operator.
+    /// Calls inside backward operators that are linked to a forward operator. Each entry contains the index of the
+    /// call, the index of the backward operator, and the stack that encloses the backward operator.
     linked_calls: Vec<(u32, u32, u32)>,
     /// Indexes of calls inside backward operators that could not be linked.
     unlinked_calls: Vec<u32>,
@@ -299,8 +299,8 @@ impl OperatorLinks {
         }
     }
 
-    /// Returns the GPU time in ns of operations that backward operators launched: for all backward operators, and for
-    /// linked backward operators.
+    /// Returns the GPU time in ns of operations that backward operators launched. The first value is for all backward
+    /// operators, and the second value is for linked backward operators.
     pub(super) fn backward_nanos(&self, ops: &OpRecords) -> (u64, u64) {
         let linked_calls: IdMap<u32, ()> = self.linked_calls.iter().map(|(call, ..)| (*call, ())).collect();
         let unlinked_calls: IdMap<u32, ()> = self.unlinked_calls.iter().map(|call| (*call, ())).collect();

@@ -12,7 +12,7 @@
 //!   matched.
 //!
 //! Each point adds one seat or one regret, so the algorithm needs `n log n` steps. The problem is known as "mice and
-//! holes". When all points were visited, it is known which points have a partner: each chain of changed decisions ends
+//! holes". When all points were visited, it is known which points have a partner. Each chain of changed decisions ends
 //! at a point that gained or lost a partner. The points with a partner are then paired in ascending order, because
 //! crossing pairs never have a shorter total distance.
 

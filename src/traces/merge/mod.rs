@@ -4,8 +4,8 @@
 //! time.
 //!
 //! Recordings of gpuflame do not need this module. A match by order or by time is only a guess. The [`Report`] shows
-//! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance,
-//! and it compares the difference of the two clocks with the gaps between launches.
+//! how reliable the guesses are. The report contains the number of stacks with a second launch within the tolerance. It
+//! also compares the difference of the two clocks with the gaps between launches.
 
 mod assign;
 
@@ -87,8 +87,8 @@ pub struct Report {
     pub doubtful: u64,
     /// Estimated time in ns by which the clock of the launches is ahead of the clock of the stacks. The estimate is the
     /// most frequent time from a stack to a nearby launch, among the stacks that are not matched by id. The matched
-    /// pairs do not show the difference of the clocks, because the points of each pair are as close as possible, no
-    /// matter whether the match is right.
+    /// pairs do not show the difference of the clocks. The points of each pair are as close as possible, no matter
+    /// whether the match is right.
     pub clock_distance: i64,
     /// Median time between consecutive launches, in ns.
     pub median_gap: u64,
@@ -249,8 +249,8 @@ fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i
 }
 
 /// Returns the midpoint of the interval of width `width` that contains most votes. If several intervals contain most
-/// votes, the one closest to 0 is used: if launches are evenly spaced, a shift by any multiple of the gap fits equally
-/// well.
+/// votes, the one closest to 0 is used. This happens if launches are evenly spaced, because a shift by any multiple of
+/// the gap then fits equally well.
 fn find_most_voted(votes: &mut [i64], width: u64) -> i64 {
     votes.sort_unstable();
     let (mut first, mut best) = (0, (0, std::cmp::Reverse(u64::MAX), 0));

@@ -32,7 +32,7 @@ pub enum Bubbles {
 #[derive(Clone, Debug, PartialEq)]
 pub struct StatsOptions {
     /// Text that the name of the trimming operation contains. In each step, the operations before the first trimming
-    /// operation are removed, and times are relative to the start of the trimming operation. Default:
+    /// operation are removed. Times are relative to the start of the trimming operation. Default:
     /// `recover_decode_task`.
     pub trim: Option<String>,
     /// Minimum duration in ns of a step that is averaged. Shorter steps are ignored. Default: 0.
@@ -42,9 +42,9 @@ pub struct StatsOptions {
     pub max: i64,
     /// Definition by which bubbles are computed. Default: [`Bubbles::Union`].
     pub bubbles: Bubbles,
-    /// Whether to reproduce the output of the original tool byte by byte, including its errors: bubbles are computed by
-    /// [`Bubbles::Order`], differences and sums are computed in `f64`, and steps without a `trim` operation are
-    /// included untrimmed. Default: false.
+    /// Whether to reproduce the output of the original tool byte by byte, including its errors. If true, bubbles are
+    /// computed by [`Bubbles::Order`], differences and sums are computed in `f64`, and steps without a `trim` operation
+    /// are included untrimmed. Default: false.
     pub compat: bool,
     /// Whether the first bubble of a trimmed step is the gap between the removed operations and the trimming operation.
     /// Default: false (the first bubble is 0).
