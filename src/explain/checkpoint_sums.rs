@@ -887,7 +887,7 @@ mod tests {
         for (id, of, time) in [(9001, 5, 1_001_000), (9002, 6, 1_002_000), (9003, 5, 2_000_000)] {
             let launch = Launch { time: Nanos(time), duration: 500, ..launch(id, of) };
             explain.push(&Row::Launch(launch), &mut ());
-            // The activity is delivered twice.
+            // The same activity is delivered twice.
             for _ in 0..2 {
                 explain.push(&Row::Activity(kernel(id, time + 600, time + 900)), &mut ());
             }

@@ -143,7 +143,7 @@ pub struct HostCall {
     pub duration: u64,
     /// Launch context of the call: its stack and API function.
     pub context: ContextId,
-    /// How the call used a CUDA event. `None` if the call waited.
+    /// Whether the call recorded a CUDA event, or made a stream wait for it. `None` if the call waited.
     pub event_use: Option<EventUse>,
 }
 

@@ -98,7 +98,7 @@ pub struct Sum {
     pub what: String,
     /// Value that the parts must add up to.
     pub total: u64,
-    /// Parts of the total, as (word, count). The words are lower case and contain no blanks.
+    /// Parts of the total, each as a word and a count. The words are lower case and contain no blanks.
     pub parts: Vec<(&'static str, u64)>,
 }
 

@@ -12,8 +12,8 @@
 //!
 //! Memory is bounded if [`Options::ceiling`] is set: see `memory_limit`.
 //!
-//! This module reads and writes no files, and does not look up the names of functions. Modules `session` and `cli` do
-//! so.
+//! This module reads and writes no files, and does not look up the names of functions. File access and look-up of names
+//! are in modules `session` and `cli`.
 
 #![forbid(unsafe_code)]
 

@@ -41,7 +41,7 @@ pub struct PerWindowSums {
     by_stream: bool,
     /// Number of windows that were opened, including windows that were merged into the last one.
     opened: u64,
-    /// Number of leading windows in the list of all windows whose launches were all read from the log.
+    /// Number of windows, counted from the first one, for which all launches were read from the log.
     read: u64,
     late: LateArrivals,
 }
@@ -53,7 +53,7 @@ pub struct LateArrivals {
     pub launches: u64,
     /// Number of activities that arrived after their window was removed.
     pub activities: u64,
-    /// Total duration of these activities in nanoseconds.
+    /// Total duration in nanoseconds of activities that arrived after their window was removed.
     pub nanos: u64,
 }
 

@@ -1,9 +1,9 @@
 //! Collects data about each step of the program. These are the step's duration, the GPU work that began during the
 //! step, and the number of the step's launches that have GPU work.
 //!
-//! In a trace, the end of a step may be known. The step then lasts until this end. Otherwise the step lasts until the
-//! next step begins. If the window closes before the next step begins, the end counts as unknown, because the last step
-//! of a run must not include the shutdown.
+//! In a trace, the end of a step may be known. A step with a known end lasts until this end. Otherwise the step lasts
+//! until the next step begins. If the window closes before the next step begins, the end counts as unknown, because the
+//! last step of a run must not include the shutdown.
 //!
 //! The newest [`RECENT`] steps are stored one by one, because the steps of several threads may arrive out of order.
 //! Older steps are stored in groups of consecutive steps. All groups have the same number of steps, which is initially

@@ -21,7 +21,7 @@ pub enum ErrorKind {
     CuptiRefused,
     /// A setting has an invalid value.
     Setting,
-    /// Reading or writing a file failed.
+    /// A file could not be read or written.
     Io,
     /// A recording or a trace is malformed.
     Format,

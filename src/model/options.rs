@@ -68,7 +68,7 @@ pub enum PythonFrames {
     /// Python frames are shown among the native frames, each with the first line of its function.
     #[default]
     Auto,
-    /// Python frames are not captured.
+    /// Python frames are not captured at all.
     Off,
     /// Stacks with Python frames are shown without native frames.
     Only,

@@ -12,7 +12,7 @@
 use gpuflame_model::record::{Activity, CorrelationId, GraphId};
 
 /// Number of hashes per set, and number of sets, in the table of the latest activities. Each set is one cache line. The
-/// table has room for the hashes of 6 MiB of activity records. One CUPTI buffer has up to 1 MiB.
+/// table has room for the hashes of 6 MiB of activity records. For comparison, one CUPTI buffer has up to 1 MiB.
 const WAYS: usize = 8;
 const SETS: usize = 1 << 12;
 

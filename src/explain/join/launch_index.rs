@@ -310,9 +310,9 @@ struct RecentIds {
 
 /// Which page is stored at the position that belongs to an id.
 enum PageStatus {
-    /// The page that contains the id.
+    /// The page that contains the id is stored.
     Here,
-    /// No page, or a page with a lower number.
+    /// No page is stored, or a page with a lower number.
     Displaced,
     /// A page with a higher number, so the id is too old for the table.
     TooOld,

@@ -16,7 +16,7 @@ struct IdRange {
     over: Nanos,
 }
 
-/// Ranges of ids, in ascending order. The ranges do not overlap.
+/// Ranges of correlation ids, in ascending order. The ranges do not overlap.
 #[derive(Debug, Default)]
 pub(super) struct OutsideRanges(Vec<IdRange>);
 

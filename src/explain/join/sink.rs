@@ -55,8 +55,8 @@ pub trait Sink {
     /// Receives a launch for which the join stopped waiting, because the launch never had an activity.
     fn pending(&mut self, id: CorrelationId, launched: Launched);
 
-    /// Receives an activity that was launched while no window was open. No output shows such an activity. Sinks that
-    /// compute idle time need such activities to know when the GPU was busy.
+    /// Receives an activity that was launched while no window was open. No output shows an activity that was launched
+    /// while no window was open. Sinks that compute idle time need such activities to know when the GPU was busy.
     fn outside(&mut self, _activity: &Activity, _launched: Launched) {}
 
     /// Receives a launch when its first activity is found. The first activity of the launch is passed by the next call.

@@ -36,7 +36,7 @@ const BACKWARD_MARK: &str = "[backward]";
 /// second prefix, unless the frames at the root of the stack are missing.
 const ENGINE_PREFIXES: [&str; 2] =
     ["torch::autograd::Engine::thread_main", "torch::autograd::Engine::evaluate_function"];
-/// Suffix of the names of backward nodes. Digits may follow it.
+/// Suffix of the names of backward nodes. Digits may follow the suffix.
 const NODE_SUFFIX: &str = "Backward";
 /// Text that comes before the sequence number in the name of an NVTX range.
 const SEQUENCE_INFIX: &str = ", seq = ";
@@ -314,8 +314,8 @@ mod tests {
         let node = |ranges: &str| format!("{ENGINE_ROOT};c X;c call;{ranges}");
         let forward = |function: &str, ranges: &str| format!("p step;p {function};c call;{ranges}");
         let contexts = [
-            // A comparison creates no node, so the operator after it gets the same sequence number. That operator
-            // launches nothing.
+            // A comparison creates no node, so the operator after it gets the same sequence number. The operator after
+            // the comparison launches nothing.
             (1, forward("mask", "r aten::gt, seq = 1"), 1),
             (3, node("r ExpandBackward0, seq = 1;r aten::sum"), 1),
             // Operators that a node calls have sequence numbers of the engine's thread. The sequence numbers of these

@@ -163,7 +163,8 @@ pub(super) fn entry(stack: &[StackName<'_>]) -> usize {
     start_code(code, stack.iter().any(|name| name.origin == CodeOrigin::Python))
 }
 
-/// Whether a frame directly around the API call belongs to the implementation of the call. The following frames do:
+/// Whether a frame directly around the API call belongs to the implementation of the call. These frames belong to the
+/// implementation of the call:
 /// - functions of a statically linked CUDA runtime, with names like `libcudart_static_…` and `__cudart804`;
 /// - C++ wrappers that have the name of the API function;
 /// - the host function that launches a kernel and has the kernel's name;

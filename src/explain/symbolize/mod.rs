@@ -74,8 +74,8 @@ pub struct Symbolizer {
     tied: BackwardTime,
     /// Value of [`Profile::renumbered`] at the time when the profile was last named.
     renumbered: u32,
-    /// Rows with the functions that were found in files. The rows are written to a recording. `None` if no recording
-    /// needs the rows.
+    /// Rows with the functions that were found in files. These rows are for a recording. `None` if no recording needs
+    /// the rows.
     found: Option<FunctionRows>,
 }
 
@@ -284,8 +284,8 @@ impl Symbolizer {
     }
 
     /// Looks up the names of those frames of the C and C++ runtimes that are shown. The files of these runtimes are
-    /// queried late, because nearly all frames in them are hidden start code. In addition, reading libc's debug
-    /// information (if it is installed) takes 40 ms.
+    /// queried late, because nearly all frames in them are hidden start code. Reading libc's debug information (if it
+    /// is installed) would also take 40 ms.
     fn name_hidden(&mut self, profile: &mut Profile, mut seen: Vec<usize>) {
         seen.sort_unstable();
         seen.dedup();

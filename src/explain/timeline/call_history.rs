@@ -17,7 +17,7 @@ use super::stretches::LaunchSpan;
 use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 
 /// Minimum duration in ns of a call or pause that is stored. If a program launches without a break, at about 100,000
-/// launches per second, all its calls and pauses are shorter than this.
+/// launches per second, all its calls and pauses are shorter than this duration.
 const MIN_PIECE_NS: u64 = 10_000;
 /// Maximum number of pieces (calls and pauses) that are stored. A piece takes 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
@@ -188,8 +188,8 @@ impl CallHistory {
 
     /// The launch `call` was late during `from..to`. Divides this time among the culprits, which are calls and pauses
     /// between calls. The result contains the culprits in order of time. `opened` is the time at which the window
-    /// opened. Calls before it are ignored. `threads` contains the threads that launch on the same GPU; `None` means
-    /// all threads.
+    /// opened. Calls before `opened` are ignored. `threads` contains the threads that launch on the same GPU; `None`
+    /// means all threads.
     pub(super) fn blame(
         &self,
         call: &LaunchSpan,

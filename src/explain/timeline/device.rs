@@ -93,9 +93,9 @@ type SampledTime = (ContextId, u64);
 /// several GPUs. If there are more, the threads that most recently ended a gap on this GPU are stored.
 const MAX_LAUNCHING_THREADS: usize = 16;
 
-/// Initial limit on the number of busy stretches that wait to be accounted for. This number of stretches takes 2 MiB.
+/// Initial limit on the number of busy stretches that wait to be accounted for. 65,536 waiting stretches take 2 MiB.
 const INITIAL_MAX_STRETCHES: usize = 1 << 16;
-/// Highest value to which the limit on the number of waiting stretches can grow. This number of stretches takes 16 MiB.
+/// Highest value to which the limit on the number of waiting stretches can grow. 524,288 waiting stretches take 16 MiB.
 /// This limit is enough for fifty threads whose buffers of 10,000 activity records arrive one after another.
 pub(super) const MAX_STRETCHES: usize = 1 << 19;
 

@@ -9,7 +9,7 @@
 //! - the states of the thread (`host_states`, from traces) or its CPU samples (`sample_history`);
 //! - otherwise, the API calls that the thread made around that time (`call_history`).
 //!
-//! Only time during which a window was open is accounted for. For each device, this equation holds:
+//! Only time during which a window was open is accounted for. For each device, the following equation holds:
 //!
 //! ```text
 //! window = busy + idle                                                    to the nanosecond

@@ -1,4 +1,4 @@
-//! Lists the causes of GPU idle time.
+//! Lists the causes for which a GPU may be idle.
 
 /// Reason why a device was idle for a part of a gap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -64,7 +64,7 @@ pub struct LateWaits {
 pub struct BesideLost {
     /// Number of launches without an activity that may have caused such idle time.
     pub launches: u64,
-    /// Total of this idle time in ns.
+    /// Total idle time in ns that these launches may have caused.
     pub nanos: u64,
     /// Total idle time of the run in ns.
     pub idle: u64,

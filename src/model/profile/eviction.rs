@@ -15,11 +15,11 @@ use crate::record::{ContextFlags, ContextId, Frame, FrameKind, IdMap, LabelId, N
 /// Maximum number of recently named threads that keep their names although they have no stack yet. More threads than
 /// this rarely start between two reads of the threads' logs.
 const MAX_NEWEST_THREADS: usize = 256;
-/// Name of the frame for merged stacks.
+/// Name of the frame that represents merged stacks.
 pub const OTHER_STACKS: &str = "[other stacks]";
-/// Name of the frame for merged kernels.
+/// Name of the frame that represents merged kernels.
 pub const OTHER_KERNELS: &str = "[other kernels]";
-/// Name of the frame for merged threads.
+/// Name of the frame that represents merged threads.
 pub const OTHER_THREADS: &str = "[other threads]";
 
 impl Profile {

@@ -169,7 +169,7 @@ pub struct Profile {
 
 /// Methods that fill a profile from rows.
 impl Profile {
-    /// Adds a fact about the origin of the recording. Merged recordings contain duplicates, which are dropped. The
+    /// Adds a fact about the origin of the recording. Merged recordings contain duplicate facts, which are dropped. The
     /// number of stored facts is limited, because a recording may contain any number of facts.
     fn add_provenance(&mut self, what: Provenance, text: &str) {
         let is_known = self.provenance.iter().any(|(known, said)| *known == what && said == text);
@@ -592,7 +592,7 @@ impl Profile {
         self.strings.intern(text)
     }
 
-    /// Returns the id of a displayed frame. Interns the frame on first occurrence.
+    /// Returns the id of a displayed frame. If the frame is new, interns it.
     pub fn intern_shown(&mut self, frame: ShownFrame) -> ShownFrameId {
         let hash = hash_one(&frame);
         if let Some(at) = self.shown_index.find(hash, |at| self.shown_frames[at as usize] == frame) {

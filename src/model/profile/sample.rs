@@ -124,42 +124,42 @@ impl SampleSite {
     }
 }
 
-/// Frames that are added below the leaf of a sample's stack, outermost first. There may be no such frame, one frame for
-/// the GPU work that was launched, or several frames.
+/// Frames that are added below the leaf of a sample's stack (*leaf frames*), outermost first. There may be no such
+/// frame, one frame for the GPU work that was launched, or several frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Leaf([Option<LeafFrame>; Self::MAX_FRAMES]);
 
 impl Leaf {
-    /// Maximum number of frames. The longest list consists of a kernel, a location in the kernel, and the reason for a
+    /// Maximum number of leaf frames. The longest case is a kernel, a location in the kernel, and the reason for a
     /// stall at that location.
     pub const MAX_FRAMES: usize = 3;
-    /// A list without frames.
+    /// No leaf frames.
     pub const NONE: Self = Self([None; Self::MAX_FRAMES]);
-    /// The list for a launch without an activity.
+    /// The leaf frame for a launch without an activity.
     pub const PENDING: Self = Self([Some(LeafFrame::Missing(Missing::Pending)), None, None]);
 
-    /// Creates a list from `leaf_frames`. Frames beyond [`Leaf::MAX_FRAMES`] are dropped.
+    /// Creates a [`Leaf`] that consists of `leaf_frames`. Frames beyond [`Leaf::MAX_FRAMES`] are dropped.
     pub fn new(leaf_frames: &[LeafFrame]) -> Self {
         debug_assert!(leaf_frames.len() <= Self::MAX_FRAMES, "{leaf_frames:?} do not fit into a leaf");
         Self(std::array::from_fn(|at| leaf_frames.get(at).copied()))
     }
 
-    /// Creates the list for GPU work.
+    /// Creates the leaf frame for GPU work.
     pub fn work(work: Work) -> Self {
         Self::new(&[LeafFrame::Work(work)])
     }
 
-    /// Creates the list for GPU work of unknown duration.
+    /// Creates the leaf frames for GPU work of unknown duration.
     pub fn untimed(work: Work) -> Self {
         Self::new(&[LeafFrame::Missing(Missing::Untimed), LeafFrame::Work(work)])
     }
 
-    /// Returns the frames, outermost first.
+    /// Returns the leaf frames, outermost first.
     pub fn frames(self) -> impl Iterator<Item = LeafFrame> {
         self.0.into_iter().flatten()
     }
 
-    /// Whether `missing` is one of the frames.
+    /// Whether `missing` is one of the leaf frames.
     pub fn is_missing(self, missing: Missing) -> bool {
         self.frames().any(|leaf_frame| leaf_frame == LeafFrame::Missing(missing))
     }

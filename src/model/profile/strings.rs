@@ -23,7 +23,7 @@ impl StringId {
 #[derive(Clone, Debug, Default)]
 pub struct StringTable {
     text: String,
-    /// End offset in `text` of each string. The next string starts at this offset.
+    /// End offset in `text` of each string. The next string starts where a string ends.
     ends: Vec<usize>,
     index: Index,
 }

@@ -98,7 +98,7 @@ impl PrefixTree {
         (0..).zip(&self.nodes).map(move |(at, it)| node((at, it)))
     }
 
-    /// Returns the symbols that `node` adds to the chain of its parent. For the root, returns no symbols.
+    /// Returns the symbols that `node` adds to the chain of its parent. The root has no symbols.
     pub fn run(&self, node: NodeId) -> &[u32] {
         self.nodes.get(node.0 as usize).map_or(&[], |node| &self.symbols[node.run()])
     }

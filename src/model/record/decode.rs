@@ -27,7 +27,7 @@ pub struct Reader<R: BufRead> {
     input: R,
     payload: Vec<u8>,
     frames: Vec<Frame>,
-    /// Rows of the current chunk as bytes. `chunk_at` is the offset of the next row in the chunk.
+    /// Rows of the chunk that is being read, as bytes. `chunk_at` is the offset of the next row in the chunk.
     chunk: Vec<u8>,
     chunk_at: usize,
     unpacker: Unpacker,

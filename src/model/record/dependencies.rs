@@ -20,12 +20,12 @@ pub struct EventRecord {
     pub correlation: CorrelationId,
     /// GPU context to which the stream belongs.
     pub context: GpuContextId,
-    /// CUPTI's id of the stream.
+    /// CUPTI's id of the stream on which the event was recorded.
     pub stream: StreamId,
-    /// CUPTI's id of the event.
+    /// CUPTI's id of the event that was recorded.
     pub event: EventId,
-    /// Id of this recording of the event. Waits refer to the id. `None` if the tracer does not report the id (CUPTI
-    /// before 12.8).
+    /// Id of this recording of the CUDA event. Waits refer to the id. `None` if the tracer does not report the id
+    /// (CUPTI before 12.8).
     pub sync: Option<SyncId>,
 }
 
@@ -38,7 +38,7 @@ pub struct SyncRecord {
     pub start: Nanos,
     /// Time at which the call ended. 0 if CUPTI did not collect it.
     pub end: Nanos,
-    /// Correlation id of the call.
+    /// Correlation id of the API call in which the host waited, or that made a stream wait.
     pub correlation: CorrelationId,
     /// GPU context for which the call waited, or to which the stream or event belongs.
     pub context: GpuContextId,
@@ -81,13 +81,14 @@ pub struct EventCall {
     pub time: Nanos,
     /// Duration of the call in nanoseconds. The highest value, `u32::MAX`, means at least `u32::MAX` nanoseconds.
     pub duration: u32,
-    /// Correlation id of the call. The [`EventRecord`] or [`SyncRecord`] of the call has the same id.
+    /// Correlation id of the API call that recorded the event or made a stream wait. The [`EventRecord`] or
+    /// [`SyncRecord`] of the call has the same id.
     pub correlation: CorrelationId,
     /// Launch context of the call: its stack and its API function.
     pub context: ContextId,
     /// Whether the call recorded the event, or made a stream wait for it.
     pub event_use: EventUse,
-    /// Handle of the event.
+    /// Handle of the CUDA event.
     pub event: u64,
     /// Handle of the stream, as the program passed it to the call. The values 0 to 2 are the handles of default
     /// streams.
@@ -108,7 +109,7 @@ pub enum EventUse {
 /// `from` has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GraphEdge {
-    /// Graph that owns both nodes.
+    /// CUDA graph that owns both nodes.
     pub graph: GraphId,
     /// Node that must end before `to` begins. `None` if `to` waits for a node or object that is not recorded. If `from`
     /// is `None`, the other dependencies of `to` do not explain when `to` begins.
@@ -120,7 +121,7 @@ pub struct GraphEdge {
 /// Attributes of a kernel launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaunchAttributes {
-    /// Correlation id of the call.
+    /// Correlation id of the API call that launched the kernel.
     pub correlation: CorrelationId,
     /// Whether the kernel may begin before the previous kernel on its stream ends (programmatic dependent launch).
     pub is_programmatic: bool,
@@ -132,7 +133,7 @@ pub struct LaunchAttributes {
 pub struct HostNode {
     /// Correlation id of the call that launched the graph.
     pub correlation: CorrelationId,
-    /// GPU to which the waiting stream belongs.
+    /// GPU to which the stream belongs that waits for the function.
     pub device: DeviceId,
     /// GPU context to which the waiting stream belongs.
     pub context: GpuContextId,
@@ -142,7 +143,7 @@ pub struct HostNode {
     pub start: Nanos,
     /// Time at which the function ended.
     pub end: Nanos,
-    /// Graph to which the node belongs.
+    /// CUDA graph to which the node belongs.
     pub graph: GraphId,
     /// Node that called the function.
     pub node: GraphNodeId,

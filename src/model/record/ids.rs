@@ -88,7 +88,7 @@ impl CodeId {
 pub struct ModuleEpoch(pub u16);
 
 impl ModuleEpoch {
-    /// Highest epoch that a module can have. Frames store the epoch in 12 bits, and the two higher values have a
+    /// Highest epoch that a mapped module can have. Frames store the epoch in 12 bits, and the two higher values have a
     /// special meaning.
     pub const LAST: Self = Self(0xffd);
     /// Represents code outside all modules that the loader knows: generated code, or code that the program itself

@@ -15,8 +15,8 @@ pub enum Missing {
     Untimed,
     /// Launch that has no activity so far.
     Pending,
-    /// Activity that was launched while no window was open. No output contains the activity itself. This label appears
-    /// only at idle time that ended when the activity began.
+    /// Activity that was launched while no window was open. No output contains an activity that was launched outside of
+    /// windows. This label appears only at idle time that ended when the activity began.
     Outside,
 }
 

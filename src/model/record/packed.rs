@@ -1,10 +1,10 @@
-//! Encodes launches and activities in packs. In a pack, a row takes only a few bytes. `encode` documents the format.
+//! Encodes launches and activities in packs. Rows in a pack take only a few bytes each. `encode` documents the format.
 //!
-//! As separate rows, a launch and its activity take 129 bytes. In a pack, they take about 16 bytes. Times and ids are
-//! stored as differences from the previous row. All other fields of an activity are its *shape*. A program usually
-//! repeats the same kernels with the same sizes. So each shape is stored once, and later rows refer to it by an index.
-//! Packing takes less time than LZ4 compression and results in smaller files: LZ4 made recordings of PyTorch only 2.5
-//! to 2.9 times smaller, and Zstandard 4.7 times.
+//! As separate rows, a launch and its activity take 129 bytes. In a pack, a launch and its activity take about 16
+//! bytes. Times and ids are stored as differences from the previous row. All other fields of an activity are its
+//! *shape*. A program usually repeats the same kernels with the same sizes. So each shape is stored once, and later
+//! rows refer to it by an index. Packing takes less time than LZ4 compression and results in smaller files: LZ4 made
+//! recordings of PyTorch only 2.5 to 2.9 times smaller, and Zstandard 4.7 times.
 
 use super::activity_fields::{decode_activity, put_activity};
 use super::fields::Fields;

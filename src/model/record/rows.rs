@@ -98,7 +98,7 @@ pub enum Row<'a> {
     Provenance {
         /// Kind of fact.
         what: Provenance,
-        /// Value of the fact.
+        /// Value of the fact, for example the name of a host.
         text: &'a str,
     },
     /// Name that a thread had at its first launch.
@@ -132,7 +132,7 @@ pub enum Row<'a> {
     Unified(Unified),
     /// A graph node was created, by an API call or by stream capture.
     GraphNode {
-        /// Graph that owns the node. The node exists as long as this graph exists.
+        /// Graph to which the new node belongs. The node exists as long as this graph exists.
         graph: GraphId,
         /// CUPTI's id of the node that was created.
         node: GraphNodeId,
@@ -145,9 +145,9 @@ pub enum Row<'a> {
         /// Graph that owns the copy. To instantiate a graph, CUDA first copies the graph, and then creates the
         /// instantiation from the copy.
         graph: GraphId,
-        /// Copy of the node.
+        /// The node that is the copy.
         node: GraphNodeId,
-        /// Node that was copied.
+        /// The node that was copied.
         original: GraphNodeId,
     },
     /// An instantiation of a graph was updated from another graph. Each node of the instantiation then has the
@@ -377,7 +377,7 @@ pub struct Module {
     pub epoch: ModuleEpoch,
     /// First mapped address.
     pub start: u64,
-    /// End of the mapped addresses (exclusive).
+    /// End of the mapped addresses (exclusive), in the memory of the process.
     pub end: u64,
     /// Difference between an address in memory and the ELF virtual address in the file: `address - bias` is the ELF
     /// virtual address.

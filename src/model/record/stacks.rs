@@ -23,7 +23,7 @@ pub struct TreeStack {
     pub thread: ThreadId,
     /// Flags about defects of the stack.
     pub flags: ContextFlags,
-    /// Index of the node, counted from 1.
+    /// Index of the node at which the stack ends, counted from 1.
     pub node: u32,
 }
 

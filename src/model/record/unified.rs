@@ -16,7 +16,7 @@ pub struct Unified {
     pub start: Nanos,
     /// Time at which the event ended. 0 for instantaneous events.
     pub end: Nanos,
-    /// First address of the memory.
+    /// First address of the memory that was migrated or accessed.
     pub address: u64,
     /// Processor from which the pages moved. The value of `kind` determines whether this is the id of a GPU.
     pub source: DeviceId,

@@ -9,9 +9,9 @@ use gpuflame_model::error::Result;
 pub struct HostOp {
     /// Index of the operator's name; see [`Kineto::name`].
     pub name: u32,
-    /// Start time in ns.
+    /// Start time of the operator in ns.
     pub start: i64,
-    /// End time in ns.
+    /// End time of the operator in ns.
     pub end: i64,
     /// Index of the thread, in order of first occurrence in the file.
     pub thread: u32,
@@ -26,9 +26,9 @@ pub struct HostOp {
 pub struct HostCall {
     /// Index of the function's name; see [`Kineto::name`].
     pub name: u32,
-    /// Start time in ns.
+    /// Start time of the call in ns.
     pub start: i64,
-    /// End time in ns.
+    /// End time of the call in ns.
     pub end: i64,
     /// Index of the thread in [`Kineto::threads`].
     pub thread: u32,
@@ -45,9 +45,9 @@ pub struct Work {
     pub kind: OpKind,
     /// Index of the work's name; see [`Kineto::name`].
     pub name: u32,
-    /// Start time in ns.
+    /// Start time of the work in ns.
     pub start: i64,
-    /// End time in ns. The end is not before the start.
+    /// End time of the work in ns. The end is not before the start.
     pub end: i64,
     /// Index of the GPU that ran the work, if the trace contains it.
     pub device: Option<u32>,

@@ -39,17 +39,17 @@ pub struct ExecutionTrace<'a> {
     pub skipped_nodes: u64,
 }
 
-/// Inputs or outputs of an operator. JSON lists, as written in the file.
+/// Inputs or outputs of an operator. The inputs or outputs as JSON lists, as written in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Values<'a> {
-    /// JSON list of the values. If a value is a tensor, it is a list: id, storage id, offset, number of elements, bytes
-    /// per element, device.
+    /// JSON list of the inputs or outputs themselves. If a value is a tensor, it is a list: id, storage id, offset,
+    /// number of elements, bytes per element, device.
     pub values: &'a str,
-    /// JSON list of the values' shapes.
+    /// JSON list of the shapes of the inputs or outputs.
     pub shapes: &'a str,
-    /// JSON list of the values' types.
+    /// JSON list of the types of the inputs or outputs.
     pub types: &'a str,
-    /// JSON list of the values' strides. Files have this list since version 1.1.1.
+    /// JSON list of the strides of the inputs or outputs. Files contain the strides since version 1.1.1.
     pub strides: Option<&'a str>,
 }
 
@@ -64,7 +64,7 @@ impl Default for Values<'_> {
 pub struct Node<'a> {
     /// Id of the node, unique in the file.
     pub id: u64,
-    /// Name of the operator.
+    /// Name of the operator that the node represents.
     pub name: Text<'a>,
     /// Index of the calling node in [`ExecutionTrace::nodes`]; `None` for the root.
     pub parent: Option<usize>,

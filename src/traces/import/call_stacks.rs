@@ -261,9 +261,9 @@ mod tests {
         // The first slice in the function is a Python function. It is possible that `step`, and not the function,
         // called this Python function.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (5, 9, 0), (6, 7, 3)]), [0, 1, 3, 4]);
-        // This function contains no slice.
+        // In this case, the function contains no slice.
         assert_eq!(us(&[(0, 100, 0), (1, 50, 0), (2, 100, 0), (60, 61, 3)]), [0, 3]);
-        // This function ends before recording stops.
+        // In this case, the function ends before recording stops.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 100, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);
         // The times are in whole microseconds, so the function may seem to end 1 us after its caller.
         assert_eq!(us(&[(0, 110, 0), (1, 50, 0), (2, 51, 0), (5, 9, 2), (20, 21, 3)]), [0, 1, 2, 4]);

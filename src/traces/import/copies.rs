@@ -32,7 +32,7 @@ pub(super) fn copy_kind(text: &str) -> CopyKind {
             return *kind;
         }
     }
-    // In this case, the text contains only the kinds of memory, as in `Pageable -> Device`.
+    // The text contains only the kinds of memory, as in `Pageable -> Device`.
     match memory_kinds(text) {
         (MemoryKind::PAGEABLE | MemoryKind::PINNED, MemoryKind::DEVICE) => CopyKind::HTOD,
         (MemoryKind::DEVICE, MemoryKind::PAGEABLE | MemoryKind::PINNED) => CopyKind::DTOH,

@@ -47,7 +47,7 @@ fn describe_encoding(head: &[u8]) -> Option<&'static str> {
 }
 
 /// Whether the bytes after a `[` can be a JSON array of trace events. Files in other formats may also begin with `[`.
-/// For example, this is a folded stack: `[thread main];decode;gemm 12`.
+/// For example, a folded stack may look like this: `[thread main];decode;gemm 12`.
 fn is_array(rest: &[u8]) -> bool {
     matches!(rest.trim_ascii_start(), [] | [b'{' | b']', ..])
 }

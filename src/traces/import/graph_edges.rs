@@ -57,7 +57,7 @@ pub(super) struct GraphFlows {
     idle: Vec<IdleRun>,
     /// Indexes of operations to which a flow leads whose id is equal to the operation's correlation id.
     launched_ops: Vec<u32>,
-    /// Whether the trace shows nodes on artificial streams. Cuspy does this if it draws edges.
+    /// Whether the trace shows nodes on artificial streams. Cuspy uses artificial streams if it draws edges.
     pub(super) has_moved: bool,
 }
 

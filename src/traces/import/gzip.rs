@@ -279,8 +279,8 @@ impl BlockReader {
         usize::try_from(limit).unwrap_or(usize::MAX).clamp(MIN_EVENT_LIMIT, MAX_EVENT_BYTES)
     }
 
-    /// Returns a block to the inflating thread for reuse. Several blocks are returned together. A buffer of another
-    /// size is dropped instead.
+    /// Returns a block to the inflating thread for reuse. Several blocks are returned in one step. If the buffer has
+    /// another size, it is dropped instead.
     fn return_block(&mut self, block: Buffer) {
         if block.size() == self.size {
             self.used.push(block);

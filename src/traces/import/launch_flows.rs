@@ -38,7 +38,7 @@ impl Repeats {
     }
 }
 
-/// Start or end of a launch flow.
+/// Start or end of a flow that leads from a call to an operation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FlowEnd {
     pub(super) id: u64,
@@ -198,7 +198,7 @@ pub(super) struct FlowOfOp {
 }
 
 impl ResolvedFlows {
-    /// Returns the operations to which flows lead. Each is returned with its flows.
+    /// Returns the operations to which flows lead. Each operation is returned with its flows.
     pub(super) fn ops(&self) -> impl Iterator<Item = (u32, &[FlowOfOp])> {
         self.ends.chunk_by(|a, b| a.op == b.op).map(|flows| (flows[0].op, flows))
     }

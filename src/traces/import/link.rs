@@ -10,11 +10,11 @@
 //!
 //! If several calls have the id, calls that can start an operation of this kind are preferred. For example, for a
 //! kernel, a kernel launch is preferred to a call that records a CUDA event. If such calls are nested, the innermost
-//! call is preferred. After these rules, several calls may remain. The remaining calls are linked to the operations in
-//! order of time if four conditions hold: there are as many calls as operations, the calls are on one thread, the
-//! operations are on one stream, and each call began before its operation. Otherwise, an operation is linked to a call
-//! only if exactly one of the calls began before the operation. If no call or several calls began before it, the
-//! operation is *ambiguous* and is not linked to any call.
+//! call is preferred. Even after these rules, several calls may remain. The remaining calls are linked to the
+//! operations in order of time if four conditions hold: there are as many calls as operations, the calls are on one
+//! thread, the operations are on one stream, and each call began before its operation. Otherwise, an operation is
+//! linked to a call only if exactly one of the calls began before the operation. If no call or several calls began
+//! before it, the operation is *ambiguous* and is not linked to any call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -142,9 +142,9 @@ pub struct LinkReport {
 
 impl LinkReport {
     /// Whether `op` was launched before the trace began. `op` must not be linked to a call. An operation counts as
-    /// launched before the trace if its correlation id is smaller than the ids of all calls. It also does if it starts
-    /// before all operations that are linked to a launch. If `op` has no id, or if several calls have its id, the
-    /// result is false.
+    /// launched before the trace if its correlation id is smaller than the ids of all calls. An operation also counts
+    /// as such if it starts before all operations that are linked to a launch. If `op` has no id, or if several calls
+    /// have its id, the result is false.
     pub(super) fn launched_before(&self, op: OpRecord<'_>) -> bool {
         let first = self.first_linked.get(&op.shape.process).or_else(|| self.first_linked.get(&0));
         let Some(&(first_id, first_start)) = first else { return false };

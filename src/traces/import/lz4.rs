@@ -18,7 +18,7 @@ const HAS_CONTENT_CHECKSUM: u8 = 0x04;
 const HAS_DICTIONARY: u8 = 0x01;
 /// Bit in the field with the size of a block. If the bit is set, the block is not compressed.
 const IS_STORED: u32 = 1 << 31;
-/// Minimum length of a copy in bytes.
+/// Minimum length of an LZ4 copy in bytes.
 const MIN_COPY: usize = 4;
 
 /// Decompresses one or more frames. The result has at most `limit` bytes.

@@ -24,8 +24,8 @@ pub enum Event<'a> {
     Begin(Begin<'a>),
     /// End of a slice that was opened by a [`Begin`] on the same thread.
     End(End<'a>),
-    /// Start or end of a flow. A flow leads from a forward operator to a backward operator, or from a call to the GPU
-    /// operation that the call launched.
+    /// Start or end of a flow (an arrow between two events). A flow leads from a forward operator to a backward
+    /// operator, or from a call to the GPU operation that the call launched.
     Flow(Flow<'a>),
     /// A wait for a CUDA event, a stream or a device.
     Sync(Sync<'a>),
@@ -297,7 +297,7 @@ pub struct End<'a> {
     pub thread: Id<'a>,
 }
 
-/// Purpose of a flow ([`Flow`]).
+/// Purpose of an arrow between two events ([`Flow`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlowKind {
     /// Connects a forward operator to its backward operator.
@@ -477,8 +477,8 @@ impl Wants {
     /// Requests that, in addition to times and Python functions, the ids and sequence numbers are read from the
     /// arguments of CPU slices.
     pub const DETAILS: Self = Self(1 << 11);
-    /// Requests the text of every event. The text is passed to [`Sink::raw`]. Only the readers of Chrome's JSON format
-    /// provide this text.
+    /// Requests the text of every trace event. The text is passed to [`Sink::raw`]. Only the readers of Chrome's JSON
+    /// format provide this text.
     pub const RAW: Self = Self(1 << 12);
     /// Requests everything except [`Wants::OTHER`], [`Wants::FLOWS`], [`Wants::EDGES`] and [`Wants::RAW`].
     pub const ALL: Self = Self(((1 << 8) - 1) | Self::DETAILS.0);

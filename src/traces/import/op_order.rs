@@ -5,8 +5,8 @@ use super::op_records::{OpRecord, OpRecords};
 
 /// Order in which the operations of a trace are emitted.
 pub(super) struct OpOrder {
-    /// Indexes of the operations in this order. Operations without a call come first. `None` if all operations have a
-    /// call and are already stored in this order, which is usual for a trace of one stream.
+    /// Indexes of the operations in the order of emission. Operations without a call come first. `None` if all
+    /// operations have a call and are already stored in this order, which is usual for a trace of one stream.
     order: Option<Vec<u32>>,
     /// Number of operations that are not linked to a call.
     orphans: usize,

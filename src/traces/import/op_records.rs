@@ -69,7 +69,7 @@ pub(super) enum OpLaunch {
 struct StoredOp {
     /// Duration in ns, or [`LONG`] if the end is in [`OpRecords::long_ends`].
     nanos: u32,
-    /// If the operation is [`LINKED`], the index of the call. Otherwise, the correlation id.
+    /// If the operation is [`LINKED`], the index of the call. If it is not, the correlation id.
     link: u32,
     /// Index of the shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,

@@ -182,7 +182,7 @@ fn open_compressed(
     let (kind, place) = match (detect_kind_and_place(&head), ended) {
         (Ok(detected), Ok(_)) => detected,
         // The compressed data is truncated or damaged within the bytes in `head`. The events before the damage are read
-        // first. After that, the error is returned.
+        // first. After these events, the error is returned.
         (Ok(detected), Err(error)) if gzip::is_damage(&error) => {
             rest = rest.broken(error);
             detected

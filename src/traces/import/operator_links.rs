@@ -11,10 +11,11 @@
 //! launches of a backward operator are attributed to the stack of the forward operator. The stack then consists of the
 //! forward stack, `[backward]`, and the backward operator. A backward operator is linked to its forward operator by the
 //! flows in the trace (`fwdbwd`). If there is no flow, it is linked by the sequence number and the id of the forward
-//! thread. The backward operator has both of them. If several forward operators have this sequence number, the last one
-//! before the backward operator is used. This operator created the autograd node. The thread ids in backward operators
-//! are assigned by the profiler, and profilers assign them in different ways. So a thread id is assumed to be the id of
-//! the thread whose sequence numbers match best. If two threads match equally well, the thread id is ignored.
+//! thread. The backward operator contains this number and this id. If several forward operators have this sequence
+//! number, the last one before the backward operator is used. This operator created the autograd node. The thread ids
+//! in backward operators are assigned by the profiler, and profilers assign them in different ways. So a thread id is
+//! assumed to be the id of the thread whose sequence numbers match best. If two threads match equally well, the thread
+//! id is ignored.
 
 use std::collections::HashMap;
 
@@ -60,7 +61,7 @@ type Forward = HashMap<u64, HashMap<u32, Vec<(i64, u32)>>>;
 /// An operator, with those of its arguments that are needed to link it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Operator {
-    /// Index of the slice that represents the operator. Operators are sorted by this index.
+    /// Index of the slice that represents the operator. Operators are sorted by the index of their slice.
     pub(super) slice: u32,
     pub(super) thread: u32,
     pub(super) start: i64,

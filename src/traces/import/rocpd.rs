@@ -18,7 +18,7 @@ use gpuflame_model::error::Result;
 
 /// Tables by whose names a set is recognized. Each set that contains GPU work has at least one of these tables.
 const MAIN_TABLES: [&str; 3] = ["rocpd_kernel_dispatch", "rocpd_memory_copy", "rocpd_region"];
-/// Tables that are not read. For each there is a word for its rows. Remarks to the user contain this word.
+/// Tables that are not read. For each there is a word for its rows. Remarks to the user contain the word for the rows.
 const LEFT_OUT: [(&str, &str); 3] = [
     ("rocpd_memory_allocate", "memory allocations"),
     ("rocpd_sample", "samples"),

@@ -18,7 +18,7 @@ const MAX_RUNS: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct SliceRuns {
     runs: Vec<Run>,
-    /// Slices that fit no run.
+    /// Slices that do not fit into any run.
     others: Vec<Slice>,
     /// Latest end time of all Python functions.
     last_python_end: i64,

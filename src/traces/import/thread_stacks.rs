@@ -34,7 +34,7 @@ pub(super) struct FoundStacks {
 
 impl ThreadSlices {
     /// Finds the stack of each call, and the stacks that each thread had during the requested spans. `spans` contains
-    /// these spans for each thread.
+    /// the requested spans for each thread.
     pub(super) fn find_stacks(self, spans: Vec<Vec<(i64, i64)>>) -> FoundStacks {
         let Self { of_threads, labels, mut links, calls } = self;
         let (mut tree, mut of_calls) = (StackTree::default(), vec![NONE; calls]);

@@ -6,12 +6,12 @@
 
 use super::model::OpKind;
 
-/// A stream whose kind is in the trace.
+/// A stream, with the kind of stream that the trace contains for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkedStream {
     /// Id of the stream's CUDA context in the rows.
     pub context: u32,
-    /// Id of the stream.
+    /// Id of the stream whose kind is in the trace.
     pub stream: u32,
     /// Kind of the stream, which is a value of CUPTI's enum CUpti_ActivityStreamFlag.
     pub flag: u32,

@@ -51,7 +51,8 @@ impl Framework {
         })
     }
 
-    /// Returns the name of the frame or profiler step by which decoding steps are recognized. Messages show this name.
+    /// Returns the name of the frame or profiler step by which decoding steps are recognized. Messages to the user show
+    /// this name.
     fn marker(self) -> &'static str {
         match self {
             Self::Sglang => "Python frame `…sglang/srt/managers/scheduler.py(…): get_next_batch_to_run`",

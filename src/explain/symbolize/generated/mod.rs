@@ -147,7 +147,7 @@ fn open(path: &Path, _: u32) -> Result<Option<File>, String> {
 
 /// For each requested address, the name that was found so far.
 struct Answers {
-    /// Requested addresses in ascending order.
+    /// Requested addresses, in ascending order.
     addresses: Vec<u64>,
     /// The answer for each address, in the order of `addresses`.
     answers: Vec<Answer>,

@@ -17,7 +17,7 @@ pub static GPU: View = View {
     ],
     has_devices: true,
     has_streams: true,
-    // Frames that show how many activities were lost. The duration of these activities is unknown.
+    // Frames that show how many activities were lost. The duration of lost activities is unknown.
     lost: &[
         (Loss::ActivitiesDropped, "[GPU activities dropped]"),
         (Loss::ActivitiesUnreadable, "[GPU activities unreadable]"),

@@ -39,7 +39,7 @@ pub struct View {
     /// Word by which users select the view. The word is lower case and has no blanks. Names of output files contain the
     /// word, except for the first view.
     pub word: &'static str,
-    /// Heading of the view's picture.
+    /// Heading of the picture that shows the view.
     pub title: &'static str,
     /// Amounts that each sample of the view has, at most [`MAX_SAMPLE_VALUES`](super::MAX_SAMPLE_VALUES). The first
     /// amount determines widths, the second amount is the number of occurrences, and further amounts may follow.

@@ -32,7 +32,8 @@ pub struct UnifiedSums {
     pub device: Option<DeviceId>,
     /// Number of event records from the tracer.
     pub count: u64,
-    /// Number of bytes moved, or number of page faults, depending on `kind`. For unknown kinds, the unit is unknown.
+    /// Number of bytes moved, or number of page faults, depending on `kind`. For unknown kinds, the unit of the value
+    /// is unknown.
     pub value: u64,
     /// Total duration in ns of these events.
     pub nanos: u64,

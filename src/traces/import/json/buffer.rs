@@ -4,7 +4,7 @@
 //! The scanner requests more bytes from a [`Source`] while some bytes in the buffer are still unread. [`ReaderSource`]
 //! moves these unread bytes to the front of the buffer, and reads more bytes after them. Another source may already
 //! have the next bytes in a second buffer (see `gzip`). Such a source copies the unread bytes to the front of the
-//! second buffer, and swaps the two buffers. So only the unread bytes are copied.
+//! second buffer, and swaps the two buffers. So only the unread bytes have to be copied.
 
 use std::io::Read;
 

@@ -20,7 +20,7 @@ pub(super) struct Stop {
 /// Kind of a JSON value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// There is no value.
+    /// The value is missing.
     #[default]
     Missing,
     /// A string that contains no backslash. Start and end do not include the quotes.

@@ -142,7 +142,8 @@ impl<'a, L: InstructionSet> EventReader<'a, L> {
             b"device" | b"deviceId" => op.device = parse_u32(bytes, value),
             b"context" | b"contextId" => op.context = parse_u32(bytes, value),
             b"stream" | b"streamId" => op.stream = parse_u32(bytes, value),
-            // Cuspy shows the operations of a CUDA graph on artificial streams. This argument contains the real stream.
+            // Cuspy shows the operations of a CUDA graph on artificial streams. The argument `original_stream` contains
+            // the real stream.
             b"original_stream" => original_stream = parse_u32(bytes, value),
             b"graph id" | b"graphId" => op.graph = parse_u32(bytes, value).filter(|&id| id != 0),
             b"graph node id" | b"graphNodeId" => op.graph_node = parse_nonzero_id(bytes, value),

@@ -16,7 +16,8 @@ use super::buffer::{PADDING, ReaderSource};
 use super::scan::{ScanEnd, ScanError, Scanner, is_event};
 use super::visit::ToSink;
 
-/// Minimum size in bytes of a share. With smaller shares, another thread would not save time.
+/// Minimum size in bytes of the share of a file that one thread reads. With smaller shares, another thread would not
+/// save time.
 pub(super) const MIN_BYTES_PER_THREAD: u64 = 4 << 20;
 /// Maximum number of bytes at the start of a share in which the start of a trace event is searched.
 const MAX_SEARCH_BYTES: usize = 1 << 20;

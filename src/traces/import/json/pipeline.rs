@@ -10,7 +10,7 @@
 //!
 //! The sink receives the same events in the same order as with one thread. Only the positions of events and fields are
 //! copied from one thread to the other, which takes little time. While the calling thread is slower, the scanning
-//! thread also finds the arguments of API calls and GPU work. So neither thread waits for the other.
+//! thread also finds the arguments of API calls and GPU work. So neither thread has to wait for the other.
 
 use std::io::Read;
 use std::ops::Range;

@@ -49,7 +49,7 @@ pub(super) enum ScanEnd {
 #[derive(Debug)]
 pub(super) enum ScanError {
     Io(std::io::Error),
-    /// The byte at this position is invalid.
+    /// A byte is invalid at its position.
     Unexpected {
         at: u64,
         expected: &'static str,
