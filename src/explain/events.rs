@@ -42,8 +42,8 @@ struct StoredActivity {
 const _: () =
     assert!(size_of::<StoredActivity>() == 40, "an activity grew: a large trace has a million activities");
 
-/// Fields that many activities share: an activity without its times and ids, and the reason why its launch is unknown
-/// (if it is).
+/// Fields that many activities share: an activity without times and ids and, if its launch is unknown, the reason for
+/// this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ActivityShape {
     activity: Activity,

@@ -61,7 +61,7 @@ pub(super) struct DroppedCounts {
     threads: u64,
 }
 
-/// Kinds of data that [`Explain::fit`] has dropped. If a caller stores the same data, it should drop this data as well.
+/// Kinds of data that [`Explain::fit`] has dropped. A caller that stores the same data should drop it as well.
 #[derive(Debug, Default)]
 pub struct DroppedDefinitions {
     /// Ids of the remaining kernels. `None` if no kernel was dropped. If a dropped kernel runs again, it gets a new id.

@@ -307,7 +307,7 @@ impl Sink for PerWindowSums {
             Some(sums) => sums.add(activity, origin),
             None => self.count_late(activity),
         }
-        // In these other windows, idle time before this work is charged to `OUTSIDE` instead of a stack.
+        // In windows other than `own`, idle time before this work is charged to `OUTSIDE` instead of a stack.
         self.note_busy(activity, Launched { context: ContextId::OUTSIDE, ..elsewhere }, own);
     }
 

@@ -12,8 +12,8 @@
 //!
 //! If another page with a lower number is at the same position, a new page displaces it. When a page is displaced, its
 //! finished entries (launches that need no more activities) are forgotten. The waiting entries of a displaced page
-//! (launches without an activity, and orphans) move to a hash map with two generations. If a waiting entry arrives
-//! after its page was displaced, it is stored in this map directly. A graph launch that had an activity may have more
+//! (launches without an activity, and orphans) move to a hash map with two generations. A waiting entry that arrives
+//! after its page was displaced is stored in this map directly. A graph launch that had an activity may have more
 //! activities, so it moves to a second map with two generations. Looking up a recent id takes two loads, and look-ups
 //! of neighbouring ids use the same cache line.
 //!

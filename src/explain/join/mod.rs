@@ -456,7 +456,7 @@ impl IdOrder {
     }
 
     /// Whether `activity` has an id that cannot belong to any call. (Work that the GPU itself launched may have the id
-    /// 0.) The result is always false for other tools' traces, because it is unknown how these tools assign ids. The
+    /// 0.) For other tools' traces, the result is always false, because it is unknown how these tools assign ids. The
     /// result is also false after calls that CUPTI did not report, because the number of these calls is unknown.
     fn has_impossible_id(&self, activity: &Activity) -> bool {
         if activity.correlation == CorrelationId(0) || activity.device_launched || self.opened.is_none() {

@@ -322,7 +322,7 @@ mod tests {
             // operators do not hide the node's own number.
             (1, forward("layer", "r aten::_to_copy, seq = 4"), 1),
             (3, node("r ToCopyBackward0, seq = 4;r aten::linear, seq = 0"), 1),
-            // The backward pass recomputes this operator, so two threads assigned the same sequence number to it.
+            // The backward pass recomputes this operator, so two threads assigned the same sequence number.
             (1, forward("again", "r aten::mm, seq = 5"), 1),
             (3, node("r CheckpointFunctionBackward, seq = 9;r aten::mm, seq = 5"), 1),
             (3, node("r MmBackward0, seq = 5;r aten::mm"), 1),

@@ -224,8 +224,8 @@ fn call(launched: Launched) -> LaunchSpan {
 }
 
 impl Timeline {
-    /// Creates a timeline that uses at most about `bytes` bytes to store calls and pauses of threads. Without this
-    /// limit, it uses up to 3 MiB for them.
+    /// Creates a timeline that uses at most about `bytes` bytes to store calls and pauses of threads. Without a limit,
+    /// the timeline uses up to 3 MiB for calls and pauses.
     pub fn bounded(bytes: usize) -> Self {
         Self {
             calls: Arc::new(CallHistory::bounded(bytes)),

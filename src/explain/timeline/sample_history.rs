@@ -192,7 +192,7 @@ fn shrink<T>(threads: &mut IdMap<ThreadId, VecDeque<T>>) -> usize {
     threads.values().map(VecDeque::len).sum()
 }
 
-/// Divides the time `idle` among the stacks in `found`. Each of these stacks has the time in ns that its samples and
+/// Divides the time `idle` among the stacks in `found`. Each stack in `found` has the time in ns that its samples and
 /// waits represent. In the result, the entry `None` is the remaining time that belongs to no stack. If the samples
 /// represent more time than `idle`, the idle time is divided in proportion to their times. The number of gaps is given
 /// to the largest part.

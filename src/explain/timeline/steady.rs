@@ -238,7 +238,7 @@ impl StackTimes {
         first[KNOWN..].copy_from_slice(&other.first);
         first.sort_unstable();
         keep_distinct(first, |time| *time, &mut self.first);
-        // All activities of one launch have the same launch time, so they would be separate entries. Only the entry
+        // All activities of one launch have the same launch time, so several entries may have this time. Only the entry
         // with the latest end is kept.
         let mut last = [(0, 0); 2 * KNOWN];
         last[..KNOWN].copy_from_slice(&self.last);

@@ -147,7 +147,7 @@ pub struct StreamUse {
     /// Number of activities with usable start and end times.
     pub count: u64,
     /// Time in nanoseconds during which at least one activity ran on the stream. In the entry for all other streams
-    /// together, this is the total duration of their activities.
+    /// together, the total duration of the activities on these streams.
     pub nanos: u64,
 }
 

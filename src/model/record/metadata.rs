@@ -1,5 +1,5 @@
-//! Defines the metadata of a recording. It consists of the identity of the thread that wrote it, its checkpoint marks,
-//! and the state of a recording without an end row.
+//! Defines the metadata of a recording. The metadata consists of the identity of the thread that wrote the recording,
+//! its checkpoint marks, and the state of a recording without an end row.
 
 use super::Nanos;
 

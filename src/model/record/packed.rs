@@ -171,7 +171,7 @@ impl Unpacker {
         let mut fields = Fields(&self.pack);
         let stored = fields.varint();
         self.at = self.pack.len() - fields.0.len();
-        // If packs before this one were damaged or skipped, the shapes that they define have unknown indices.
+        // If packs before this one were damaged or skipped, it is unknown which indices the shapes in them have.
         if stored.is_some_and(|stored| stored != self.stored) {
             self.shapes.clear();
         }

@@ -12,7 +12,7 @@ use super::op_records::OpRecords;
 /// Minimum time in ns between the launch of an operation and its start for which the operation may be displaced.
 const MIN_DISTANCE_NS: i64 = 60_000_000_000;
 /// If an operation begins more than this time (in ns) after the end of all other operations, it counts as displaced.
-/// This is the case even if no later work on its stream contradicts its times.
+/// The operation is then displaced even if no later work on its stream contradicts its times.
 const MIN_DISTANCE_OF_LAST_NS: i64 = 600_000_000_000;
 
 /// Ids of a device, a CUDA context and a stream.

@@ -27,7 +27,7 @@ const MAX_FRAMES: usize = 2048;
 
 /// Maximum total number of frames beyond the first [`SHORT_FRAMES`] frames of each stack. When this total is reached,
 /// all further stacks have at most `SHORT_FRAMES` frames. Without this limit, a trace could create stacks with millions
-/// of frames in total. For this it only needs thousands of slices that never end, each with a launch.
+/// of frames in total. Thousands of slices that never end, each with a launch, would be enough.
 const MAX_DEEP_FRAMES: usize = 1 << 19;
 /// Maximum number of frames of each further stack after [`MAX_DEEP_FRAMES`] was reached.
 const SHORT_FRAMES: usize = 256;

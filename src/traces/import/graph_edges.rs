@@ -188,8 +188,8 @@ impl GraphEdges {
         self.before.entry(to).or_default().insert(from);
     }
 
-    /// Finds the graphs without edges: all their nodes are root nodes, because flows lead from the launch to each of
-    /// them.
+    /// Finds the graphs without edges. All nodes of such a graph are root nodes, because flows lead from the launch to
+    /// each node.
     fn find_graphs_without_edges(&mut self, runs: &Runs, roots: &HashSet<NodeKey>) {
         let graphs = |is_root: bool| {
             let nodes = runs.by_start.iter().filter(move |run| roots.contains(&run.key) == is_root);

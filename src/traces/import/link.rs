@@ -172,8 +172,8 @@ pub(super) struct Linking<'a> {
     pub(super) external_ops: Vec<(u64, u32)>,
 }
 
-/// Calls at which flows to operations start. An operation without such a flow is linked to such a call only if no other
-/// call can have launched the operation.
+/// Calls at which flows to operations start. Operations without a flow are linked to such a call only if no other call
+/// can have launched them.
 type FlowCalls = IdMap<u32, ()>;
 
 /// Counts of operations that could not be linked simply by a unique correlation id.

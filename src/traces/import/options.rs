@@ -17,10 +17,10 @@ pub struct Options {
     /// Whether a file is accepted that ends in the middle of a trace event. If truncated files are accepted, all
     /// complete events in such a file are read. Default: false, which means that such a file is an error.
     pub accept_cut: bool,
-    /// Whether launches in a backward operator are attributed to the stack of the forward operator. This is the forward
-    /// operator whose gradient it computes, and its stack is followed by `[backward]`. The option applies if the trace
-    /// links the two operators. Default: false. Without this option, the launches stay on autograd's thread. The stack
-    /// of this thread contains no code of the model.
+    /// Whether launches in a backward operator are attributed to the stack of the forward operator. The backward
+    /// operator computes the gradient of this forward operator. The stack of the forward operator is followed by
+    /// `[backward]`. The option applies if the trace links the two operators. Default: false. Without this option, the
+    /// launches stay on autograd's thread. The stack of this thread contains no code of the model.
     pub backward_under_forward: bool,
     /// Whether the states of threads are also emitted for times at which a GPU copied data but ran no kernel. Default:
     /// false.

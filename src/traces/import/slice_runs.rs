@@ -1,10 +1,10 @@
 //! Stores the slices of one thread in about 8 bytes each. Slices must stay in memory until the whole trace has been
 //! read, and a trace may have millions of slices.
 //!
-//! In most traces, the slices of a thread are sorted, or they consist of a few sorted lists: one list each for Python
-//! functions, operators and calls. Each such list is stored as a *run*, which contains the differences between one
-//! slice and the next. A new slice is appended to the first run whose last slice comes before the new slice. If a slice
-//! fits no run, it is stored uncompressed.
+//! In most traces, the slices of a thread are sorted, or they consist of a few sorted lists. For example, there may be
+//! one list each for Python functions, operators and calls. Each such list is stored as a *run*, which contains the
+//! differences between one slice and the next. A new slice is appended to the first run whose last slice comes before
+//! the new slice. If a slice fits no run, it is stored uncompressed.
 
 use gpuflame_model::record::{Fields, Payload};
 

@@ -233,9 +233,9 @@ fn nearest_two(times: &[i64], time: i64) -> [Option<u64>; 2] {
 
 /// Maximum number of stacks per group that vote about the difference of the clocks.
 const MAX_VOTERS: usize = 1_000;
-/// A stack votes for its time differences to this number of launches before it, and to this number of launches after
-/// it. The true difference of the clocks is among these votes, unless the clocks differ by more than the duration of
-/// that many launches.
+/// A stack votes for its time differences to the nearest launches: this number of launches before it, and this number
+/// of launches after it. The true difference of the clocks is among these votes, unless the clocks differ by more than
+/// the duration of that many launches.
 const NEIGHBOURS_PER_VOTE: usize = 64;
 
 fn collect_votes(ours: &[i64], theirs: &[i64], tolerance: u64, votes: &mut Vec<i64>) {

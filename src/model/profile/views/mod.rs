@@ -48,7 +48,7 @@ pub struct View {
     pub has_devices: bool,
     /// Whether each sample of the view belongs to a stream.
     pub has_streams: bool,
-    /// Other views whose samples this view combines. For each of these views, a leaf frame may be added to its stacks.
+    /// Other views whose samples this view combines. For each combined view, a leaf frame may be added to its stacks.
     /// Every profile has samples of the first of these views.
     pub parts: &'static [(&'static View, Option<LeafFrame>)],
     /// Words for the formats in which the view can be written on exit, if the user requests this.
