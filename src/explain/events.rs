@@ -35,7 +35,7 @@ struct StoredActivity {
     call_duration: u32,
     context: ContextId,
     correlation: CorrelationId,
-    /// Index of the activity's shape.
+    /// Index of the activity's shape (its fields without times, ids and contexts).
     shape: u32,
 }
 
@@ -69,7 +69,7 @@ struct StoredActivities {
     /// For each hash of a shape, the index of the shape with this hash. If several shapes have the same hash, the map
     /// contains only the first of them.
     known: IdMap<u64, u32>,
-    /// Index of the shape that was used last, which is the shape of the newest activity.
+    /// Index of the shape that was used last. The newest activity has this shape.
     last: u32,
 }
 

@@ -225,7 +225,7 @@ impl OpenStep {
 }
 
 impl GroupedSteps {
-    /// Adds a step that began after all steps in the groups.
+    /// Adds a step that began after all steps in the existing groups.
     fn add(&mut self, open: &OpenStep, end: Option<Nanos>) {
         let OpenStep { mut step, coverage, .. } = *open;
         let SingleStep { number, begin, kind, work, communication, .. } = step;
@@ -268,7 +268,7 @@ impl GroupedSteps {
         }
     }
 
-    /// Returns the group that contains `time`.
+    /// Returns the group of steps that contains `time`.
     fn find(&mut self, time: Nanos) -> Option<&mut StepGroup> {
         let after = self.groups.partition_point(|group| group.begin <= time);
         let group = &mut self.groups[after.checked_sub(1)?];
@@ -282,7 +282,7 @@ fn number_in(name: &str) -> Option<u64> {
     name[name.trim_end_matches(|c: char| c.is_ascii_digit()).len()..].parse().ok()
 }
 
-/// Merges two neighbouring groups into one.
+/// Merges two neighbouring groups of steps into one.
 fn merged(first: &StepGroup, second: &StepGroup) -> StepGroup {
     let mut coverage = first.coverage;
     coverage.merge(second.coverage);

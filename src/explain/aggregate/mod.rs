@@ -77,8 +77,8 @@ struct Cell {
 /// Identifies a stream of a GPU context.
 type StreamKey = (GpuContextId, StreamId);
 
-/// Identifies a series (by its position in `Aggregate::series`) on one stream. Used only if streams are summed
-/// separately.
+/// Identifies a series of statistics (by its position in `Aggregate::series`) on one stream. Used only if streams are
+/// summed separately.
 #[derive(Clone, Copy, Debug)]
 struct Lane {
     series: u32,
@@ -92,7 +92,7 @@ const _: () = assert!(size_of::<(Cell, Weight)>() == 32, "a cell grew: there is 
 struct Series {
     outcome: LaunchOutcome,
     device: Option<DeviceId>,
-    /// Position in `Aggregate::devices` of the device to which the series belongs.
+    /// Position in `Aggregate::devices` of the device to which these sums belong.
     device_index: Option<usize>,
     weight: Weight,
     min: u64,
@@ -276,7 +276,7 @@ impl Aggregate {
         }
     }
 
-    /// Finds or creates the cell and the series for `key`, without using the cache.
+    /// Finds or creates the sums (the cell and the series) for `key`, without using the cache.
     fn find(&mut self, key: SumKey) -> SumIndices {
         let series = self.series(key.outcome, key.device);
         let lane = if self.by_stream { self.lane(series, key.stream) } else { series };
@@ -400,7 +400,8 @@ fn add(sum: &mut Weight, weight: Weight) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct SiteCode(u32);
 
-/// Bit that marks the code as a position in `Aggregate::nodes`. A code that is a caller never has this bit set.
+/// Bit that marks the code as a position in `Aggregate::nodes`. If the code is a caller (see [`Caller`]), this bit is
+/// never set.
 const NODE: u32 = 1 << 31;
 
 impl From<Caller> for SiteCode {

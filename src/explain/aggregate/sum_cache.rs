@@ -9,7 +9,7 @@ use gpuflame_model::record::{DeviceId, Work};
 /// collector's other data.
 const SLOTS: usize = 256;
 
-/// Fields that determine to which cell and series an activity belongs.
+/// Fields that determine to which sums (cell and series) an activity belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SumKey {
     pub(super) site: SiteCode,
@@ -31,7 +31,7 @@ impl SumKey {
     }
 }
 
-/// Positions of an activity's series and cell.
+/// Positions of the sums (series and cell) to which an activity belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SumIndices {
     pub(super) series: u32,

@@ -109,7 +109,7 @@ struct NodeGroup {
     shift: u64,
     first: u64,
     last: u64,
-    /// Whether another group owns the table that this group uses.
+    /// Whether another group owns the table of nodes that this group uses.
     shared: bool,
     /// Whether the graph or instantiation was destroyed. CUPTI reports the destruction of an instantiation twice: for
     /// the instantiation and for the graph from which it was made.
@@ -119,13 +119,13 @@ struct NodeGroup {
 /// Table of the creators of nodes, in ascending order of node ids.
 #[derive(Debug, Default)]
 struct NodeTable {
-    /// Sections of the table, in ascending order of node ids. There is usually only one section. The upper half of a
+    /// Sections of the table, in ascending order of node ids. A table usually has only one section. The upper half of a
     /// node's id is the id of its graph, so the table of a graph with child graphs has one section per graph.
     sections: Vec<TableSection>,
     users: u32,
 }
 
-/// A section of a [`NodeTable`]. The ids of the nodes in a section differ by less than 2^32.
+/// A section of a table of nodes ([`NodeTable`]). The ids of the nodes in a section differ by less than 2^32.
 #[derive(Debug)]
 struct TableSection {
     base: u64,
@@ -142,7 +142,8 @@ struct NodeEntry {
 
 const _: () = assert!(size_of::<NodeEntry>() == 8, "a graph node grew: with a vector's slack it may cost 16");
 
-/// State that a group had before it was updated. `until` is the correlation id of the call that updated the group.
+/// State that a group of graph nodes had before an update. `until` is the correlation id of the call that updated the
+/// group.
 #[derive(Debug)]
 struct PastGroup {
     until: CorrelationId,
@@ -447,17 +448,17 @@ impl Graphs {
         past.or_else(|| self.creator_in(found, node))
     }
 
-    /// Returns the state that a group had when the launch with the id `launch` was made. `None` if the group was not
-    /// updated after that launch.
+    /// Returns the state that a group had when the launch with the id `launch` was made. `None` if the group of nodes
+    /// was not updated after that launch.
     fn past_of(&self, graph: GraphId, launch: CorrelationId) -> Option<&NodeGroup> {
         let pasts = self.pasts.get(&graph)?;
         let at = pasts.partition_point(|past| !launch.is_before(past.until));
         pasts.get(at).map(|past| &past.group)
     }
 
-    /// Returns the group that contains a node. First, the function tries `graph`. Then it tries the graph whose id is
-    /// the upper half of the node's id (driver 580), and last the group that was found last. If two threads create
-    /// graphs at the same time, the ids of two groups may interleave.
+    /// Returns the group of nodes that contains a node. First, the function tries `graph`. Then it tries the graph
+    /// whose id is the upper half of the node's id (driver 580), and last the group that was found last. If two threads
+    /// create graphs at the same time, the ids of two groups may interleave.
     fn group_of(&self, graph: GraphId, node: u64) -> Option<GraphId> {
         let of_id = GraphId((node >> 32) as u32);
         let likely =
@@ -502,7 +503,7 @@ impl NodeTable {
         section.position(offset).ok().map(|at| section.entries[at].creator)
     }
 
-    /// Whether `next` directly follows `node` in the same section.
+    /// Whether the node `next` directly follows the node `node` in the same section of the table.
     fn follows(&self, node: u64, next: u64) -> bool {
         let (Some((section, node)), Some((other, next))) = (self.section_of(node), self.section_of(next))
         else {

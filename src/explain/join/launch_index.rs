@@ -2,8 +2,8 @@
 //! wait for their launch.
 //!
 //! Ids are nearly consecutive. So the highest [`Limits::recent`](super::Limits::recent) ids are in a table in which the
-//! id itself determines the position. The table consists of pages. The number of a page determines the position of the
-//! page in the table:
+//! id itself determines the position. The table of recent ids consists of pages. The number of a page determines the
+//! position of the page in the table:
 //!
 //! ```text
 //! id = | page number ................ | 6 bits |        pages[number % pages.len()]
@@ -74,7 +74,7 @@ impl MatchState {
 
 /// Result of [`ById::find`].
 pub(super) enum LookUp<'a> {
-    /// The launch was found, directly or through an alias.
+    /// The launch was found, either directly or through an alias (a second id of the launch).
     Launch(&'a Launched, &'a mut MatchState),
     /// The launch has not arrived yet, and other activities already wait for it. The first value is the id under which
     /// the launch will arrive.
@@ -82,7 +82,7 @@ pub(super) enum LookUp<'a> {
     /// The launch has not arrived yet, and no other activity waits for it. The value is the id under which the launch
     /// will arrive.
     NotYet(CorrelationId),
-    /// The id is an alias of another alias. No launch can be found through such an id.
+    /// The id is an alias (second id) of another alias. No launch can be found through such an id.
     AliasOfAlias,
 }
 
@@ -126,7 +126,8 @@ impl ById {
         self.recent.slot(id)?.replace(entry)
     }
 
-    /// Looks up the launch of an activity that has the correlation id `id`. At most one alias is followed.
+    /// Looks up the launch of an activity that has the correlation id `id`. At most one alias (second id of a launch)
+    /// is followed.
     pub(super) fn find(&mut self, id: CorrelationId) -> LookUp<'_> {
         let target = match self.get(id) {
             Some(IdEntry::Alias(target)) => *target,
@@ -162,9 +163,9 @@ impl ById {
         self.running.young.len() >= 2 * MIN_KEPT_RUNNING
     }
 
-    /// Replaces the chain of orphans for `id` by the chain that `shorten` returns. Returns false if `id` has no chain
-    /// of orphans. If ids have wrapped, one id may have two chains. The older chain is then in the map of waiting
-    /// entries.
+    /// Replaces the chain of orphans (waiting activities) for `id` by the chain that `shorten` returns. Returns false
+    /// if no activities wait for `id`. If ids have wrapped, one id may have two chains. The older chain is then in the
+    /// map of waiting entries.
     pub(super) fn shorten(
         &mut self,
         id: CorrelationId,
@@ -268,8 +269,9 @@ impl ById {
         }
     }
 
-    /// Empties the page that is at the position of `id` in the table. An alias is kept as long as its launch. The
-    /// launch has a lower id than its alias, so it was handled before the alias: in this page or in an earlier page.
+    /// Empties the page that is at the position of `id` in the table. An alias (second id of a launch) is kept as long
+    /// as the launch. The launch has a lower id than its alias, so it was handled before the alias: in this page or in
+    /// an earlier page.
     #[cold]
     fn displace(&mut self, id: CorrelationId, forget: &mut impl FnMut(CorrelationId, IdEntry)) {
         for at in 0..ENTRIES_PER_PAGE {
@@ -287,7 +289,8 @@ impl ById {
     }
 }
 
-/// Number of entries in a page. A page has 1.5 KiB, so emptying a page takes about as long as one cache miss.
+/// Number of entries in a page of the table. A page of the table has 1.5 KiB, so emptying it takes about as long as one
+/// cache miss.
 const ENTRIES_PER_PAGE: usize = 64;
 
 fn offset(id: CorrelationId) -> usize {
@@ -301,8 +304,8 @@ struct IdPage {
     entries: [Option<IdEntry>; ENTRIES_PER_PAGE],
 }
 
-/// Table of the entries for recent ids. The number of pages is a power of two. Each page is allocated when it is first
-/// used.
+/// Table of the entries for recent ids. The number of pages in the table is a power of two. Each page is allocated when
+/// it is first used.
 #[derive(Debug)]
 struct RecentIds {
     pages: Box<[Option<Box<IdPage>>]>,

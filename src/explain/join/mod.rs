@@ -442,7 +442,7 @@ fn retire(
 /// id is *unrolled* to the 64-bit value that is closest to the highest unrolled id so far.
 #[derive(Debug, Default)]
 struct IdOrder {
-    /// Lowest and highest unrolled id in the rows of launches so far.
+    /// Lowest and highest id in the rows of launches so far, unrolled to 64 bits.
     seen: Option<(u64, u64)>,
     opened: Option<Nanos>,
     muted: MutedPeriods,

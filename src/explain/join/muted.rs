@@ -9,7 +9,7 @@ use gpuflame_model::record::Nanos;
 /// Maximum number of stored periods. If there are more, the oldest periods are no longer searched.
 const MAX_PERIODS: usize = 1 << 12;
 
-/// A period during which CUPTI's callbacks were off. The ids in it are unrolled to 64 bits.
+/// A period during which CUPTI's callbacks were off. The ids in the fields are unrolled to 64 bits.
 #[derive(Clone, Copy, Debug)]
 struct MutedPeriod {
     since: Nanos,
@@ -64,7 +64,7 @@ impl MutedPeriods {
         }
     }
 
-    /// Processes a launch that was made in a window and has the unrolled id `id`.
+    /// Processes a launch that was made in a window. `id` is its correlation id, unrolled to 64 bits.
     pub(super) fn launch(&mut self, id: u64, time: Nanos) {
         self.highest = self.highest.max(id);
         let Some(last) = self.periods.last_mut() else { return };

@@ -32,8 +32,8 @@ struct OrphanSlot {
     newer: u32,
 }
 
-/// First and last slot of the activities that wait for one id. The first slot has the oldest activity. A chain always
-/// has at least one activity.
+/// First and last slot of the activities that wait for one id. The first slot has the oldest activity. A chain of
+/// waiting activities always has at least one activity.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chain {
     first: u32,
@@ -52,12 +52,13 @@ impl Orphans {
     }
 
     /// Returns the id for which the oldest activity waits. The oldest activity is the first in its chain, because each
-    /// chain is sorted by age.
+    /// chain of waiting activities is sorted by age.
     pub(super) fn oldest(&self) -> Option<CorrelationId> {
         Some(self.slots.get(self.oldest as usize)?.id)
     }
 
-    /// Appends `activity` to the chain of `id`. The caller must have checked that there is room.
+    /// Appends `activity` to the chain of activities that wait for `id`. The caller must have checked that there is
+    /// room.
     pub(super) fn push(&mut self, id: CorrelationId, activity: &Activity, chain: Option<Chain>) -> Chain {
         debug_assert!(self.room() > 0);
         let at =
@@ -73,7 +74,8 @@ impl Orphans {
         Chain { last: at, ..chain }
     }
 
-    /// Removes the first activity from `chain`. Returns this activity, and the rest of the chain if it is not empty.
+    /// Removes the first activity from a chain of waiting activities. Returns this activity, and the rest of the chain
+    /// if it is not empty.
     pub(super) fn take_first(&mut self, chain: Chain) -> (Activity, Option<Chain>) {
         let OrphanSlot { activity, next, older, newer, .. } = self.slots[chain.first as usize];
         match older {
@@ -90,7 +92,7 @@ impl Orphans {
         (activity, (next != NIL).then_some(Chain { first: next, ..chain }))
     }
 
-    /// Removes all activities of a chain, and passes them to `each`.
+    /// Removes all activities from a chain, and passes them to `each`.
     pub(super) fn take_all(&mut self, chain: Chain, mut each: impl FnMut(&Activity)) {
         let mut left = Some(chain);
         while let Some(chain) = left {

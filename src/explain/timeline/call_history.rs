@@ -19,9 +19,9 @@ use gpuflame_model::record::{Caller, ContextId, IdMap, ThreadId, map_bytes};
 /// Minimum duration in ns of a call or pause that is stored. If a program launches without a break, at about 100,000
 /// launches per second, all its calls and pauses are shorter than this duration.
 const MIN_PIECE_NS: u64 = 10_000;
-/// Maximum number of pieces (calls and pauses) that are stored. A piece takes 24 bytes.
+/// Maximum number of pieces (calls and pauses) that are stored. A piece (call or pause) takes 24 bytes.
 const MAX_PIECES: usize = (1 << 17) - 2;
-/// When this number of pieces is reached, the pieces that cannot overlap any future gap are dropped.
+/// When this number of stored calls and pauses is reached, those that cannot overlap any future gap are dropped.
 const PIECES_HIGH_WATER: usize = 1 << 13;
 /// Maximum number of threads whose calls are stored, and maximum number of culprit threads that are reported
 /// separately.
@@ -36,9 +36,9 @@ pub(super) struct CallHistory {
     threads: IdMap<ThreadId, ThreadHistory>,
     /// The threads that launched most recently, newest first.
     recent: Vec<ThreadId>,
-    /// Total number of pieces of all threads.
+    /// Total number of stored pieces (calls and pauses) of all threads.
     pieces: usize,
-    /// When this number of pieces is reached, unneeded pieces are dropped again.
+    /// When this number of pieces (calls and pauses) is reached, unneeded pieces are dropped again.
     drop_at: usize,
     max_pieces: usize,
 }
@@ -66,7 +66,7 @@ struct ThreadHistory {
     /// The latest sequence of short calls with short pauses: the start time of its first call, and the context of this
     /// call.
     run: Option<(u64, ContextId)>,
-    /// Pieces of the thread in order of time. The pieces of a thread do not overlap.
+    /// Pieces of the thread in order of time. The calls and pauses of a thread do not overlap.
     pieces: VecDeque<HistoryPiece>,
 }
 
@@ -85,8 +85,8 @@ struct HistoryPiece {
     until: u64,
     /// Context of the call. If this history piece is a pause, context of the call after the pause.
     call: ContextId,
-    /// Context of the call before the pause. The value is [`HistoryPiece::CALL`] if this piece is a call. The value is
-    /// [`HistoryPiece::BEGINNING`] if this piece is the pause before the thread's first call.
+    /// Context of the call before the pause. The value is [`HistoryPiece::CALL`] if this piece of the history is a
+    /// call. The value is [`HistoryPiece::BEGINNING`] if this piece is the pause before the thread's first call.
     after: ContextId,
 }
 
@@ -247,13 +247,13 @@ impl CallHistory {
         blamed
     }
 
-    /// Whether there are so many pieces that [`CallHistory::forget`] should be called.
+    /// Whether so many calls and pauses are stored that [`CallHistory::forget`] should be called.
     pub(super) fn is_crowded(&self) -> bool {
         self.pieces >= self.drop_at
     }
 
-    /// Drops each piece for whose time `is_over` returns true. `is_over` must return true only if no future gap can
-    /// overlap the time. If there are still too many pieces, the older half is dropped.
+    /// Drops each call or pause for whose time `is_over` returns true. `is_over` must return true only if no future gap
+    /// can overlap the time. If too many calls and pauses are left, the older half is dropped.
     pub(super) fn forget(&mut self, is_over: impl Fn(u64, u64) -> bool) {
         for thread in self.threads.values_mut() {
             thread.pieces.retain(|piece| !is_over(piece.since, piece.until));
@@ -352,7 +352,7 @@ impl ThreadHistory {
         self.last.map_or(0, |last| last.ended)
     }
 
-    /// Returns the pieces of the thread that overlap the time `from..to`.
+    /// Returns the calls and pauses of the thread that overlap the time `from..to`.
     fn overlapping(&self, from: u64, to: u64) -> impl Iterator<Item = &HistoryPiece> {
         let first = self.pieces.partition_point(|piece| piece.until <= from);
         self.pieces.range(first..).take_while(move |piece| piece.since < to)

@@ -107,7 +107,7 @@ pub(super) struct DeviceAccount {
     /// Busy stretches of work that was launched outside of windows. Only the part of such work that ran while a window
     /// was open is accounted for.
     outside: BusyStretches,
-    /// Current limit on the number of stretches in `recorded`, which is also the limit for `outside`.
+    /// Current limit on the number of busy stretches in `recorded`, which is also the limit for `outside`.
     room: usize,
     /// Latest end time of all activities on the device so far.
     newest: u64,
@@ -204,15 +204,17 @@ impl DeviceAccount {
         since >= until || self.recorded.covers(since, until) || self.outside.covers(since, until)
     }
 
-    /// Sorts the waiting stretches, and merges those that overlap. Merging is required before stretches are looked up.
+    /// Sorts the waiting busy stretches, and merges those that overlap. Merging is required before busy stretches are
+    /// looked up.
     pub(super) fn merge(&mut self) {
         self.recorded.merge();
         self.outside.merge();
     }
 
-    /// Makes room in the buffer for more stretches. Accounts for the oldest waiting stretches, but at most for half of
-    /// them. No activity may be expected any more before these stretches. If less than a quarter of the stretches can
-    /// be accounted for, the limit on the number of stretches is doubled instead, up to [`MAX_STRETCHES`].
+    /// Makes room in the buffer for more busy stretches. Accounts for the oldest waiting busy stretches, but at most
+    /// for half of them. No activity may be expected any more before these stretches. If less than a quarter of the
+    /// stretches can be accounted for, the limit on the number of stretches is doubled instead, up to
+    /// [`MAX_STRETCHES`].
     pub(super) fn make_room(
         &mut self,
         mut inputs: AccountInputs<'_>,
@@ -308,7 +310,7 @@ impl DeviceAccount {
     }
 
     /// Charges `nanos` of idle time to no code. This idle time is after the last work in a window, or in windows
-    /// without work. All of this time must be between the cut `since` and the next cut.
+    /// without work. All of this time must be between the cut `since` and the next cut (see `Cuts`).
     pub(super) fn charge_windows(
         &mut self,
         since: u64,
@@ -320,7 +322,7 @@ impl DeviceAccount {
         charge(since, IdleCause::Closing, IdleAmount::gap(nanos));
     }
 
-    /// Returns the busy and idle time from the cut `since` to the next cut.
+    /// Returns the busy and idle time from the cut `since` to the next cut (see `Cuts`).
     fn piece(&mut self, since: u64) -> &mut BusyIdle {
         // The search begins with the last entry, because that is nearly always the right one.
         let at = self.pieces.iter().rposition(|(known, _)| *known == since).unwrap_or_else(|| {
@@ -426,7 +428,7 @@ impl DeviceAccount {
         })
     }
 
-    /// Replaces the caller of each waiting stretch by the result of `caller` for it.
+    /// Replaces the caller (launch context) of each waiting stretch by the result of `caller` for it.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         self.recorded.rename(&caller);
         self.outside.rename(&caller);

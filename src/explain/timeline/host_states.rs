@@ -36,8 +36,8 @@ impl HostStates {
         self.launching.insert(context, thread);
     }
 
-    /// A launch by `caller` was late during `from..to`. Divides the time `from..to` among the culprits. Each culprit is
-    /// returned only once. If no state of the thread is known, the launch itself is the culprit.
+    /// A launch with the context `caller` was late during `from..to`. Divides the time `from..to` among the culprits.
+    /// Each culprit is returned only once. If no state of the thread is known, the launch itself is the culprit.
     pub(super) fn blame(&self, caller: Caller, from: u64, to: u64) -> Vec<(Caller, u64)> {
         let thread = caller.launched().ok().and_then(|context| self.launching.get(&context));
         let Some(states) = thread.and_then(|thread| self.threads.get(thread)) else {

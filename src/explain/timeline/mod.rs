@@ -96,8 +96,8 @@ pub struct Timeline {
 }
 
 /// Idle time by device, part of the run, and charge (culprit and cause). `found` is the time that CPU samples and
-/// off-CPU waits attribute to stacks. While rows arrive, a part of the run is identified by the cut at which it begins.
-/// After the last row, a part of the run is one of the constants in [`part`].
+/// off-CPU waits attribute to stacks. While rows arrive, a part of the run is identified by the cut (see `Cuts`) at
+/// which the part begins. After the last row, a part of the run is one of the constants in [`part`].
 #[derive(Clone, Debug, Default)]
 struct IdleByCause {
     sums: Sums,
@@ -114,11 +114,11 @@ mod part {
 }
 
 /// Maximum number of distinct charges (combinations of culprit and cause). All charges together take 400 KiB. If a
-/// charge occurs before and after a cut, it counts as two charges. If there are more charges, a pause between two calls
-/// is charged to the second call instead.
+/// charge occurs before and after a cut (see `Cuts`), it counts as two charges. If there are more charges, a pause
+/// between two calls is charged to the second call instead.
 const MAX_CAUSES: usize = 1 << 12;
-/// Maximum number of cuts that are made before the run has ended. If a cut would exceed the limit, it is not made, and
-/// the time around it is not divided.
+/// Maximum number of cuts (see `Cuts`) that are made before the run has ended. If a cut would exceed the limit, it is
+/// not made, and the time around it is not divided.
 const MAX_CUTS: usize = 16;
 /// Maximum number of stacks to which CPU samples attribute idle time. If there are more, the idle time stays attributed
 /// to the two calls around it.
@@ -161,8 +161,8 @@ impl IdleByCause {
         }
     }
 
-    /// Replaces each cut by the part of the run to which the time after it belongs. Outside the steady part, idle time
-    /// at the opening of a window is not distinguished.
+    /// Replaces each cut (see `Cuts`) by the part of the run to which the time after the cut belongs. Outside the
+    /// steady part, idle time at the opening of a window is not distinguished.
     fn set_parts(&mut self, steady: Option<&SteadyPart>) {
         let part = |since: u64, charge: IdleCause| match steady {
             Some(steady) if since < steady.begin.0 => (part::START_UP, charge.without_edge()),

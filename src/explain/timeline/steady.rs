@@ -333,7 +333,8 @@ fn add_kernels((count, nanos): (u128, u128), stack: &StackTimes) -> (u128, u128)
 pub(super) struct Cuts(Vec<u64>);
 
 impl Cuts {
-    /// Adds a cut. The time after the cut must not have been accounted for yet.
+    /// Adds a time at which the accounts are divided (a cut). The time after the cut must not have been accounted for
+    /// yet.
     pub(super) fn add(&mut self, time: u64) {
         if let Err(at) = self.0.binary_search(&time) {
             self.0.insert(at, time);
@@ -344,12 +345,13 @@ impl Cuts {
         self.0.len()
     }
 
-    /// Returns the last cut at or before `time`. Returns 0 if there is no such cut.
+    /// Returns the last time at or before `time` at which the accounts are divided (a cut). Returns 0 if there is no
+    /// such cut.
     pub(super) fn before(&self, time: u64) -> u64 {
         self.0.partition_point(|cut| *cut <= time).checked_sub(1).map_or(0, |at| self.0[at])
     }
 
-    /// Returns the first cut at or after `time`.
+    /// Returns the first time at or after `time` at which the accounts are divided (a cut).
     pub(super) fn after(&self, time: u64) -> Option<u64> {
         self.0.get(self.0.partition_point(|cut| *cut < time)).copied()
     }
@@ -367,7 +369,7 @@ impl Cuts {
     }
 }
 
-/// A period that contains no cut.
+/// A period inside which the accounts are not divided (it contains no cut).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CutPiece {
     /// Last cut at or before the beginning of the period. 0 if there is no such cut.

@@ -11,13 +11,13 @@ use gpuflame_model::record::Caller;
 
 /// A period in which a device was busy without a pause.
 ///
-/// Comparisons of stretches use the fields in the order of their declaration. So if several activities begin at the
-/// same time, the one that was launched first counts as the end of the gap before them. The order of arrival has no
+/// Comparisons of busy stretches use the fields in the order of their declaration. So if several activities begin at
+/// the same time, the one that was launched first counts as the end of the gap before them. The order of arrival has no
 /// effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct BusyStretch {
     pub(super) start: u64,
-    /// API call that launched the first work in the stretch.
+    /// API call that launched the first work in this busy stretch.
     pub(super) call: LaunchSpan,
     pub(super) end: u64,
 }
@@ -44,8 +44,8 @@ pub(super) struct BusyStretches {
 }
 
 impl BusyStretches {
-    /// Adds a stretch, which must not be empty. Returns false if the buffer already has `room` stretches. If the buffer
-    /// is full, the caller must first remove some stretches.
+    /// Adds a busy stretch, which must not be empty. Returns false if the buffer already contains `room` stretches. If
+    /// the buffer is full, the caller must first remove some stretches.
     pub(super) fn add(&mut self, new: BusyStretch, room: usize) -> bool {
         if let Some(newest) = self.waiting.last_mut()
             && newest.start < new.start
@@ -61,12 +61,12 @@ impl BusyStretches {
         has_room
     }
 
-    /// Sorts the stretches, and merges stretches that overlap or touch.
+    /// Sorts the busy stretches, and merges those that overlap or touch.
     pub(super) fn merge(&mut self) {
         merge(&mut self.waiting);
     }
 
-    /// Whether a single stretch covers the time from `since` to `until` completely. Call this function after
+    /// Whether a single busy stretch covers the time from `since` to `until` completely. Call this function after
     /// [`BusyStretches::merge`].
     pub(super) fn covers(&self, since: u64, until: u64) -> bool {
         let at = self.waiting.partition_point(|stretch| stretch.start <= since);
@@ -77,18 +77,19 @@ impl BusyStretches {
         self.waiting.len()
     }
 
-    /// Returns the number of stretches that begin before `time`. Call this function after [`BusyStretches::merge`].
+    /// Returns the number of busy stretches that begin before `time`. Call this function after
+    /// [`BusyStretches::merge`].
     pub(super) fn count_before(&self, time: u64) -> usize {
         self.waiting.partition_point(|stretch| stretch.start < time)
     }
 
-    /// Returns the start of the stretch at `position`. `u64::MAX` if there is no stretch at this position.
+    /// Returns the start of the busy stretch at `position`. `u64::MAX` if there is no stretch at this position.
     pub(super) fn start_of(&self, position: usize) -> u64 {
         self.waiting.get(position).map_or(u64::MAX, |stretch| stretch.start)
     }
 
-    /// Removes and returns the stretches before `time`, in order of time. A stretch that begins before `time` and ends
-    /// after it is split in two.
+    /// Removes and returns the busy stretches before `time`, in order of time. A stretch that begins before `time` and
+    /// ends after it is split in two.
     pub(super) fn take_before(&mut self, time: u64) -> Vec<BusyStretch> {
         merge(&mut self.waiting);
         let leaving = self.count_before(time);
@@ -102,7 +103,7 @@ impl BusyStretches {
         left
     }
 
-    /// Replaces each caller by the caller that the function `caller` returns for it.
+    /// Replaces each caller (launch context) by the result of the function `caller` for it.
     pub(super) fn rename(&mut self, caller: impl Fn(Caller) -> Caller) {
         for stretch in &mut self.waiting {
             stretch.call.caller = caller(stretch.call.caller);
@@ -114,7 +115,7 @@ impl BusyStretches {
     }
 }
 
-/// Sorts the stretches, and merges stretches that overlap or touch.
+/// Sorts the busy stretches, and merges those that overlap or touch.
 pub(super) fn merge(stretches: &mut Vec<BusyStretch>) {
     stretches.sort();
     stretches.dedup_by(|next, kept| {

@@ -55,7 +55,7 @@ pub struct StepGroup {
     /// Time at which the last step ended. If the end of the last step is unknown, the time at which the last step
     /// began.
     pub end: Nanos,
-    /// Number of steps in the group.
+    /// Number of steps in this group.
     pub steps: u64,
     /// Index in [`StepSeries::kinds`] of the kind of all steps in the group. `None` if the group has steps of several
     /// kinds.

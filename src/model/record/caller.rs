@@ -57,7 +57,7 @@ impl Caller {
         self.0
     }
 
-    /// Unpacks a caller from `bits`.
+    /// Unpacks a caller (context, or reason why it is unknown) from `bits`.
     pub fn from_bits(bits: u32) -> Self {
         Self(bits & MAX_WORD)
     }

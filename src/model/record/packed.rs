@@ -12,8 +12,9 @@ use super::hash::IdMap;
 use super::payload::Payload;
 use super::{Activity, ContextId, CorrelationId, Launch, Nanos};
 
-/// Maximum number of shapes that later rows can refer to. When this number is reached, all shapes are forgotten, and
-/// are stored again when they occur again. So memory is bounded even if a program never repeats a shape.
+/// Maximum number of shapes (fields of an activity without id and times) that later rows can refer to. When this number
+/// is reached, all shapes are forgotten, and are stored again when they occur again. So memory is bounded even if a
+/// program never repeats a shape.
 const MAX_SHAPES: u64 = 1024;
 /// Size in bytes at which a pack is written to the recording. If the process is killed, the rows in an unwritten pack
 /// are lost, in the same way as rows in the file's buffer.
@@ -57,7 +58,7 @@ struct Previous {
 pub(super) struct Packer {
     entries: Vec<u8>,
     previous: Previous,
-    /// Index of each shape that is not forgotten, keyed by the shape's encoded payload.
+    /// Index of each shape that is not forgotten. The key is the shape's encoded payload.
     shapes: IdMap<Box<[u8]>, u64>,
     /// Number of shapes stored so far, including forgotten shapes.
     stored: u64,
@@ -245,7 +246,7 @@ fn read_launch(head: u8, fields: &mut Fields<'_>, previous: &mut Previous) -> Op
     Some(Launch { time, duration, correlation, within, context: ContextId(context) })
 }
 
-/// Reads the id and the times of an activity. Returns `Some(None)` if the shape to which the activity refers is
+/// Reads the id and the times of an activity. Returns `Some(None)` if the shape (the other fields) of the activity is
 /// missing.
 fn read_times(
     head: u8,

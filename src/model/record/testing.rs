@@ -60,7 +60,7 @@ pub fn launch(correlation: u32, context: u32) -> Launch {
     }
 }
 
-/// Returns an alias row: `correlation` is a second id of the launch `within`.
+/// Returns an alias row, which gives a launch a second id: `correlation` is a second id of the launch `within`.
 pub fn alias(correlation: u32, within: u32) -> Launch {
     Launch { within: CorrelationId(within), ..launch(correlation, 0) }
 }

@@ -3,10 +3,11 @@
 //! flows are 2^40 or higher. Other flows lead from the launching call to the root nodes, which do not wait for any
 //! node.
 //!
-//! A flow contains only the lane and the time of the nodes that it connects, and not their ids. If several nodes fit a
-//! flow, the edge is unknown. If no flow leads to a node, all edges to that node are unknown as well. The reason is
-//! that Cuspy draws no edge from an empty node (a node without a row). A node that records a CUDA event takes no time.
-//! If an edge leads through such a node, it becomes an edge between the node's neighbours.
+//! A flow contains only the lane (process and thread field) and the time of the nodes that it connects, and not their
+//! ids. If several nodes fit a flow, the edge is unknown. If no flow leads to a node, all edges to that node are
+//! unknown as well. The reason is that Cuspy draws no edge from an empty node (a node without a row). A node that
+//! records a CUDA event takes no time. If an edge leads through such a node, it becomes an edge between the node's
+//! neighbours.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -124,7 +125,7 @@ impl GraphFlows {
     }
 }
 
-/// All executions of graph nodes, sorted by lane and time.
+/// All executions of graph nodes, sorted by lane (process and thread field) and time.
 struct Runs {
     by_start: Vec<NodeRun>,
     by_end: Vec<NodeRun>,

@@ -85,7 +85,8 @@ impl LaunchFlows {
     }
 
     /// Finds the calls at which flows start, and the operations at which they end. The result contains the flows to
-    /// each operation, and the calls at the start of each flow. `lane_of_thread` contains the lane of each thread.
+    /// each operation, and the calls at the start of each flow. `lane_of_thread` contains the lane (process and thread
+    /// field) of each thread.
     pub(super) fn resolve(
         self,
         ops: &OpRecords,

@@ -228,7 +228,7 @@ impl Linking<'_> {
         }
     }
 
-    /// Returns the index in `homes` of an operation's home, or [`ANY_PROCESS`].
+    /// Returns the index in `homes` of the set of processes that may have launched an operation, or [`ANY_PROCESS`].
     fn home_of(&self, op: u32) -> u32 {
         self.home_of_shape[self.ops.shape_of(op) as usize]
     }
@@ -307,7 +307,7 @@ impl Linking<'_> {
         self.ops.link(op, call, self.calls.correlation_of(call));
     }
 
-    /// Whether the home with the index `home` contains the process that made the call.
+    /// Whether the set of processes with the index `home` contains the process that made the call.
     fn is_at_home(&self, call: u32, home: u32) -> bool {
         self.homes.get(home as usize).is_none_or(|home| home.contains_key(&self.process_of(call)))
     }

@@ -16,8 +16,8 @@ pub(super) struct OpRecords {
     starts: NearTimes,
     ops: Chunks<StoredOp>,
     shapes: Vec<OpShape>,
-    /// Index of a shape for each hash of a shape. If several shapes have the same hash, only the first of them is
-    /// found.
+    /// Index of a shape (properties that many operations share) for each hash of a shape. If several shapes have the
+    /// same hash, only the first of them is found.
     known: IdMap<u64, u32>,
     /// Ends and correlation ids that do not fit into a stored operation, keyed by the operation's index. If an
     /// operation is linked to a call with a different correlation id, `long_ids` contains the id of the operation.
@@ -71,7 +71,7 @@ struct StoredOp {
     nanos: u32,
     /// If the operation is [`LINKED`], the index of the call. If it is not, the correlation id.
     link: u32,
-    /// Index of the shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
+    /// Index of the operation's shape, and the flags [`LINKED`], [`AMBIGUOUS`] and [`LONG_ID`].
     shape_and_flags: u32,
 }
 
@@ -249,7 +249,8 @@ impl OpRecords {
         self.ops.get(number).shape()
     }
 
-    /// Returns the shapes, in the order in which they first occurred. Some shapes in the list may be equal.
+    /// Returns the shapes (properties that operations share), in the order in which they first occurred. Some shapes in
+    /// the list may be equal.
     pub(super) fn shapes(&self) -> &[OpShape] {
         &self.shapes
     }
