@@ -47,7 +47,7 @@ impl Error {
         self.kind
     }
 
-    /// Returns the error with `context: ` in front of its message.
+    /// Returns the error with `context` and a colon in front of its message.
     #[must_use]
     pub fn within(mut self, context: impl fmt::Display) -> Self {
         self.message = format!("{context}: {}", self.message);

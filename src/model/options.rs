@@ -52,11 +52,12 @@ pub enum Root {
 /// identify objects or threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NameFolding {
-    /// Each number in a name is replaced by `N`, so that all steps share one frame. The numbers of module instances, as
-    /// in `nn.Module: Layer_17`, are unchanged.
+    /// Each number in a name is replaced by `N`, so that all steps share one frame. The numbers of module instances,
+    /// such as 17 in `Layer_17` (an `nn.Module`), are unchanged.
     #[default]
     Folded,
-    /// Like `Folded`, but numbers of module instances, as in `nn.Module: Layer_17`, are also replaced by `N`.
+    /// Like `Folded`, but the numbers of module instances, such as 17 in `Layer_17` (an `nn.Module`), are also replaced
+    /// by `N`.
     Modules,
     /// Numbers in names are unchanged.
     Kept,

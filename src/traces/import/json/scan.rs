@@ -1,8 +1,9 @@
 //! The scanner reads a JSON trace from the first byte to the last: one trace event after another, and one buffer after
 //! another.
 //!
-//! The same loop also reads the text before the events (`{"schemaVersion": 1, "traceEvents": [`) and after them. A scan
-//! can begin at an event in the middle of a file. A scan can end at the event where the scan of another thread began.
+//! The same loop also reads the text before the array of events (for example a schema version) and the text after the
+//! array. A scan can begin at an event in the middle of a file. A scan can end at the event where the scan of another
+//! thread began.
 
 use super::super::Text;
 use super::ReadCounts;
