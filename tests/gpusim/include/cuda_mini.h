@@ -1,5 +1,5 @@
-/* The few CUDA functions that test programs and examples call, so that they build without a CUDA
- * toolkit and run on the simulated stack. The declarations are our own; types that CUDA keeps opaque
+/* Declares the few CUDA functions that test programs and examples call. With this header, they build without a CUDA
+ * toolkit and run on the simulated CUDA stack. The declarations are our own; types that are opaque in CUDA's headers
  * are `void *` here. Programs that nvcc compiles do not need this file.
  *
  *     #include "cuda_mini.h"
@@ -92,11 +92,11 @@ cudaError_t cudaMemcpy2DToArray(cudaArray_t to, size_t x, size_t y, const void *
 cudaError_t cudaMemcpy2DFromArray(void *to, size_t pitch, cudaArray_t from, size_t x, size_t y, size_t width, size_t height,
                                   int kind);
 cudaError_t cudaMemcpy3DAsync(const cudaMemcpy3DParms *what, cudaStream_t stream);
-/* The function as of CUDA 13; its attributes have no effect in the simulation. */
+/* cudaMemcpyBatchAsync as declared in CUDA 13; the attributes of the copies have no effect in the simulation. */
 cudaError_t cudaMemcpyBatchAsync(void *const *to, const void *const *from, const size_t *bytes, size_t count,
                                  void *attributes, size_t *attribute_indices, size_t attribute_count,
                                  cudaStream_t stream);
-/* The struct as of CUDA 13: kind 1 is a device, kind 2 the host. */
+/* cudaMemLocation as declared in CUDA 13; type 1 is a device, type 2 is the host. */
 typedef struct cudaMemLocation {
     int type, id;
 } cudaMemLocation;
@@ -122,7 +122,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t event);
 
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **args, size_t shared,
                              cudaStream_t stream);
-/* A launch with attributes: 6 programmatic stream serialization, 7 programmatic event. */
+/* Kernel launches with attributes. Attribute id 6 is programmatic stream serialization, id 7 is a programmatic
+ * event. */
 typedef struct cudaLaunchAttribute {
     int id, pad;
     union {
@@ -205,7 +206,7 @@ void __cudaRegisterFunction(void **handle, const char *host_function, char *devi
 unsigned __cudaPushCallConfiguration(dim3 grid, dim3 block, size_t shared, cudaStream_t stream);
 cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, void *stream);
 
-/* The driver API, for programs that link -lcuda. */
+/* Driver API functions, for programs that link with -lcuda. */
 typedef int CUresult;
 typedef int CUdevice;
 typedef unsigned long long CUdeviceptr;
@@ -231,16 +232,16 @@ CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, u
                         unsigned block_y, unsigned block_z, unsigned shared, CUstream stream, void **params,
                         void **extra);
 
-/* Sets the call site, the program's own description of the functions that it is in: frames from the root, separated by
- * semicolons. The simulation's truth file contains the call site of every piece of GPU work. On a real stack the
- * function does not exist, so its address is NULL. */
+/* Sets the calling thread's call site: the names of the functions that the thread is in, from the root, separated by
+ * semicolons. The simulation's truth file contains the call site of every kernel, copy and memset. On a real CUDA stack
+ * this function does not exist, so its address is NULL. */
 __attribute__((weak)) void gpusim_site(const char *path);
 
-/* Functions for programs that run on the stepped clock (GPUSIM_CLOCK=stepped, see README.md). With other clocks, and on a
- * real stack, they do nothing. `gpusim_work` lets time pass on the calling thread. A program that calls CUDA on several
- * threads declares each one: the parent calls `gpusim_fork` before it creates the thread, and the thread passes the
- * number to `gpusim_begin`. Such threads wait for each other with the last four functions, and not only by other means,
- * because other threads' clocks stand still until a thread calls. */
+/* Functions for programs that run on the stepped clock (GPUSIM_CLOCK=stepped, see README.md). With other clocks, and on
+ * a real CUDA stack, these functions do nothing. `gpusim_work` advances the calling thread's clock. A program that
+ * calls CUDA on several threads must declare each thread: the parent calls `gpusim_fork` before it creates the thread,
+ * and the new thread passes the result to `gpusim_begin`. Declared threads must wait for each other with the last four
+ * functions. If a thread waits only by other means, all clocks stop. */
 __attribute__((weak)) void gpusim_work(unsigned long long ns);
 __attribute__((weak)) unsigned long long gpusim_fork(void);
 __attribute__((weak)) void gpusim_begin(unsigned long long thread);

@@ -1,6 +1,6 @@
-/* As much of NVTX as test programs need, written after its documented interface: a table of functions that do
- * nothing. On the first call, a tool that NVTX_INJECTION64_PATH names is loaded and replaces the functions. Each
- * object file that includes this header has a table of its own, as with the real header. */
+/* The part of NVTX that test programs need, written from NVTX's documented interface. The header defines a table of
+ * functions that do nothing. The first NVTX call loads the tool that NVTX_INJECTION64_PATH names, and the tool replaces
+ * the functions in the table. As with the real header, each object file that includes this header has its own table. */
 #ifndef NVTX_MINI_H
 #define NVTX_MINI_H
 

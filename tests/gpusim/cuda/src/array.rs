@@ -1,5 +1,6 @@
-//! CUDA arrays: device memory with a shape, which textures and surfaces access. CUPTI uses separate copy kinds for
-//! arrays. In the simulation, texture and surface objects are only numbers.
+//! Driver API functions for CUDA arrays: device memory with dimensions and an element format, which textures and
+//! surfaces access. CUPTI reports copies of arrays with copy kinds of their own. In the simulation, texture and surface
+//! objects are only handles without state.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE};

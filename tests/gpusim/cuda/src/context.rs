@@ -1,4 +1,4 @@
-//! Contexts, including primary contexts.
+//! Driver API functions for CUDA contexts, including primary contexts.
 
 use crate::device;
 use gpusim_core::arg::{Handle, In, Out};

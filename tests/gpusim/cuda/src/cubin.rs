@@ -1,11 +1,11 @@
-//! Cubins: ELF files whose functions are kernels. Three things of a cubin are read: the names of its kernels, the names
-//! of its variables, and its length. A program passes no length with an image. So all offsets are taken from the
-//! image's headers, as the driver does.
+//! Reads cubins, which are ELF files whose functions are kernels: the names of the kernels, the names and sizes of the
+//! variables, and the length of the cubin. A program passes an image without its length. So all offsets are taken from
+//! the image's headers, as the real driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};
 
-/// Kernels and variables in a cubin, and its length.
+/// Kernels and variables in a cubin, and the cubin's length.
 #[derive(Debug)]
 pub(crate) struct Cubin {
     /// Mangled names of the kernels.
@@ -15,19 +15,19 @@ pub(crate) struct Cubin {
     pub(crate) bytes: usize,
 }
 
-/// Prefix of a section's name: the section `.text.NAME` contains the code of the function `NAME`.
+/// Prefix of the names of code sections: the section `.text.NAME` contains the code of the function `NAME`.
 const TEXT: &[u8] = b".text.";
-/// Section types: symbols; a section without bytes in the file.
+/// Section types: a symbol table, and a section without bytes in the file.
 const SYMBOLS: u32 = 2;
 const NO_BITS: u32 = 8;
-/// Symbol types, in the lower half of their byte: a variable, a function.
+/// Symbol types, stored in the lower four bits of a symbol's info byte: a variable, a function.
 const VARIABLE: u8 = 1;
 const FUNCTION: u8 = 2;
-/// NVIDIA's bit among the other bits of a symbol. If it is set, the host may launch this function; otherwise only
+/// NVIDIA's bit in the `other` byte of a symbol. If the bit is set, the host may launch this function; otherwise only
 /// kernels call it.
 const ENTRY: u8 = 0x10;
 
-/// The image that a program loads.
+/// Address of the image that a program loads.
 struct Image(*const u8);
 
 /// A symbol that has a name.
@@ -38,7 +38,7 @@ struct Symbol {
     bytes: usize,
 }
 
-/// A section: offsets of its name and its bytes, and the number of the linked section.
+/// An ELF section: offsets of its name and its bytes, and the index of the linked section.
 struct Section {
     name: usize,
     kind: u32,
@@ -49,8 +49,8 @@ struct Section {
 }
 
 impl Cubin {
-    /// Reads an image. Returns `None` if the image is not a cubin. Nothing is known about such an image, which may be
-    /// PTX or a fat binary.
+    /// Reads an image. Returns `None` if the image is not a cubin; it may be PTX or a fat binary, which gpusim does not
+    /// read.
     pub(crate) fn of(image: *const c_void) -> Option<Cubin> {
         let image = Image(image.cast());
         // Compare the bytes one by one: an image that is not a cubin may end before the fourth byte. A cubin is a
@@ -78,7 +78,8 @@ impl Cubin {
         for symbol in tables.flat_map(|symbols| image.symbols(symbols, sections.get(symbols.link))) {
             match symbol.kind {
                 FUNCTION if symbol.is_entry => drop(kernels.insert(symbol.name)),
-                // A function that only kernels call also has a code section of its own, so it was listed as a kernel.
+                // This function is called only by kernels. Its code section was counted as a kernel above, so the name
+                // is removed here.
                 FUNCTION => drop(kernels.remove(&symbol.name)),
                 VARIABLE if symbol.bytes > 0 => drop(variables.insert(symbol.name, symbol.bytes)),
                 _ => {}

@@ -1,4 +1,4 @@
-//! Initialisation, devices, and the functions that work before or without initialisation.
+//! Driver API functions for initialisation and devices, and functions that work without initialisation.
 
 use gpusim_core::arg::{Out, Text, copy_text};
 use gpusim_core::error::{self, CuError, DEINITIALIZED, INVALID_DEVICE, INVALID_VALUE};
@@ -35,18 +35,19 @@ fn error_text(out: Out<Text>, text: Option<Text>) -> u32 {
     error::code(set.and(text.map(drop).ok_or(INVALID_VALUE)))
 }
 
-/// Returns the device of this ordinal, which is also its handle.
+/// Returns the handle of the device with this ordinal; handle and ordinal are the same number.
 pub(crate) fn check(device: u32) -> Result<u32, CuError> {
     if device < settings::get().devices { Ok(device) } else { Err(INVALID_DEVICE) }
 }
 
-/// Attributes of the major and the minor compute capability.
+/// Ids of the attributes for the major and the minor compute capability.
 const COMPUTE_CAPABILITY: [u32; 2] = [75, 76];
 
 /// PCI bus number of the first device.
 const PCI_BUS: u32 = 0x1e;
 
-/// Returns an H100's value of each attribute that programs query often, and 1 for any other attribute.
+/// Returns a device attribute: the value of an H100 for attributes that programs query often, and 1 for any other
+/// attribute.
 fn attribute(attribute: u32, device: u32) -> u32 {
     match attribute {
         1 => 1024,         // threads per block

@@ -1,8 +1,8 @@
-//! Declaration of driver API functions: name, callback id, arguments and body. The macro generates the exported
-//! function, and the struct of its arguments, which callbacks get.
+//! The macro that declares a driver API function by its name, callback id, arguments and body. The macro generates the
+//! exported function and a struct with its arguments, which CUPTI's callbacks receive.
 
 /// `cuName @ ID |own| (arg: Type, ...) { body }`, or `cuName @ ID / cuName_ptsz @ ID ...` for a function with a
-/// per-thread variant. `own` is the stream that the handle 0 stands for. The body returns `Result<(), CuError>`.
+/// per-thread variant. `own` is the stream that the handle 0 represents. The body returns `Result<(), CuError>`.
 macro_rules! driver_api {
     ($(
         $name:ident @ $id:literal $(/ $twin:ident @ $twin_id:literal)? |$own:ident| $args:tt $body:block

@@ -1,4 +1,4 @@
-//! Functions of the core that libcuda exports for libcudart, libcupti and test programs.
+//! Core functions that libcuda exports to libcudart, libcupti and test programs.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::context::{self, Context};
@@ -36,7 +36,8 @@ static TABLE: CoreTable = CoreTable {
     host,
 };
 
-/// Returns the core's table for our own id. NVIDIA's private tables do not exist in the simulation.
+/// Returns the core's function table if the caller passes gpusim's own table id. NVIDIA's private tables do not exist
+/// in the simulation.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32 {
     match id.get() {
@@ -47,8 +48,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 }
 
 /// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
-/// forked child: the child launches nothing, and another thread of the parent may have held the lock of all sites
-/// during the fork.
+/// forked child: the child cannot launch anything, and the lock of the call sites may be held for ever, by a thread
+/// that existed only in the parent.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -56,14 +57,16 @@ extern "C" fn gpusim_site(path: *const c_char) {
     }
 }
 
-/// Start time, in ns since the epoch, of work that is submitted next to this stream; 0 if the stream does not exist.
+/// Returns the time, in ns since the epoch, at which the work that is next submitted to this stream will start; 0 if
+/// the stream does not exist.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     let stream = Stream::resolve(stream, Default::Context);
     stream.map_or(0, |stream| stream.ready_at().max(gpu::earliest()))
 }
 
-/// Functions of a program on the stepped clock, by the number of `CoreTable::host`. With other clocks they do nothing.
+/// Runs one of the functions that programs call on the stepped clock, such as `gpusim_work`; `what` is the function's
+/// number in `CoreTable::host`. With other clocks these functions do nothing.
 extern "C" fn host(what: u32, a: u64, b: u64) -> u64 {
     if !settings::get().stepped || init::phase() == Phase::Child {
         return 0;
@@ -82,14 +85,14 @@ extern "C" fn host(what: u32, a: u64, b: u64) -> u64 {
 
 gpusim_core::host_functions!(host);
 
-/// Makes the calling thread's next kernel wait for other GPUs. The kernel ends at the time that `end` returns; `end`
-/// receives the kernel's start and may block. NULL removes this condition.
+/// Makes the calling thread's next kernel wait for other GPUs. The kernel ends at the time that `end` returns. `end`
+/// receives the kernel's start time and may block. If `end` is NULL, the next kernel does not wait.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_meeting(end: Option<extern "C" fn(*mut c_void, u64) -> u64>, argument: *mut c_void) {
     thread::current().meeting.set(end.map(|end| Meeting { end, argument }));
 }
 
-/// Writes the present truth file, for a program that is about to call `_exit`.
+/// Writes the truth file immediately, for a program that is about to call `_exit`.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_truth_flush() {
     truth::flush(api::correlations_used());
@@ -105,7 +108,7 @@ extern "C" fn start_devices() -> u32 {
 
 extern "C" fn settle(works: *const Work, count: usize, fate: Fate) {
     if count > 0 {
-        // SAFETY: libcupti passes a slice in two parts.
+        // SAFETY: libcupti passes the address and the length of a slice.
         truth::settle(unsafe { std::slice::from_raw_parts(works, count) }, fate);
     }
 }

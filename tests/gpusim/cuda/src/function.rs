@@ -1,10 +1,11 @@
-//! Attributes of kernels that libraries query before a launch; every kernel has the same plausible values.
+//! Kernel attributes that libraries query before a launch; all kernels have the same plausible values.
 
 use gpusim_core::arg::{Handle, Out};
 use gpusim_core::error::{INVALID_HANDLE, INVALID_VALUE};
 use gpusim_core::kernel::Kernel;
 
-/// Number of blocks with these threads and bytes of shared memory that an H100's multiprocessor holds.
+/// Number of blocks that an H100's multiprocessor runs at the same time, if each block has `threads` threads and uses
+/// `shared_bytes` of shared memory.
 fn blocks_at_once(threads: u32, shared_bytes: usize) -> u32 {
     const THREADS: u32 = 2048;
     const BLOCKS: u32 = 32;

@@ -1,5 +1,5 @@
-//! Driver API functions that create, copy, instantiate, update and launch CUDA graphs. Only the stepped clock follows
-//! edges.
+//! Driver API functions that create, copy, instantiate, update and launch CUDA graphs. Only the stepped clock uses the
+//! graph's edges.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_VALUE, NOT_SUPPORTED, UPDATE_FAILURE};
@@ -15,7 +15,7 @@ use gpusim_core::stream::Stream;
 use gpusim_core::user_object::UserObject;
 use std::ptr::{null, null_mut};
 
-/// Reads the nodes that a new node waits for, and the kinds of the edges (CUgraphEdgeData) if the program passes them.
+/// Reads a new node's dependencies. If the program passes edge data (CUgraphEdgeData), it reads the edges' kinds too.
 pub(crate) fn edges_of(nodes: In<Handle>, data: In<u64>, count: usize) -> Result<Vec<Edge>, CuError> {
     const PROGRAMMATIC: u8 = 1;
     let edge = |at: usize| {
@@ -41,16 +41,16 @@ fn add_with(node: Out<Handle>, graph: Handle, edges: Vec<Edge>, what: What) -> R
     node.set(graph.add(what, edges).handle())
 }
 
-/// Converts the parameters of a graph node to the node's action. The node may be of any kind. Some kinds store results
-/// in the parameters.
+/// Converts the parameters of a graph node of any kind to the node's action. Some kinds write results back to the
+/// parameters.
 fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     let mut all = params.get()?;
     let AnyNode { kind, what, .. } = all;
-    // SAFETY: the kind determines the member of the union that the program has set; all members are plain numbers and
+    // SAFETY: the node kind determines which member of the union the program has set; all members are plain numbers and
     // pointers.
     let (kernel, memset, host, child, free) =
         unsafe { (what.kernel, what.memset, what.host, what.child, what.free) };
-    // SAFETY: the kind determines the member that the program has set.
+    // SAFETY: the node kind determines which member of the union the program has set.
     let (mut alloc, mut conditional) = unsafe { (what.alloc, what.conditional) };
     let what = match kind {
         0 => kernel.what()?,
@@ -75,7 +75,7 @@ fn any(params: Out<AnyNode<KernelNode>>) -> Result<What, CuError> {
     Ok(what)
 }
 
-/// Changes the action of a node of an instantiated graph.
+/// Changes the action of a node in an instantiated graph.
 fn set(exec: Handle, node: Handle, what: What) -> Result<(), CuError> {
     Exec::of_handle(exec)?.node_of(Node::of_handle(node)?)?.set(what)
 }

@@ -1,4 +1,4 @@
-//! Objects shared between processes. These functions make no callbacks.
+//! Driver API functions that share memory and events between processes. These functions make no CUPTI callbacks.
 
 use gpusim_core::arg::{Handle, Out};
 use gpusim_core::error::{self, CuError, INVALID_CONTEXT};
@@ -6,7 +6,7 @@ use gpusim_core::memory;
 use gpusim_core::share::Shared;
 use gpusim_core::thread;
 
-/// Runs a call if the thread has a context.
+/// Runs a driver call if the thread has a current CUDA context.
 fn with_context(call: impl FnOnce() -> Result<(), CuError>) -> u32 {
     error::code(thread::current().context().ok_or(INVALID_CONTEXT).and_then(|_| call()))
 }

@@ -1,5 +1,5 @@
-//! Kernel launches. Launch functions do not use the macro, because profilers read the struct of their arguments, and
-//! their callbacks have the kernel's name.
+//! Driver API functions that launch kernels. They do not use the macro `driver_api`, because profilers read the struct
+//! of their arguments, and their CUPTI callbacks contain the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};
@@ -63,7 +63,7 @@ struct EventAttribute {
 
 const _: () = assert!(size_of::<Attribute>() == 72, "the driver API's size");
 
-/// Attributes of a programmatic launch; other attributes have no effect in the simulation.
+/// Launch attributes of a programmatic launch; all other launch attributes have no effect in the simulation.
 #[derive(Clone, Copy)]
 struct Programmatic {
     is_serialized: bool,
@@ -78,10 +78,11 @@ impl Programmatic {
         for at in 0..config.attribute_count as usize {
             let Attribute { id, value } = In(config.attributes.wrapping_add(at)).get()?;
             match id {
-                // SAFETY: the id determines the member; all members are plain numbers and pointers.
+                // SAFETY: the attribute's id determines the valid member of the union; all members are plain numbers
+                // and pointers.
                 SERIALIZATION => found.is_serialized = unsafe { value.flag } != 0,
                 EVENT => {
-                    // SAFETY: as above.
+                    // SAFETY: as above, the attribute's id determines the valid member of the union.
                     let attribute = unsafe { value.event };
                     found.event = Some((Event::of_handle(attribute.event)?, attribute.at_begin != 0));
                 }
@@ -105,7 +106,7 @@ fn symbol(function: Handle) -> *const c_char {
     Kernel::of_handle(function).map_or(std::ptr::null(), |k| k.name.as_ptr())
 }
 
-/// Whether this many threads and blocks can be launched.
+/// Checks that the grid and the block of a launch are not empty, and that a block has at most 1,024 threads.
 pub(crate) fn check_extents(grid: [u32; 3], block: [u32; 3]) -> Result<(), CuError> {
     let threads: u64 = block.iter().map(|&n| u64::from(n)).product();
     if threads == 0 || threads > 1024 || grid.contains(&0) { Err(INVALID_VALUE) } else { Ok(()) }

@@ -1,4 +1,4 @@
-//! The simulated `libcuda.so.1`: the driver API over [`gpusim_core`], which lives in this library.
+//! The simulated `libcuda.so.1`: implements the driver API with [`gpusim_core`], which is linked into this library.
 
 #[macro_use]
 mod driver_api;

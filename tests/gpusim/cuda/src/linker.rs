@@ -1,4 +1,5 @@
-//! The linker of GPU code. The linker accepts any image, and its output is a copy of its last input.
+//! Driver API functions of the linker for GPU code. The simulated linker accepts any image, and its output is a copy of
+//! its last input.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, FILE_NOT_FOUND, INVALID_HANDLE, INVALID_VALUE};
@@ -8,7 +9,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::sync::Mutex;
 
-/// Image of each linking in progress, by its number, which is its handle.
+/// Linkers in use: each has an image and a number, and the number is the linker's handle.
 #[derive(Default)]
 struct Linkings {
     made: usize,
@@ -17,7 +18,7 @@ struct Linkings {
 
 static LINKINGS: Mutex<Linkings> = Mutex::new(Linkings { made: 0, images: BTreeMap::new() });
 
-/// Applies a function to an image.
+/// Applies a function to the image of a linker.
 fn with<T>(state: Handle, act: impl FnOnce(&mut Vec<u8>) -> T) -> Result<T, CuError> {
     let mut linkings = lock(&LINKINGS);
     linkings.images.get_mut(&(state as usize)).map(act).ok_or(INVALID_HANDLE)

@@ -1,5 +1,5 @@
-//! Memory that a program assembles itself: it reserves addresses, creates memory, and then maps the memory to the
-//! addresses. No byte is ever stored, so a reserved address serves as memory.
+//! Driver API functions for virtual memory management: a program reserves addresses, creates memory, and then maps the
+//! memory to the addresses. Simulated memory stores no bytes, so a reserved address already works as memory.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::error::{CuError, INVALID_CONTEXT, INVALID_VALUE, NOT_SUPPORTED};
@@ -14,11 +14,11 @@ fn device() -> Result<u32, CuError> {
     thread::current().context().map(|c| c.device).ok_or(INVALID_CONTEXT)
 }
 
-/// CUmemAllocationProp: the kind of memory and how it may be shared, its location, and fields that the simulation
-/// ignores.
+/// CUmemAllocationProp: the memory's kind, the ways in which it may be shared, its location, and fields that the
+/// simulation ignores.
 type Properties = [u64; 4];
 
-/// Handles of memory, with the properties of each.
+/// Memory handles, with the properties of each handle's memory.
 #[derive(Default)]
 struct Handles {
     made: u64,
@@ -71,7 +71,8 @@ driver_api! {
             return Err(NOT_SUPPORTED);
         }
         share::check_descriptor(shared as i32)?;
-        // The memory's origin is unknown, so it is treated as memory of this device that may be shared again.
+        // The descriptor does not contain the memory's device. So the memory is treated as memory of the current device
+        // that may be shared again.
         let place = ON_DEVICE | u64::from(device()?) << 32;
         handle.set(new_handle([PINNED | u64::from(POSIX_DESCRIPTOR) << 32, place, 0, 0]))
     }

@@ -1,4 +1,5 @@
-//! Allocation, copies and memsets. Bytes only move with GPUSIM_MATH=1; see the core's `contents`.
+//! Driver API functions for allocations, copies and memsets. Bytes are only moved with GPUSIM_MATH=1; see the core's
+//! module `contents`.
 
 use gpusim_core::arg::{Handle, In, Out};
 use gpusim_core::contents;
@@ -12,7 +13,7 @@ use gpusim_core::work::{Copy, Memory, Place};
 use gpusim_core::{thread, unified};
 use std::ptr::null_mut;
 
-/// Submits a copy whose direction follows from the addresses.
+/// Submits a copy whose direction is determined by the addresses.
 fn submit(
     own: Default,
     stream: Handle,
@@ -45,7 +46,7 @@ fn copy(
     Ok(())
 }
 
-/// Submits a copy whose direction follows from the function's name, whatever the addresses are.
+/// Submits a copy whose direction is determined by the name of the API function, not by the addresses.
 fn directed(
     own: Default,
     stream: Handle,
@@ -65,7 +66,8 @@ fn directed(
     Ok(())
 }
 
-/// Device of an address, and the current context if it is on this device; otherwise the context is unknown.
+/// Returns the device that an address belongs to, and the current CUDA context if it is on this device. Otherwise the
+/// context is unknown (0).
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);
@@ -89,7 +91,7 @@ fn peer(
     gpu::submit(Stream::resolve(stream, own)?, order)
 }
 
-/// Submits a fill, in rows, with a value of 1, 2 or 4 bytes.
+/// Submits a memset of one or more rows with a value of 1, 2 or 4 bytes.
 fn set(
     own: Default,
     stream: Handle,
@@ -127,8 +129,8 @@ fn copy_3d(own: Default, stream: Handle, what: In<Cuboid>, asynchronous: bool) -
     submit(own, stream, target.address(), source.address(), bytes, asynchronous)
 }
 
-/// Submits several copies as one, as the real driver merges similar copies. In the simulation all copies must have the
-/// direction of the first one.
+/// Submits several copies as one copy, because the real driver merges similar copies. In the simulation all these
+/// copies must have the direction of the first copy.
 fn copy_batch(
     own: Default,
     stream: Handle,
@@ -330,7 +332,7 @@ driver_api! {
         const DEVICE_ORDINAL: u32 = 9;
         match (attribute, memory::kind_of(pointer)) {
             (_, Memory::Pageable) => Err(INVALID_VALUE),
-            // The device address equals the address; it is stored as eight bytes.
+            // The device address is the same number as the pointer; it is stored as eight bytes.
             (DEVICE_POINTER, _) => Out::<u64>(data.0.cast()).set(pointer),
             (IS_MANAGED, kind) => data.set(u32::from(kind == Memory::Managed)),
             (MEMORY_TYPE, Memory::Pinned) => data.set(1),

@@ -1,6 +1,6 @@
-//! Modules and libraries. Any image is accepted. A cubin has the kernels and variables that it contains. Any other
-//! image has every requested kernel and variable, because the simulation does not read the output of a compiler or
-//! packer.
+//! Driver API functions for modules and libraries, which accept any image. A program finds only those kernels and
+//! variables of a cubin that the cubin contains. In any other image (PTX, fat binary), every kernel and variable is
+//! found, because the simulation cannot read such images.
 
 use crate::cubin::Cubin;
 use gpusim_core::arg::{Handle, In, Out, Text};
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard};
 
-/// Target of a resource callback's descriptor.
+/// Struct to which the descriptor of a module's resource callback points.
 #[repr(C)]
 struct ModuleResource {
     id: u32,
@@ -25,11 +25,11 @@ struct ModuleResource {
     cubin: *const c_void,
 }
 
-/// State of a module.
+/// State of a loaded module.
 struct Module {
-    /// Contents of the image; `None` if the image is not a cubin.
+    /// Contents of the module's image; `None` if the image is not a cubin.
     cubin: Option<Cubin>,
-    /// Address and size of each variable that was queried.
+    /// Address and size of each variable that the program has queried.
     variables: BTreeMap<CString, (u64, usize)>,
 }
 
@@ -50,7 +50,8 @@ fn load(out: Out<Handle>, image: *const c_void) -> Result<(), CuError> {
         return Err(INVALID_VALUE);
     }
     let read = Cubin::of(image);
-    // For any other image, the driver would first compile it to a cubin, and report the length of that cubin.
+    // The real driver would compile an image that is not a cubin to a cubin, and report the length of that cubin. The
+    // simulation reports 0.
     let cubin_size = read.as_ref().map_or(0, |cubin| cubin.bytes);
     let id = {
         let mut modules = modules();
@@ -94,11 +95,11 @@ fn kernel(out: Out<Handle>, module: Handle, name: Text) -> Result<(), CuError> {
     out.set(Kernel::of_name(name).handle())
 }
 
-/// Size in bytes that is reported for a variable whose real size is unknown.
+/// Reported size, in bytes, of a variable whose real size is unknown.
 const UNKNOWN_BYTES: usize = 4096;
 
-/// Returns a variable's address and size. The variable's memory exists from the first query until the module is
-/// unloaded.
+/// Returns the address and size of a module's variable. The variable's memory exists from the first query until the
+/// module is unloaded.
 fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) -> Result<(), CuError> {
     let id = check(module)?;
     let device = thread::current().context().ok_or(INVALID_CONTEXT)?.device;
@@ -120,14 +121,14 @@ fn variable(address: Out<u64>, bytes: Out<usize>, module: Handle, name: Text) ->
     Ok(())
 }
 
-/// CUjit_option: the buffer for the compiler's log, which stays empty, and its size; on return, the number of bytes
-/// written.
+/// CUjit_option values: the buffer for the compiler's log, and the buffer's size. When the call returns, the size is
+/// the number of bytes written, here 0.
 const INFO_LOG: u32 = 3;
 const INFO_LOG_BYTES: u32 = 4;
 const ERROR_LOG: u32 = 5;
 const ERROR_LOG_BYTES: u32 = 6;
 
-/// Makes logs empty. A log without a size is left unchanged.
+/// Makes the compiler's logs empty. A log buffer without a size is left unchanged.
 fn empty_logs(count: u32, options: In<u32>, values: Out<Handle>) -> Result<(), CuError> {
     let all: Vec<u32> =
         (0..count as usize).map(|at| In(options.0.wrapping_add(at)).get()).collect::<Result<_, _>>()?;
@@ -171,8 +172,8 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // A function from before CUDA 3.2, with 32-bit addresses. The function fails, because no simulated context is that
-    // old. `cuGetProcAddress` returns the function above.
+    // This version of cuModuleGetGlobal is from before CUDA 3.2 and has 32-bit addresses. It fails, because no
+    // simulated CUDA context is that old. `cuGetProcAddress` returns `cuModuleGetGlobal_v2` above instead.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)
     }

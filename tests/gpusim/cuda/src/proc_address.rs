@@ -1,4 +1,4 @@
-//! cuGetProcAddress: looks up functions by unversioned names, in this library's own symbol table.
+//! cuGetProcAddress: looks up functions in this library's own symbol table, by names without a version suffix.
 
 use gpusim_core::arg::{Out, Text};
 use gpusim_core::error::{self, CuError, INVALID_VALUE, NOT_FOUND};
@@ -6,7 +6,8 @@ use gpusim_core::missing;
 use std::ffi::{CStr, CString, c_void};
 use std::ptr::null_mut;
 
-/// Names whose newest form has other arguments than an older form, and the version in which the newest form appeared.
+/// Functions whose arguments changed: the plain name, the name of the newest version of the function, and the CUDA
+/// version in which it appeared.
 const CHANGED: [(&str, &str, i32); 3] = [
     ("cuCtxCreate", "cuCtxCreate_v4", 12050),
     ("cuCtxSynchronize", "cuCtxSynchronize_v2", 13000),
@@ -20,7 +21,7 @@ extern "C" fn cuGetProcAddress(name: Text, address: Out<*mut c_void>, version: i
     error::code(get(name, address, version, flags))
 }
 
-/// Looks up a function. `status` becomes 0 if it was found, 1 if the name was not found.
+/// Looks up a function. Sets `status` to 0 if the function is found, otherwise to 1.
 #[unsafe(no_mangle)]
 extern "C" fn cuGetProcAddress_v2(
     name: Text,
@@ -44,7 +45,7 @@ fn get(name: Text, address: Out<*mut c_void>, version: i32, flags: u64) -> Resul
     found.map(drop).ok_or(NOT_FOUND)
 }
 
-/// Exported names that this name can stand for, best first.
+/// Exported functions that a program may mean by this name, best match first.
 fn candidates(name: &str, version: i32, flags: u64) -> Vec<CString> {
     let mut names = Vec::new();
     let changed = CHANGED.iter().find(|(n, ..)| *n == name);

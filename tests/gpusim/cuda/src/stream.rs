@@ -1,4 +1,4 @@
-//! Streams, events, host functions.
+//! Driver API functions for streams, events and host functions.
 
 use crate::graph::edges_of;
 use gpusim_core::arg::{Handle, In, Out};
@@ -27,7 +27,8 @@ fn create(out: Out<Handle>, flags: u32, priority: i32) -> Result<(), u32> {
     out.set(stream.handle())
 }
 
-/// Notes a query: since 12.8, a query has a record like that of a wait, with the query's result.
+/// Logs a query of a stream or event. Since CUPTI 12.8, a query has an activity record like that of a wait, which
+/// contains the query's result.
 fn asked(
     wait: Wait,
     start: u64,
@@ -44,7 +45,7 @@ fn asked(
 /// CUstreamCallback
 type StreamCallback = unsafe extern "C" fn(Handle, u32, *mut c_void);
 
-/// Argument of a stream callback, passed as the argument of a host function.
+/// A stream callback and its arguments, which a host function receives as its argument.
 struct Callback {
     function: StreamCallback,
     stream: Handle,
@@ -52,15 +53,15 @@ struct Callback {
 }
 
 unsafe extern "C" fn call_back(callback: *mut c_void) {
-    // SAFETY: cuStreamAddCallback boxed the callback, which runs once.
+    // SAFETY: cuStreamAddCallback boxed this callback, and the host function runs only once.
     let Callback { function, stream, data } = *unsafe { Box::from_raw(callback.cast::<Callback>()) };
     // SAFETY: the program passed a function of this type and its argument.
     unsafe { function(stream, 0, data) };
 }
 
 thread_local! {
-    /// cudaStreamCaptureMode of the calling thread. The mode is stored and returned, but has no effect: no call is
-    /// refused because of it.
+    /// cudaStreamCaptureMode of the calling thread. The mode is stored and returned, but has no effect: in no mode does
+    /// a call fail because of a capture.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -190,7 +191,7 @@ driver_api! {
     }
 
     cuStreamEndCapture @ 497 / cuStreamEndCapture_ptsz @ 498 |own| (stream: Handle, graph: Out<Handle>) {
-        // A program that captures into a graph of its own already has the graph's handle.
+        // A program that captures into an existing graph already has the graph's handle, and may pass NULL here.
         graph.set_if_wanted(Capture::end(Stream::resolve(stream, own)?)?.handle());
         Ok(())
     }

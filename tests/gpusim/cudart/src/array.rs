@@ -1,4 +1,4 @@
-//! Arrays, textures and surfaces: each function calls the driver's equivalent function.
+//! Runtime API functions for CUDA arrays, textures and surfaces: each function calls the driver's equivalent function.
 
 use crate::link::Driver;
 use crate::memory::Extent;
@@ -11,7 +11,7 @@ use gpusim_core::sync::lock;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
-/// cudaChannelFormatDesc: bits of each number in an element, and the type of the numbers.
+/// cudaChannelFormatDesc: number of bits per component of an array element, and the type of the components.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Channels {
@@ -28,13 +28,13 @@ extern "C" fn cudaCreateChannelDesc(x: i32, y: i32, z: i32, w: i32, kind: u32) -
     Channels { bits: [x, y, z, w], kind }
 }
 
-/// Element formats of all arrays, by address.
+/// Element formats of all CUDA arrays, keyed by the array's address.
 fn arrays() -> MutexGuard<'static, BTreeMap<u64, Channels>> {
     static ARRAYS: Mutex<BTreeMap<u64, Channels>> = Mutex::new(BTreeMap::new());
     lock(&ARRAYS)
 }
 
-/// Bytes per element; `None` if the array does not exist.
+/// Number of bytes per array element; `None` if the array does not exist.
 pub(crate) fn element_of(array: u64) -> Option<usize> {
     let channels = *arrays().get(&array)?;
     Some(channels.bits.iter().sum::<i32>() as usize / 8)
@@ -69,7 +69,7 @@ fn create(
     array.set(made)
 }
 
-/// Copies rows of a plane from one end to the other.
+/// Copies rows of bytes from one memory plane to another.
 fn copy(
     driver: &Driver,
     (own, handle): (Default, Option<Handle>),

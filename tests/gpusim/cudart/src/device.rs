@@ -1,4 +1,4 @@
-//! Devices, errors, versions.
+//! Runtime API functions for devices, errors and versions.
 
 use crate::link::{self, VERSION};
 use crate::runtime_api::{check, device, last_error, set_device, take_last_error};
@@ -8,15 +8,15 @@ use gpusim_core::memory::DEVICE_BYTES;
 use gpusim_core::settings;
 use std::ffi::c_char;
 
-/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in the struct of 13.x. All offsets
-/// except that of the number of multiprocessors are the same in 12.x.
+/// The first fields of cudaDeviceProp, with an H100's values, at their offsets in CUDA 13.x. In CUDA 12.x all offsets
+/// are the same, except the offset of the number of multiprocessors.
 type Properties = [u8; 1008];
 
-/// Offset of the number of multiprocessors in 13.x.
+/// Offset of the number of multiprocessors in the cudaDeviceProp of CUDA 13.x.
 const MULTIPROCESSORS_AT: usize = 384;
 const PCI_BUS_AT: usize = 568;
 
-/// Further fields in 13.x: offset and value.
+/// Further fields of cudaDeviceProp in CUDA 13.x: offset and value.
 const LATER: [(usize, u32); 21] = [
     (392, 1),        // can map the host's memory
     (560, 1),        // kernels run concurrently
@@ -92,7 +92,8 @@ extern "C" fn cudaDriverGetVersion(version: Out<u32>) -> u32 {
     }
 }
 
-/// Initialises the runtime, like the real function; returns a name even if that fails.
+/// Returns the name of an error. Like the real function, it initialises the runtime, but returns a name even if the
+/// initialisation fails.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGetErrorName(code: u32) -> *const c_char {
     let _ = link::ready();
@@ -105,7 +106,7 @@ extern "C" fn cudaGetErrorString(code: u32) -> *const c_char {
     error::runtime_name(code).map_or(c"unrecognized error code", |(_, text)| text).as_ptr()
 }
 
-/// The function returns the last error, even if the runtime cannot start.
+/// Defines a function that returns the thread's last error, even if the runtime cannot be initialised.
 macro_rules! error_getter {
     ($name:ident, $id:literal, $get:expr) => {
         #[unsafe(no_mangle)]
@@ -151,7 +152,8 @@ runtime_api! {
         const NOT_FOUND: u32 = 1;
         let result = (driver.cuGetProcAddress_v2)(name, function, version as i32, flags, Out(std::ptr::null_mut()));
         found.set_if_wanted(if result == 0 { 0 } else { NOT_FOUND });
-        // A missing name is not an error if the program gets the result of the query separately.
+        // If the program receives the query's result in an argument of its own, a function that is not found is not an
+        // error.
         if found.0.is_null() { check(result) } else { Ok(()) }
     }
 
@@ -229,8 +231,8 @@ runtime_api! {
     }
 }
 
-/// Sets the test program's call site. Programs declare this function weak; it is in this library because they link the
-/// runtime and not the driver.
+/// Sets the test program's call site. Test programs declare this function as a weak symbol. This library exports it
+/// because test programs link with the runtime and not with the driver.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: Text) {
     if let Some(driver) = link::loaded() {

@@ -1,4 +1,4 @@
-//! Attributes of kernels, by their host function: the values are the driver's.
+//! Attributes of a kernel that its host function identifies: the values are those that the driver returns.
 
 use crate::runtime_api::check;
 use crate::stubs;

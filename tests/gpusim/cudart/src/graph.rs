@@ -1,4 +1,5 @@
-//! Graphs: each function calls the driver's equivalent function, with the runtime's structs.
+//! Runtime API functions for CUDA graphs: each function takes the runtime's structs and calls the driver's equivalent
+//! function.
 
 use crate::launch::Dim3;
 use crate::link::Driver;
@@ -43,7 +44,8 @@ impl RuntimeKernelNode {
     }
 }
 
-/// Adds a node whose parameters name its kind. The parameters are the same as the driver's, except those of a kernel.
+/// Adds a graph node whose parameters contain the node's kind. The parameters have the same layout as in the driver
+/// API, except the parameters of a kernel node.
 fn add_any(
     driver: &Driver,
     node: Out<Handle>,
@@ -65,7 +67,7 @@ fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) ->
     check((driver.cuGraphInstantiateWithFlags)(exec, graph, flags))
 }
 
-/// The callback id changed together with the arguments in 12.0.
+/// cudaGraphInstantiate got other arguments and another callback id in CUDA 12.0.
 #[unsafe(no_mangle)]
 extern "C" fn cudaGraphInstantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> u32 {
     #[repr(C)]

@@ -1,4 +1,5 @@
-//! Objects shared between processes: each function calls the driver's equivalent function and makes no callbacks.
+//! Runtime API functions that share memory and events between processes: each function calls the driver's equivalent
+//! function and makes no callbacks.
 
 use crate::link::{self, Driver};
 use crate::runtime_api::{check, remember};

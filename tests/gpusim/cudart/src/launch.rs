@@ -1,4 +1,5 @@
-//! Kernel launches by host function and by kernel handle. The callbacks of a launch carry the kernel's name.
+//! Kernel launches that identify the kernel by its host function or by its handle. CUPTI's callbacks for a launch
+//! contain the kernel's name.
 
 use crate::link;
 use crate::runtime_api::{self, check, runtime, stream};
@@ -18,7 +19,7 @@ pub(crate) struct Dim3 {
     pub(crate) z: u32,
 }
 
-/// Arguments of every launch, with their values; `function` is a host function or a kernel handle.
+/// Arguments of a kernel launch; `function` is a host function or a kernel handle.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct LaunchKernel {
@@ -102,8 +103,8 @@ fn launch_ex(api: Api, call: LaunchKernelEx) -> CuError {
     })
 }
 
-/// Whether an attribute makes this a programmatic launch (6) or records an event in it (7). Only such a launch is
-/// passed on with its attributes, because all other attributes have no effect in the simulation.
+/// Whether the launch has an attribute that makes it programmatic (id 6) or that records an event in it (id 7). Only
+/// such a launch passes its attributes to the driver, because all other attributes have no effect in the simulation.
 fn is_programmatic(config: &Config) -> Result<bool, CuError> {
     const ATTRIBUTE_BYTES: usize = 72;
     for at in 0..config.attribute_count as usize {
@@ -144,7 +145,8 @@ fn launch(driver: &link::Driver, api: Api, kernel: Handle, call: &LaunchKernel) 
 const LAUNCH: (u32, &CStr) = (211, c"cudaLaunchKernel");
 const LAUNCH_PTSZ: (u32, &CStr) = (214, c"cudaLaunchKernel_ptsz");
 
-/// Callback id and name of a launch by `<<<>>>`; up to 13.0, CUPTI reports it as the older function.
+/// Callback id and function name that CUPTI reports for a `<<<>>>` launch. Up to version 13.0, CUPTI reports the older
+/// launch function.
 fn stub_launch(own: (u32, &'static CStr), older: (u32, &'static CStr)) -> (u32, &'static CStr) {
     if settings::get().cupti.has_own_stub_launch_id() { own } else { older }
 }

@@ -1,5 +1,5 @@
-//! The simulated `libcudart.so.13`: the runtime API as calls into the driver. Like the real library, it finds libcuda
-//! by the soname, and initialises it on the first call; libcuda holds the state of the GPU.
+//! The simulated `libcudart.so.13`: implements the runtime API by calls to the driver. Like the real library, it loads
+//! libcuda by its soname, and initialises it on the first API call. The state of the simulated GPU is in libcuda.
 
 mod link;
 #[macro_use]

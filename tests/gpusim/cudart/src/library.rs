@@ -1,4 +1,4 @@
-//! Kernel libraries that a program loads itself: only their kernels are supported.
+//! Kernel libraries that a program loads with cudaLibraryLoadData: only their kernels are supported.
 
 use crate::runtime_api::check;
 use gpusim_core::arg::{Handle, In, Out, Text};

@@ -1,4 +1,4 @@
-//! libcuda, found by its soname: the driver functions that the runtime needs, and the core's table.
+//! Loads libcuda by its soname, and looks up the driver functions that the runtime needs and the core's function table.
 
 use gpusim_core::arg::{Handle, In, Out, Text};
 use gpusim_core::error::{CuError, INSUFFICIENT_DRIVER};
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 
 macro_rules! driver {
     ($($name:ident($($ty:ty),* $(,)?);)*) => {
-        /// The driver, as the runtime sees it.
+        /// The driver functions that the runtime calls, and the core's function table.
         #[allow(non_snake_case)]
         pub(crate) struct Driver {
             pub(crate) core: &'static CoreTable,
@@ -20,7 +20,7 @@ macro_rules! driver {
         }
 
         impl Driver {
-            /// Finds the driver's functions; `None` if the library lacks any of these functions.
+            /// Looks up the driver's functions in `library`; returns `None` if any of the functions is missing.
             fn find(library: Handle) -> Option<Driver> {
                 let symbol = |name: &CStr| {
                     // SAFETY: `library` is a handle from dlopen.
@@ -179,7 +179,8 @@ fn core_table(get: Handle) -> Option<&'static CoreTable> {
     unsafe { table.as_ref() }
 }
 
-/// libcuda, loaded but possibly not initialised; `None` if it is missing or not the simulated one.
+/// Returns libcuda's functions; libcuda may not be initialised yet. Returns `None` if libcuda is missing or is not the
+/// simulated library.
 pub(crate) fn loaded() -> Option<&'static Driver> {
     static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
     let load = || {
@@ -190,12 +191,12 @@ pub(crate) fn loaded() -> Option<&'static Driver> {
     DRIVER.get_or_init(load).as_ref()
 }
 
-/// The runtime's own version.
+/// Version of the CUDA runtime: 13.0.
 pub(crate) const VERSION: u32 = 13000;
 
 static READY: OnceLock<Result<&'static Driver, CuError>> = OnceLock::new();
 
-/// libcuda after cuInit. The first call runs cuInit through pthread_once, as the real runtime does.
+/// Returns libcuda's functions after cuInit. The first call runs cuInit through pthread_once, as the real runtime does.
 pub(crate) fn ready() -> Result<&'static Driver, CuError> {
     if let Some(ready) = READY.get() {
         return *ready;
@@ -206,7 +207,7 @@ pub(crate) fn ready() -> Result<&'static Driver, CuError> {
     static mut CONTROL: c_int = 0;
     // SAFETY: 0 is PTHREAD_ONCE_INIT, and only pthread_once touches CONTROL.
     unsafe { pthread_once(&raw mut CONTROL, start) };
-    // `READY` is unset only in a call from within `start`, that is, from the injected library.
+    // `READY` is unset here only if `start` is still running, that is, if the injected library calls the runtime.
     READY.get().copied().unwrap_or_else(|| loaded().ok_or(INSUFFICIENT_DRIVER))
 }
 

@@ -1,4 +1,4 @@
-//! Allocation, copies and memsets: each calls the driver's equivalent function.
+//! Runtime API functions for allocations, copies and memsets: each function calls the driver's equivalent function.
 
 use crate::array::element_of;
 use crate::link::Driver;
@@ -104,7 +104,7 @@ impl Copy3d {
             array => Corner::array(array),
         };
         let Extent { width, height, depth } = self.extent;
-        // If an array takes part, the width is in elements of the array.
+        // If the source or the target is a CUDA array, the width is a number of array elements, not of bytes.
         let element = element_of(self.source_array).or_else(|| element_of(self.target_array));
         Cuboid {
             source: end(self.source_array, self.source),
@@ -149,8 +149,8 @@ fn pointer(driver: &Driver, address: u64) -> Pointer {
     Pointer { kind, device, on_device: address, on_host, ..UNKNOWN }
 }
 
-/// Device address of a variable's copy, given the address of the host's variable. The memory of each copy is allocated
-/// on first use.
+/// Returns the device address of a `__device__` variable, given the address of its host variable. The device memory of
+/// each variable is allocated on first use.
 fn symbol(driver: &Driver, host: u64) -> Result<u64, CuError> {
     const ROOM: usize = 64 << 10;
     static SYMBOLS: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());

@@ -1,5 +1,5 @@
-//! Memory pools. Memory belongs to the device, whatever pool it is allocated from. A pool only stores the attributes
-//! that a program sets, and reports the memory use of its device.
+//! Runtime API functions for memory pools. In the simulation, allocated memory belongs to the device, and no pool owns
+//! it. A pool only stores the attributes that a program sets, and reports the memory use of its device.
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};
@@ -10,7 +10,7 @@ use gpusim_core::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard};
 
-/// Target of a cudaMemPool_t.
+/// Memory pool to which a cudaMemPool_t points.
 struct Pool {
     attributes: [AtomicU64; ATTRIBUTES],
 }
@@ -20,7 +20,7 @@ const MOST_DEVICES: usize = 16;
 static POOLS: [Pool; MOST_DEVICES] =
     [const { Pool { attributes: [const { AtomicU64::new(0) }; ATTRIBUTES] } }; MOST_DEVICES];
 
-/// Pools that the program has created.
+/// Memory pools that the program has created.
 static MADE: Mutex<Vec<&'static Pool>> = Mutex::new(Vec::new());
 
 fn made() -> MutexGuard<'static, Vec<&'static Pool>> {
@@ -37,7 +37,7 @@ impl Pool {
     }
 }
 
-/// Creates a pool.
+/// Creates a memory pool and returns its handle.
 fn make() -> Handle {
     let pool: &Pool = Box::leak(Box::new(Pool::new()));
     made().push(pool);
@@ -56,7 +56,7 @@ fn check_kind(kind: u32) -> Result<(), CuError> {
     if kind == POSIX_DESCRIPTOR { Ok(()) } else { Err(NOT_SUPPORTED) }
 }
 
-/// Whether an attribute is a number of 8 bytes; all other attributes are flags of 4 bytes.
+/// Whether a pool attribute is an 8-byte number; all other attributes are 4-byte flags.
 fn is_long(attribute: u32) -> bool {
     (4..=8).contains(&attribute)
 }

@@ -1,4 +1,5 @@
-//! Declaration of runtime API functions, the code around each of them, and the runtime's small state per thread.
+//! The macro that declares runtime API functions, the code that runs before and after each function, and the runtime's
+//! state per thread.
 
 use crate::link::{self, Driver};
 use gpusim_core::api::Call;
@@ -15,7 +16,8 @@ thread_local! {
     static DEVICE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Runs one runtime API function between the core's enter and exit, and stores its error.
+/// Runs a runtime API function between the core's enter and exit functions, and stores its error as the thread's last
+/// error.
 #[inline]
 pub(crate) fn runtime<P>(
     id: u32,
@@ -38,7 +40,7 @@ pub(crate) fn runtime<P>(
     remember(result)
 }
 
-/// Stores a function's error.
+/// Stores an error as the thread's last error, and returns it.
 pub(crate) fn remember(error: CuError) -> CuError {
     if error != 0 && error != error::NOT_READY {
         LAST_ERROR.set(error);
@@ -56,12 +58,12 @@ pub(crate) fn take_last_error() -> CuError {
     LAST_ERROR.take()
 }
 
-/// The calling thread's device.
+/// Returns the calling thread's current device.
 pub(crate) fn device() -> u32 {
     DEVICE.get()
 }
 
-/// Sets the calling thread's device, as cudaSetDevice does.
+/// Sets the calling thread's current device, as cudaSetDevice does.
 pub(crate) fn set_device(device: u32) {
     DEVICE.set(device);
 }
@@ -73,20 +75,20 @@ impl Driver {
     }
 }
 
-/// Converts the result of a driver function.
+/// Converts the result code of a driver function to a `Result`.
 pub(crate) fn check(result: u32) -> Result<(), CuError> {
     if result == 0 { Ok(()) } else { Err(result) }
 }
 
-/// Stream handle for the driver's plain functions, given the stream that the handle 0 stands for in the runtime's
-/// function.
+/// Converts a runtime stream handle to a handle for the driver functions without `_ptsz` suffix. `own` is the stream
+/// that the handle 0 represents in the runtime function.
 pub(crate) fn stream(handle: Handle, own: Default) -> Handle {
     const PER_THREAD: Handle = 2 as Handle;
     if handle.is_null() && own == Default::PerThread { PER_THREAD } else { handle }
 }
 
 /// `cudaName @ ID |driver, own| (arg: Type, ...) { body }`, or `cudaName @ ID / cudaName_ptsz @ ID ...` for a function
-/// with a per-thread variant. `own` is the stream that the handle 0 stands for. The body returns `Result<(), CuError>`.
+/// with a per-thread variant. `own` is the stream that the handle 0 represents. The body returns `Result<(), CuError>`.
 macro_rules! runtime_api {
     ($(
         $name:ident @ $id:literal $(/ $twin:ident @ $twin_id:literal)?

@@ -1,4 +1,4 @@
-//! Streams, events, host functions.
+//! Runtime API functions for streams, events and host functions.
 
 use crate::runtime_api::{check, stream};
 use gpusim_core::arg::{Handle, In, Out};

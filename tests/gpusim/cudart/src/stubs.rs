@@ -1,6 +1,6 @@
-//! Functions that nvcc's host code calls. Constructors register fat binaries and kernels before `main`; `<<<>>>` pushes
-//! its configuration, and the host function pops it. These functions do not initialise the driver, and ignore the
-//! content of a fat binary.
+//! Functions that are called by the host code that nvcc generates. Constructors register fat binaries and kernels
+//! before `main`; `<<<>>>` pushes its launch configuration, and the kernel's host function pops it. The functions in
+//! this file do not initialise the driver, and ignore the content of a fat binary.
 
 use crate::launch::Dim3;
 use crate::link;
@@ -15,17 +15,18 @@ use std::sync::{LazyLock, PoisonError, RwLock};
 /// A registered kernel.
 #[derive(Clone, Copy)]
 pub(crate) struct Registered {
-    /// The driver's handle of the kernel.
+    /// Handle of the kernel in the driver API.
     pub(crate) handle: Handle,
     /// Mangled name of the kernel, a static string.
     pub(crate) name: *const c_char,
 }
 
-/// Kernel names by the address of their host function. The names are leaked, because kernels are never removed.
+/// Kernel names, keyed by the address of the kernel's host function. The names are leaked, because kernels are never
+/// removed.
 static NAMES: LazyLock<RwLock<HashMap<usize, &'static CString>>> = LazyLock::new(RwLock::default);
 
 thread_local! {
-    /// The kernels that this thread launched last, by host function.
+    /// Cache of the kernels that this thread launched last, keyed by the address of the host function.
     static RECENT: [Cell<Option<(usize, Registered)>>; 16] = const { [const { Cell::new(None) }; 16] };
     static PUSHED: [Cell<Option<Configuration>>; 8] = const { [const { Cell::new(None) }; 8] };
     static DEPTH: Cell<usize> = const { Cell::new(0) };
@@ -39,7 +40,7 @@ struct Configuration {
     stream: Handle,
 }
 
-/// The kernel of a launch, by its host function or by its handle.
+/// Returns the kernel with this host function or this handle.
 pub(crate) fn kernel_of(function: Handle) -> Option<Registered> {
     let key = function as usize;
     RECENT.with(|recent| {
@@ -65,7 +66,7 @@ fn look_up(function: Handle) -> Option<Registered> {
     }
 }
 
-/// Returns a handle that is not NULL; programs do nothing else with it.
+/// Returns a handle that is not NULL; programs only check that it is not NULL.
 fn some_handle() -> *mut Handle {
     static CELL: usize = 0;
     (&raw const CELL).cast_mut().cast()

@@ -1,4 +1,5 @@
-/* One of everything: two kernels, copies and memsets, a stream of its own, an event, a host function. */
+/* A program with each common kind of GPU work: two kernels, copies and memsets, a created stream, an event, a host
+ * function. */
 #include "cuda_mini.h"
 #include <stdio.h>
 

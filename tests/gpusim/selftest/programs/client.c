@@ -1,5 +1,5 @@
-/* A small CUPTI client. The simulated driver loads it through CUDA_INJECTION64_PATH. The client writes each event as
- * a line to $CLIENT_LOG, and does what the other CLIENT_* variables say:
+/* A small CUPTI client. The simulated driver loads it through CUDA_INJECTION64_PATH. The client logs each callback,
+ * record and call result as a line in $CLIENT_LOG. The other CLIENT_* variables set its behaviour:
  *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
  *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
  *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
@@ -10,7 +10,7 @@
  *   CLIENT_EXTERNAL=3:42,5:43   kind:id of external ids to push on the thread that initialises
  *   CLIENT_OF_CONTEXT=2:+10,1:-1   when the context with this number is created (callback 3:1), enables (+) or disables (-)
  *                            the kind for it
- * The declarations are our own. */
+ * All declarations in this file are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -68,7 +68,8 @@ static const char *file_of(void *address) {
     return slash ? slash + 1 : info.dli_fname;
 }
 
-/* Logs the files of the functions on the stack, leaf first: once by .eh_frame, and once by following frame pointers. */
+/* Logs the library or program of each function on the stack, leaf first: once unwound with .eh_frame, and once by
+ * following frame pointers. */
 static void say_stack(void) {
     void *addresses[64];
     char line[4096] = "";
@@ -94,10 +95,10 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "pause")) usleep(2000);
 }
 
-/* Buffers that CUPTI holds. A returned buffer that is no longer in this table was returned twice. */
+/* Buffers that CUPTI holds. If CUPTI returns a buffer that is not in this table, it has returned that buffer twice. */
 static uint8_t *lent[1 << 14];
 
-/* Replaces `what` by `with` in the table; returns 0 if `what` is not in the table. */
+/* Replaces `what` by `with` in the table `lent`; returns 0 if `what` is not in the table. */
 static int swap_lent(uint8_t *what, uint8_t *with) {
     for (size_t at = 0; at < sizeof lent / sizeof *lent; at++)
         if (lent[at] == what && __sync_bool_compare_and_swap(&lent[at], what, with)) return 1;
@@ -116,7 +117,7 @@ static void requested(uint8_t **buffer, size_t *size, size_t *records) {
     __atomic_add_fetch(&buffers_out, 1, __ATOMIC_RELAXED);
 }
 
-/* Enables kinds of records for one context, and disables others. */
+/* Enables and disables activity kinds for one CUDA context, as $CLIENT_OF_CONTEXT says. */
 static void ask_of_context(void *context) {
     uint32_t number = 0;
     CUPTI(GetContextId)(context, &number);
@@ -131,7 +132,7 @@ static void ask_of_context(void *context) {
     }
 }
 
-/* Logs a stream's number according to both functions, and the number of the context's own stream. */
+/* Logs the id that CUPTI's two stream id functions return for a stream, and the id of the context's default stream. */
 static void say_stream(void *context, void *stream) {
     uint32_t id = 0, ex = 0, own = 0, nothing = 0;
     const int result = CUPTI(GetStreamId)(context, stream, &id);
@@ -141,7 +142,7 @@ static void say_stream(void *context, void *stream) {
         CUPTI(GetStreamId)(context, log_file, &nothing), CUPTI(GetStreamId)(context, stream, NULL));
 }
 
-/* Logs the graph node of a record, and from 13.4 on the node that it was made from. */
+/* Logs the graph node in an activity record, and, since CUPTI 13.4, the node from which this node was created. */
 static void say_node(const char *record, int node, int graph, int source) {
     uint32_t version = 0;
     CUPTI(GetVersion)(&version);
@@ -255,7 +256,8 @@ static void at_exit(void) {
     fflush(log_file);
 }
 
-/* Takes the client's own lock and then calls CUPTI, while `bufferRequested` takes the two locks in the opposite order. */
+/* Takes the client's own lock and then CUPTI's lock, by a call to CUPTI. `bufferRequested` takes the two locks in the
+ * opposite order, which can deadlock. */
 static void *opposite_order(void *unused) {
     pthread_mutex_lock(&own_lock);
     usleep(300000);
@@ -263,7 +265,7 @@ static void *opposite_order(void *unused) {
     return unused;
 }
 
-/* For programs: does what a polling client does. */
+/* A test program calls this function to flush, as a polling client does. */
 void client_flush(int flag) { say("FlushAll %d", CUPTI(ActivityFlushAll)(flag)); }
 
 int InitializeInjection(void) {

@@ -1,6 +1,6 @@
-/* Cubins that a program loads itself, as Triton does. The loader must find the kernels and variables in each cubin.
- * One cubin is made by hand: it has two kernels (one named by its section alone), a function that kernels call, and
- * a variable. */
+/* Loads cubins with driver calls, as Triton does. gpusim must find the kernels and variables in each cubin. One cubin
+ * is written by hand. It has two kernels (one of them has no symbol, only a named section), a function that kernels
+ * call, and a variable. */
 #include "cuda_mini.h"
 #include <elf.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static struct {
         [3] = {.sh_name = SECOND_SECTION, .sh_type = SHT_PROGBITS, .sh_offset = 64},
         [4] = {.sh_type = SHT_STRTAB, .sh_offset = 64, .sh_size = 128},
         [5] = {.sh_type = SHT_SYMTAB, .sh_offset = 192, .sh_size = 96, .sh_link = 4, .sh_entsize = 24},
-        /* Memory that the threads of a block share; the file contains no bytes of it. */
+        /* Shared memory of a thread block; the section has no bytes in the file. */
         [6] = {.sh_type = SHT_NOBITS, .sh_offset = 288, .sh_size = 1 << 20},
     },
 };
@@ -61,7 +61,7 @@ static int modules(void) {
     return cuTensorMapEncodeTiled(NULL, 0, 1, NULL, NULL, NULL, NULL, NULL, 0, 0, 0, 0) != 1 ? 19 : 0;
 }
 
-/* Checks the address and size of a module's variables. */
+/* Checks the addresses and sizes of a module's variables. */
 static int variables(void) {
     CUmodule module, second;
     CUdeviceptr first, again, other;
@@ -73,7 +73,7 @@ static int variables(void) {
     if (cuModuleGetGlobal_v2(&again, NULL, module, "table") || again != first) return 52;
     if (cuMemGetAddressRange_v2(&again, NULL, first + 999) || again != first) return 53;
     if (cuModuleGetGlobal_v2(&other, &bytes, module, "first_d700") != 500 || cuModuleGetGlobal_v2(&other, &bytes, module, "") != 500) return 54;
-    /* A module whose file is not read claims to have any variable, with the size of a page. */
+    /* gpusim does not read this module's image, so every variable is found, with a size of 4,096 bytes. */
     if (cuModuleGetGlobal_v2(&other, &bytes, second, "table") || other == first || bytes != 4096) return 55;
     if (cuModuleGetGlobal_v2(&again, NULL, second, "chairs") || again == other) return 56;
     if (cuModuleGetGlobal_v2(NULL, &bytes, second, "chairs") || bytes != 4096) return 57;
@@ -83,7 +83,7 @@ static int variables(void) {
     return cuModuleUnload(second) ? 61 : 0;
 }
 
-/* Checks that the compiler's log is empty. */
+/* Checks that the PTX compiler's log is empty. */
 static int logs(void) {
     CUmodule module;
     char info[8] = "before", error[8] = "before";
@@ -92,7 +92,7 @@ static int logs(void) {
     if (cuModuleLoadDataEx(&module, ".version 8.0\n", 5, options, values)) return 70;
     if (*info || *error || values[0] || values[4] || values[1] != info || values[2] != (void *)32) return 71;
     if (strcmp(info + 1, "efore") || strcmp(error + 1, "efore")) return 72;
-    /* A log buffer of no bytes, and one whose size is not given. */
+    /* A log buffer of 0 bytes, and a log buffer without a size. */
     strcpy(info, "after"), strcpy(error, "after");
     void *without[] = {info, NULL, error};
     if (cuModuleLoadDataEx(&module, ".version 8.0\n", 3, (const int[]){3, 4, 5}, without)) return 73;
@@ -101,7 +101,7 @@ static int logs(void) {
     return cuModuleLoadDataEx(&module, ".version 8.0\n", 1, NULL, NULL) != 1 ? 76 : 0;
 }
 
-/* The same checks by the runtime's functions. */
+/* Makes the same checks with the runtime API's library functions. */
 static int libraries(void) {
     void *library, *kernel;
     if (cudaLibraryLoadData(&library, &cubin, NULL, NULL, 0, NULL, NULL, 0)) return 20;
@@ -112,7 +112,7 @@ static int libraries(void) {
     return cudaLibraryLoadData(&library, NULL, NULL, NULL, 0, NULL, NULL, 0) != 1 ? 25 : 0;
 }
 
-/* Loads images that are not cubins: PTX, a fat binary's first bytes, an empty text, and a cubin that is truncated. */
+/* Loads images that are not cubins: PTX, the first bytes of a fat binary, an empty string, and a truncated cubin. */
 static int others(void) {
     CUmodule module;
     CUfunction function;

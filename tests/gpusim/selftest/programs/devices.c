@@ -1,4 +1,4 @@
-/* Two devices, a copy between them, streams that overlap, two threads with default streams of their own. */
+/* Uses two devices, a copy between them, streams that overlap, and two threads with per-thread default streams. */
 #include "cuda_mini.h"
 #include <pthread.h>
 #include <stdio.h>

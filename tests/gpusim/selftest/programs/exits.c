@@ -1,4 +1,5 @@
-/* Ways to end, with the names below. Each way except `nothing` launches one kernel first. */
+/* Ends the process in the way that the argument names. In each way except `nothing`, the program first launches one
+ * kernel. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include <pthread.h>

@@ -1,4 +1,5 @@
-/* A graph of a kernel, a copy and a fill: captured, instantiated twice, launched, updated, destroyed. */
+/* Captures a graph with a kernel, a copy and a memset, instantiates it twice, launches it, updates it and destroys
+ * it. */
 #include "cuda_mini.h"
 
 KERNEL(gemm, "_Z10gemm_d3000v", (void), NULL)

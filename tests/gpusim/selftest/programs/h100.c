@@ -1,5 +1,5 @@
-/* Attributes of devices: prints a line for each attribute number on the command line, as the driver and as the runtime
- * answer. */
+/* Prints a line for each device attribute whose number is on the command line, with the values that the driver and the
+ * runtime return. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Ways to initialise: `init`, `twice`, `race`, `version`, `runtime`, `fork-before`, `fork-after`. */
+/* Initialises CUDA in the way that the argument names: `init`, `twice`, `race`, `version`, `runtime`, `fork-before`,
+ * `fork-after`. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include <pthread.h>

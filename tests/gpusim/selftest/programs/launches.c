@@ -1,5 +1,5 @@
-/* `launches THREADS COUNT [sites]`: each thread launches COUNT kernels, from two call sites in turn. The program
- * prints launches per second and resident memory in kB. */
+/* `launches THREADS COUNT [sites]`: each thread launches COUNT kernels and alternates between two call sites. The
+ * program prints launches per second and resident memory in kB. */
 #include "cuda_mini.h"
 #include <pthread.h>
 #include <stdio.h>

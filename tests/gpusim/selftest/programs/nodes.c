@@ -1,4 +1,5 @@
-/* Nodes that allocate and free memory, conditional nodes, and nodes of instantiated graphs whose work is changed. */
+/* Graph nodes that allocate and free memory, conditional nodes, and nodes of instantiated graphs that get another
+ * kernel. */
 #include "cuda_mini.h"
 
 KERNEL(gemm, "_Z10gemm_d3000v", (void), NULL)
@@ -55,7 +56,8 @@ static __attribute__((noinline)) int launch(cudaGraph_t made, cudaGraphExec_t *e
     return cudaGraphInstantiate(exec, made, 0) || cudaGraphLaunch(*exec, stream) || cudaStreamSynchronize(stream);
 }
 
-/* The memory exists from its allocation node to its free node. If no node frees it, the program does. */
+/* Memory from an allocation node exists until the free node runs. If the graph has no free node, the program frees the
+ * memory. */
 static __attribute__((noinline)) int memory(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -79,7 +81,7 @@ static __attribute__((noinline)) int memory(void) {
     return 0;
 }
 
-/* The same nodes created by a capture: two memory nodes and a kernel. */
+/* A capture creates the same nodes as `memory`: two memory nodes and a kernel. */
 static __attribute__((noinline)) int captured(void) {
     cudaGraph_t made;
     cudaGraphExec_t exec;
@@ -91,8 +93,8 @@ static __attribute__((noinline)) int captured(void) {
     return launch(made, &exec, "main;captured;launch") || used() != 0 ? 22 : 0;
 }
 
-/* Conditions keep their first value, because kernels do not change them. Body number n has n + 1 kernels, of which the
- * last is captured. */
+/* Conditions keep their default value, because simulated kernels do not change them. The body graph with index n has
+ * n + 1 kernels; the last of these kernels is captured. */
 static __attribute__((noinline)) int condition(unsigned kind, unsigned size, unsigned value) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -113,7 +115,7 @@ static __attribute__((noinline)) int condition(unsigned kind, unsigned size, uns
     return launch(made, &exec, "main;condition;launch") ? 33 : 0;
 }
 
-/* A node of an instantiated graph gets another kernel; the graph itself keeps the first kernel. */
+/* Gives a node of an instantiated graph another kernel; the original graph keeps its kernel. */
 static __attribute__((noinline)) int changed(void) {
     cudaGraphNode_t node;
     cudaGraphExec_t exec;
@@ -132,8 +134,8 @@ int main(void) {
     int failed;
     if (cudaStreamCreate(&stream)) return 2;
     if ((failed = memory()) || (failed = captured()) || (failed = changed())) return failed;
-    /* Three `if`: true, false, and false with an `else`. Two loops: one runs, one does not. Two switches: one value
-     * selects a graph, one selects none. */
+    /* Three `if` nodes: true, false, and false with an `else`. Two loops: one runs, the other does not. Two switches:
+     * the value of the first selects a body graph, the value of the second does not. */
     const unsigned all[][3] = {{0, 1, 1}, {0, 1, 0}, {0, 2, 0}, {1, 1, 9}, {1, 1, 0}, {2, 3, 2}, {2, 3, 3}};
     for (int at = 0; at < 7; at++)
         if ((failed = condition(all[at][0], all[at][1], all[at][2]))) return failed + 100 * at;

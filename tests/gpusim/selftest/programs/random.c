@@ -1,8 +1,10 @@
-/* A random program for the stepped clock: `random SEED [STEPS [WITHOUT]]` makes STEPS (60) steps on each of 1 to 3 host threads,
- * on 1 or 2 GPUs. WITHOUT is a sum of what it leaves out: 1 graphs, 2 programmatic launches, 4 host functions on streams, 8 the legacy
- * default stream, 16 further threads, 32 host functions in graphs. The seed alone decides what it does. The steps are: kernels of 0.3 to 40 us (plain and programmatic), copies
- * and fills (with and without a wait), events, graphs with branches (built and captured), host functions, waits of streams
- * and threads, queries, and work between the calls; on blocking, non-blocking and default streams. */
+/* A random program for the stepped clock: `random SEED [STEPS [WITHOUT]]` makes STEPS (default 60) steps on each of 1
+ * to 3 host threads, on 1 or 2 GPUs. WITHOUT is the sum of the numbers of the features to leave out: 1 graphs, 2
+ * programmatic launches, 4 host functions on streams, 8 the legacy default stream, 16 threads other than the main
+ * thread, 32 host functions in graphs. The seed alone determines all steps. The steps are: kernels of 0.3 to 40 us
+ * (plain and programmatic), copies and fills (with and without a wait), events, graphs with branches (built and
+ * captured), host functions, waits of streams and threads, queries, and `gpusim_work` between the API calls. The steps
+ * use blocking, non-blocking and default streams. */
 #include "cuda_mini.h"
 #include <pthread.h>
 #include <stdint.h>
@@ -18,7 +20,7 @@ static void (*const kernels[])(void) = {tiny, small, medium, large, patient};
 
 enum { MAX_GPUS = 2, MAX_THREADS = 3, STREAMS = 4, EVENTS = 4, GRAPHS = 2, NODES = 7 };
 
-/* What one host thread uses on one GPU. The other threads use its events, too. */
+/* Streams, events and memory of one host thread on one GPU. Other host threads wait for these events, too. */
 struct gpu {
     cudaStream_t streams[STREAMS];
     cudaEvent_t events[EVENTS];
@@ -59,7 +61,7 @@ static void launch(struct host *host, cudaStream_t stream) {
     else check(cudaLaunchKernelExC(&config, (void *)kernel, NULL));
 }
 
-/* A graph in which each node waits for none, one or two of the nodes before it. */
+/* Builds a graph in which each node depends on none, one or two earlier nodes. */
 static cudaGraphExec_t built(struct host *host) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -86,7 +88,7 @@ static cudaGraphExec_t built(struct host *host) {
     return exec;
 }
 
-/* A graph captured from two streams that wait for each other. */
+/* Captures a graph from two streams that wait for each other. */
 static cudaGraphExec_t captured(struct host *host, struct gpu *gpu) {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
@@ -155,7 +157,7 @@ static void step(struct host *host) {
 static void run(struct host *host) {
     set_up(host);
     host->device = 0, check(cudaSetDevice(0));
-    /* Events of all threads exist from here on. */
+    /* After this barrier, the events of all threads exist. */
     gpusim_meet(1, thread_count);
     for (int at = 0; at < steps; at++) step(host);
     gpusim_meet(2, thread_count);

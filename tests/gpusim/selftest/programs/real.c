@@ -1,4 +1,4 @@
-/* For the real clock: waits, queries and events around a kernel of 100 ms; prints the measured times in ms. */
+/* Runs on the real clock: measures waits, queries and events around a kernel of 100 ms, and prints the times in ms. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>

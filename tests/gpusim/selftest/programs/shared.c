@@ -1,5 +1,5 @@
-/* Pools that the program creates and shares; memory whose handle is sent to another process; and the linker of GPU
- * code. */
+/* Tests memory pools that the program creates and shares, memory whose handle is sent to another process, and the
+ * linker for GPU code. */
 #include "cuda_mini.h"
 #include <string.h>
 #include <sys/wait.h>
@@ -25,7 +25,8 @@ int cuLinkDestroy(void *);
 
 enum { DESCRIPTOR = 1 };
 
-/* Runs in another process, which has the pool's descriptor and the 64 bytes of the pointer's handle. */
+/* Runs in another process, which has received the memory pool's file descriptor and the 64 bytes of the pointer's
+ * handle. */
 static int other(int descriptor, int from) {
     char shared[64];
     void *pool, *device;
@@ -59,7 +60,8 @@ static int linker(void) {
     return cuLinkDestroy(state) || !cuLinkDestroy(state) ? 32 : 0;
 }
 
-/* Kind of the memory, how it may be shared, where it is, and the remaining fields. */
+/* CUmemAllocationProp: the memory's kind, the ways in which it may be shared, its location, and the remaining
+ * fields. */
 struct properties { int type, shared, place, device; void *security; unsigned char flags[8]; };
 
 static int handles(void) {
@@ -81,8 +83,8 @@ static int handles(void) {
 int main(void) {
     int way[2], failed, status;
     if (pipe(way)) return 2;
-    /* Fork before CUDA is initialized: a child of a process that uses CUDA cannot use CUDA. Any descriptor works in
-     * place of the pool's. */
+    /* Fork before CUDA is initialized, because a child that is forked later cannot use CUDA. The simulation accepts any
+     * descriptor instead of the pool's descriptor. */
     pid_t child = fork();
     if (child == 0) return other(way[0], way[0]);
     if ((failed = pools(way[1])) || (failed = linker()) || (failed = handles())) return failed;

@@ -1,4 +1,4 @@
-/* Programs whose schedules on the stepped clock can be worked out by hand: `stepped CASE`. */
+/* `stepped CASE`: programs whose schedules on the stepped clock were computed by hand. */
 #include "cuda_mini.h"
 #include <pthread.h>
 #include <string.h>
@@ -61,7 +61,7 @@ static int diamond(void) {
     return cudaDeviceSynchronize();
 }
 
-/* The same diamond, captured from two streams. */
+/* Captures the diamond-shaped graph from two streams. */
 static int captured(void) {
     cudaStream_t a = stream(0), b = stream(0);
     cudaGraph_t graph;
@@ -156,7 +156,7 @@ static int two_threads(void) {
     return cudaDeviceSynchronize();
 }
 
-/* Waits for a thread outside the simulation, which the watchdog ends. */
+/* Waits for a thread with pthread_join, which the simulation does not see, so the watchdog ends the program. */
 static int stuck(void) {
     pthread_t thread;
     unsigned long long number = gpusim_fork();

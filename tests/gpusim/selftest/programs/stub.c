@@ -1,4 +1,4 @@
-/* A launch by kernel handle, as nvcc 12.4 and later compile `<<<>>>`. */
+/* Launches a kernel by its handle. The program makes the calls to which nvcc 12.4 and later compile `<<<>>>`. */
 #include "cuda_mini.h"
 
 KERNEL(step, "_Z9step_d500v", (void), NULL)

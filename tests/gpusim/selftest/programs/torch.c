@@ -1,4 +1,5 @@
-/* Calls that PyTorch makes and the other programs do not: attributes, pools, captures with their graph, user objects. */
+/* Makes runtime API calls that PyTorch makes and the other test programs do not: attributes, memory pools, queries of a
+ * capture's graph, user objects. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <string.h>
@@ -42,10 +43,11 @@ static int attributes(void) {
     if (cudaPointerGetAttributes(&what, device) || what.kind != 2 || what.device != 0 || what.on_device != device) return 2;
     if (cudaPointerGetAttributes(&what, pinned) || what.kind != 1 || what.on_host != pinned) return 3;
     if (cudaPointerGetAttributes(&what, &on_stack) || what.kind != 0) return 4;
-    /* A multiprocessor has 2048 threads and 228 KB of shared memory. Each block takes 1 KB more than it requests. */
+    /* A multiprocessor has 2048 threads and 228 KB of shared memory. Each block uses 1 KB more shared memory than it
+     * requests. */
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 256, 0) || blocks != 8) return 5;
     if (cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, (void *)gemm, 128, 100 << 10) || blocks != 2) return 6;
-    /* cudaFuncAttributes: three sizes, then the maximum number of threads per block. */
+    /* The first fields of cudaFuncAttributes: three sizes, then the maximum number of threads per block. */
     struct { size_t bytes[3]; int threads, registers, others[28]; } kernel;
     if (cudaFuncGetAttributes(&kernel, (void *)gemm) || kernel.threads != 1024 || kernel.bytes[0]) return 9;
     if (cudaFuncGetAttributes(&kernel, &kernel) != 98) return 10;
@@ -91,19 +93,20 @@ static int captures(void) {
     if (cudaGraphGetNodes(into, NULL, &count) || count != 2 || cudaGraphGetNodes(into, nodes, &room)) return 26;
     if (edges[0] != nodes[1]) return 27;
     if (cudaStreamEndCapture(stream, &graph) || graph != into) return 28;
-    /* The simulation does not keep edges. */
+    /* Without the stepped clock, the simulation does not store graph edges. */
     if (cudaGraphNodeGetDependencies(nodes[1], NULL, NULL, &count) || count != 0) return 36;
     if (!cudaGraphNodeGetDependencies(NULL, NULL, NULL, &count)) return 37;
     if (cudaStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0)) return 29;
     if (cudaStreamGetCaptureInfo(stream, &status, &second, &into, NULL, NULL, NULL) || second == id || into != graph) return 30;
     LAUNCH(gemm, 8, 128, stream)();
     if (cudaStreamEndCapture(stream, &into) || cudaGraphGetNodes(graph, NULL, &count) || count != 3) return 31;
-    /* The graph holds one reference and its copy another; the program's own reference moves into the graph. */
+    /* The graph and its instantiated copy each hold one reference to the object; the program's own reference moves into
+     * the graph. */
     if (cudaUserObjectCreate(&object, &destroyed, destroy, 1, 1) || cudaGraphRetainUserObject(graph, object, 1, 1)) return 32;
     if (cudaGraphInstantiate(&exec, graph, 0) || cudaGraphDestroy(graph)) return 33;
     if (cudaGraphLaunch(exec, stream) || cudaDeviceSynchronize() || destroyed) return 34;
     if (cudaGraphExecDestroy(exec) || cudaDeviceSynchronize() || destroyed != 1) return 35;
-    /* Two references, which are released one after the other. */
+    /* The object has two references, which the program releases one after the other. */
     if (cudaUserObjectCreate(&object, &destroyed, destroy, 2, 1) || cudaUserObjectRelease(object, 1)) return 39;
     if (cudaDeviceSynchronize() || destroyed != 1 || cudaUserObjectRelease(object, 1)) return 40;
     for (int turn = 0; turn < 5000 && __atomic_load_n(&destroyed, __ATOMIC_SEQ_CST) != 2; turn++) usleep(1000);

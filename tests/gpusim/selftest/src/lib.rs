@@ -1,5 +1,5 @@
-//! Runs small C programs on the simulated stack and reads the client's log and the truth file. The expected values of the
-//! tests come from arithmetic, never from an earlier run.
+//! Runs small C programs on the simulated CUDA stack, and reads the CUPTI client's log and the truth file. The tests
+//! compute their expected values by arithmetic and never copy them from an earlier run.
 
 use serde_json::Value;
 use std::collections::HashMap;
@@ -12,41 +12,41 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A program on the simulated stack, before it runs.
+/// A program to run on the simulated CUDA stack, with its arguments and environment.
 pub struct Run {
     command: Command,
     scratch: PathBuf,
 }
 
-/// Result of a run.
+/// Result of a program's run.
 #[derive(Debug)]
 pub struct Outcome {
     /// Exit code; `None` after a signal.
     pub code: Option<i32>,
     /// Signal that ended the program, if any.
     pub signal: Option<i32>,
-    /// Standard output.
+    /// Standard output of the program.
     pub stdout: String,
-    /// Standard error.
+    /// Standard error of the program.
     pub stderr: String,
-    /// Lines of the client's log.
+    /// Lines of the CUPTI client's log.
     pub log: Vec<Line>,
     /// Rows of the detailed truth file.
     pub truth: Vec<Value>,
-    /// Rows of the truth file's summary; the last row has the totals.
+    /// Rows of the summary truth file (`GPUSIM_TRUTH=summary:PATH`); the last row has the totals.
     pub summary: Vec<Value>,
-    /// Rows of the schedule of a run on the stepped clock.
+    /// Rows of the schedule file, which is written on the stepped clock.
     pub schedule: Vec<Value>,
-    /// Text of the Kineto trace of a run on the stepped clock.
+    /// Text of the Kineto trace, which is written on the stepped clock.
     pub kineto: String,
 }
 
-/// A line of the client's log: a word, then `key=value` or plain words.
+/// A line of the client's log: a word, then more words, some of them `key=value`.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// First word of the line, such as `record`.
     pub what: String,
-    /// Values by key, such as `10` by `kind`.
+    /// Values of the line's `key=value` words; for example, `kind=10` has the key `kind` and the value `10`.
     pub fields: HashMap<String, String>,
     /// The whole line.
     pub text: String,
@@ -61,29 +61,29 @@ impl Line {
         Line { what, fields, text: text.to_owned() }
     }
 
-    /// Value of a field as a number; panics if the field is not a number.
+    /// Returns the value of a field as a number; panics if the value is not a number.
     pub fn number(&self, key: &str) -> u64 {
         self.str(key).parse().unwrap_or_else(|_| panic!("{key} is no number in: {}", self.text))
     }
 
-    /// Value of a field; panics if the field is missing.
+    /// Returns the value of a field; panics if the field is missing.
     pub fn str(&self, key: &str) -> &str {
         self.fields.get(key).unwrap_or_else(|| panic!("no {key} in: {}", self.text))
     }
 }
 
-/// Maximum run time of a program.
+/// Maximum run time of a program, after which the test fails.
 const LIMIT: Duration = Duration::from_secs(30);
 
 impl Run {
-    /// Run of a C program in `programs/`, which is built on first use.
+    /// Prepares to run a C program in `programs/`, which is built on first use.
     pub fn new(name: &str, args: &[&str]) -> Run {
         let mut run = Run::of(&program(name), args);
         run.command.env("LD_LIBRARY_PATH", folder());
         run
     }
 
-    /// Run of any program on the simulated stack.
+    /// Prepares to run any program on the simulated CUDA stack.
     pub fn of(path: &Path, args: &[&str]) -> Run {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -95,13 +95,13 @@ impl Run {
         Run { command, scratch }
     }
 
-    /// Sets an environment variable.
+    /// Sets an environment variable of the program.
     pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Run {
         self.command.env(name, value);
         self
     }
 
-    /// Runs on the stepped clock, and logs the schedule and a Kineto trace.
+    /// Makes the program run on the stepped clock and write its schedule and a Kineto trace.
     pub fn stepped(self) -> Run {
         let dir = self.scratch.display().to_string();
         self.env("GPUSIM_CLOCK", "stepped")
@@ -109,7 +109,7 @@ impl Run {
             .env("GPUSIM_TRUTH", format!("{dir}/truth,summary:{dir}/summary,schedule:{dir}/schedule"))
     }
 
-    /// Injects the client and enables these activity kinds and callbacks.
+    /// Injects the CUPTI client into the program, with these activity kinds and callbacks enabled.
     pub fn client(self, kinds: &str, callbacks: &str) -> Run {
         let client = program("client.so");
         self.env("CUDA_INJECTION64_PATH", client)
@@ -117,7 +117,7 @@ impl Run {
             .env("CLIENT_CALLBACKS", callbacks)
     }
 
-    /// Runs the program to its end; panics after 30 s.
+    /// Runs the program until it ends; panics after 30 s.
     pub fn outcome(self) -> Outcome {
         let scratch = self.scratch.clone();
         let (status, stdout, stderr) = self.finish(LIMIT).expect("the program ends");
@@ -144,7 +144,7 @@ impl Run {
         outcome
     }
 
-    /// Whether the program still runs after `time`. The program is then killed.
+    /// Starts the program and returns whether it still runs after `time`. If it does, it is killed.
     pub fn hangs_for(self, time: Duration) -> bool {
         self.finish(time).is_none()
     }
@@ -177,27 +177,27 @@ impl Run {
 }
 
 impl Outcome {
-    /// Lines of the log that begin with this word.
+    /// Returns the lines of the client's log that begin with this word.
     pub fn lines(&self, what: &str) -> Vec<&Line> {
         self.log.iter().filter(|l| l.what == what).collect()
     }
 
-    /// Records of this kind.
+    /// Returns the log lines of activity records of this kind.
     pub fn records(&self, kind: u32) -> Vec<&Line> {
         self.lines("record").into_iter().filter(|l| l.number("kind") == u64::from(kind)).collect()
     }
 
-    /// The last line of the summary.
+    /// Returns the totals in the last line of the summary.
     pub fn totals(&self) -> &Value {
         &self.summary.last().expect("a summary")["totals"]
     }
 
-    /// Value of the total `name` in the summary.
+    /// Returns the value of the total `name` in the summary.
     pub fn total(&self, name: &str) -> u64 {
         self.totals()[name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals()))
     }
 
-    /// Panics unless the program ended with code 0.
+    /// Panics unless the program exited with code 0.
     pub fn expect_success(self) -> Outcome {
         assert_eq!((self.code, self.signal), (Some(0), None), "stderr: {}", self.stderr);
         self
@@ -212,7 +212,7 @@ impl Outcome {
     }
 }
 
-/// A folder in target for files that tests create.
+/// Returns a folder inside `target` for files that tests create.
 pub fn scratch() -> PathBuf {
     let deps = deps();
     let dir = deps.parent().expect("deps has a parent").join("gpusim-selftest");
@@ -220,13 +220,13 @@ pub fn scratch() -> PathBuf {
     dir
 }
 
-/// Folder of this test program, which also holds the libraries that cargo built.
+/// Returns the folder of this test's executable, in which cargo has also put the libraries that it built.
 pub fn deps() -> PathBuf {
     let exe = std::env::current_exe().expect("a path");
     exe.parent().expect("a folder").to_owned()
 }
 
-/// The simulated libraries under their real names.
+/// Returns the folder with the simulated libraries under their real names.
 pub fn folder() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| {
@@ -247,7 +247,7 @@ pub fn folder() -> &'static Path {
     })
 }
 
-/// The C program of this name, or the client; compiled once per test process.
+/// Returns the path of a compiled C program or of the client; each is compiled once per test process.
 pub fn program(name: &str) -> PathBuf {
     static BUILT: Mutex<Vec<String>> = Mutex::new(Vec::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);

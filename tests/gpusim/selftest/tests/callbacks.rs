@@ -1,4 +1,5 @@
-//! A subscriber's view of API calls: their order, correlation ids and names, and the calls that a callback may make.
+//! Tests CUPTI's callbacks about API calls: their order, correlation ids and names, and the calls that a callback may
+//! make.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -35,7 +36,7 @@ fn a_nested_driver_call_can_have_its_own_id_which_the_record_carries() {
 #[test]
 fn calls_without_a_subscriber_consume_correlation_ids() {
     let outcome = Run::new("basic", &[]).client("", LAUNCHES).outcome().expect_success();
-    // Calls before the first launch: cudaMalloc, cudaMallocHost, cudaStreamCreate.
+    // Three calls precede the first launch: cudaMalloc, cudaMallocHost, cudaStreamCreate.
     assert_eq!(callbacks(&outcome)[0].number("corr"), 4);
 }
 
@@ -124,10 +125,11 @@ fn frame_pointers_are_valid_through_cupti_or_end_there_as_configured() {
             Run::new("basic", &[]).client("", "1:307").env("CLIENT_STACK", "1").env("GPUSIM_FRAMES", way);
         run.outcome().expect_success().lines("stack")[1].number("by_pointers")
     };
-    // The walk finds the client's own two frames, then at most the pointer that the next frame has overwritten.
+    // The frame-pointer walk finds the client's own two frames. The next frame has overwritten rbp, so the walk finds
+    // at most one more frame.
     assert!(frames("nofp") <= 2);
-    // The walk goes from the client's two frames to the outermost of CUPTI's three. There it may end: the rbp of
-    // CUPTI's caller has an arbitrary value, which may be 0.
+    // The frame-pointer walk finds the client's two frames and at least two of CUPTI's three frames. It may end there,
+    // because the rbp of CUPTI's caller has an arbitrary value, which may be 0.
     assert!(frames("fp") >= 4);
 }
 

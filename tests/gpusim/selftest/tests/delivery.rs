@@ -1,5 +1,5 @@
-//! How records come to the client: on which thread, in which order, in which buffers, and which records a flush
-//! delivers.
+//! Tests the delivery of activity records to the client: the thread, the order, the buffers, and the records that a
+//! flush delivers.
 
 use gpusim_selftest::{Outcome, Run};
 
@@ -15,7 +15,8 @@ fn durations(outcome: &Outcome, kind: u32) -> Vec<u64> {
 fn durations_come_from_the_table_the_name_suffix_and_the_formulas() {
     let outcome = basic().outcome().expect_success();
     assert_eq!(durations(&outcome, 10), [120_000, 301]);
-    // 2 us + bytes / 25 GB/s of 1000, 5000 and 50 x 100 bytes; 1 us + bytes / 1 TB/s of 1 MB.
+    // Copies take 2 us + bytes / 25 GB/s; these copy 1000, 5000 and 50 x 100 bytes. Memsets take 1 us + bytes / 1 TB/s;
+    // this one sets 1 MB.
     assert_eq!(durations(&outcome, 1), [2_040, 2_200, 2_200]);
     assert_eq!(durations(&outcome, 2), [2_000]);
 }
@@ -166,8 +167,8 @@ fn a_buffer_not_aligned_to_eight_bytes_aborts() {
 
 #[test]
 fn too_few_buffers_drop_records() {
-    // A buffer of 1080 bytes holds 5 kernel records of 216 bytes. The kernels take 20 ms. Until they end, the buffer is
-    // not returned to the client, and all launches are made in that time.
+    // A buffer of 1080 bytes holds 5 kernel records of 216 bytes. The kernels take 20 ms. CUPTI returns the buffer only
+    // after these kernels end; by then the program has made all its launches.
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211").env("GPUSIM_CLOCK", "real");
     let run = run.env("GPUSIM_KERNELS", "even_d100=20ms,odd_d250=20ms").env("CLIENT_BUFFER", "1080");
     let outcome = run.env("GPUSIM_MAX_BUFFERS", "3").outcome().expect_success();
@@ -195,7 +196,7 @@ fn buffers_can_be_empty_and_of_an_odd_size() {
 #[test]
 fn the_clients_own_clock_stamps_the_records() {
     let outcome = basic().env("CLIENT_CLOCK", "1").outcome().expect_success();
-    // Timestamps count from boot, not from 1970: the two clocks are a billion seconds apart.
+    // The client's timestamps count from boot and not from 1970, so they are smaller by more than a billion seconds.
     assert!(outcome.records(10).iter().all(|r| r.number("start") < 1_000_000_000_000_000_000));
     assert_eq!(durations(&outcome, 10), [120_000, 301]);
 }
@@ -203,13 +204,12 @@ fn the_clients_own_clock_stamps_the_records() {
 #[test]
 fn a_tick_counting_client_gets_all_times_in_ticks() {
     let outcome = basic().env("CLIENT_CLOCK", "ticks").env("CLIENT_KINDS", "5,10").outcome().expect_success();
-    // 2.6 ticks per nanosecond. The rate is measured, at first over a millisecond.
+    // The client's clock has 2.6 ticks per nanosecond. The simulation measures this rate, at first over a millisecond.
     for (found, wanted) in durations(&outcome, 10).into_iter().zip([312_000, 783]) {
         assert!(found.abs_diff(wanted) <= wanted / 50 + 1, "{found} for {wanted}");
     }
     let first = |kind| outcome.records(kind).into_iter().map(|r| r.number("start")).min().unwrap();
-    // The times of calls are ticks since boot, not nanoseconds since 1970, like the times of the kernels that they
-    // launched.
+    // The times of API calls and of kernels are both ticks since boot, not nanoseconds since 1970.
     let calls = outcome.records(5).into_iter().filter(|r| r.number("cbid") == 211);
     let launched = calls.map(|r| r.number("start")).min().unwrap();
     assert!(launched < first(10) && first(10) - launched < 2_600_000_000, "{launched} {}", first(10));
@@ -235,7 +235,7 @@ fn external_ids_precede_every_api_record_of_their_thread() {
         of_kind.map(|r| (r.number("corr"), r.number("id"))).collect::<Vec<_>>()
     };
     assert!(calls.len() > 5);
-    // Each record has, for each kind, the external id that was pushed last.
+    // For each kind of external id, a record contains the id that was pushed last.
     assert_eq!(ids(3), calls.iter().map(|corr| (*corr, 44)).collect::<Vec<_>>());
     assert_eq!(ids(5), calls.iter().map(|corr| (*corr, 43)).collect::<Vec<_>>());
 }

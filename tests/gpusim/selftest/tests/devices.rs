@@ -1,4 +1,4 @@
-//! Several devices, contexts and streams.
+//! Tests of programs with several devices, CUDA contexts and streams.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -55,7 +55,7 @@ fn both_stream_id_functions_return_the_id_in_the_records() {
     let told = outcome.lines("stream");
     let ids = |key: &str| told.iter().map(|l| l.number(key)).collect::<Vec<_>>();
     let recorded: Vec<u64> = at_site(&outcome, "device 0").iter().map(|r| r.number("stream")).collect();
-    // Compare only the streams that the program creates; threads have additional ones.
+    // Compare only the first two streams, which the program creates; the other streams are per-thread default streams.
     assert_eq!(ids("id")[..2], recorded);
     assert_eq!(ids("id"), ids("ex"));
     let all = |key: &str, value| told.iter().all(|l| l.number(key) == value);
@@ -83,7 +83,7 @@ fn records_can_be_enabled_for_one_context() {
     assert_eq!(of_context("", "1:+10,2:+22"), [1, 0, 1]);
     assert_eq!(of_context("10,1,2,22", "2:-10"), [1, 0, 1]);
     assert_eq!(of_context("10,22", "1:-10,2:-22"), [0, 4, 0]);
-    // If a kind is enabled and disabled several times, the last call counts.
+    // If the client enables and disables an activity kind several times, the last call decides.
     assert_eq!(of_context("10,22", "2:-10,2:+10,1:+10,1:-10"), [0, 4, 1]);
 }
 
@@ -106,7 +106,7 @@ fn a_launch_takes_at_least_the_configured_time() {
     let outcome = devices().env("GPUSIM_LAUNCH_NS", "300000").outcome().expect_success();
     let mut enters: Vec<u64> = outcome.truth.iter().map(|t| t["enter"].as_u64().unwrap()).collect();
     enters.sort();
-    // The threads of the program take turns.
+    // In the log, the launches of the program's threads are interleaved.
     assert!(enters.len() > 4);
     assert!(enters.windows(2).all(|two| two[1] - two[0] >= 300_000), "{enters:?}");
 }
@@ -124,10 +124,10 @@ fn a_missing_device_is_rejected() {
     assert_eq!(devices().env("GPUSIM_NDEV", "1").outcome().code, Some(2));
 }
 
-/// Values by their number in `CUdevice_attribute` (the numbers of `cudaDeviceAttr` are the same). The values are from
-/// NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", column 9.0, and its Hopper
-/// Tuning Guide, "Occupancy" and "Shared Memory"; the last four are from the whitepaper "NVIDIA H100 Tensor Core GPU
-/// Architecture", column H100 SXM5.
+/// Number of each attribute in `CUdevice_attribute` (`cudaDeviceAttr` has the same numbers), and the attribute's value.
+/// The values are from NVIDIA's CUDA C++ Programming Guide, "Technical Specifications per Compute Capability", column
+/// 9.0, and its Hopper Tuning Guide, "Occupancy" and "Shared Memory"; the last four are from the whitepaper "NVIDIA
+/// H100 Tensor Core GPU Architecture", column H100 SXM5.
 const H100: [(u32, i32); 25] = [
     (1, 1024),          // threads per block
     (2, 1024),          // block: x
@@ -171,7 +171,7 @@ fn device_attributes_equal_those_of_an_h100() {
 #[test]
 fn memory_pools_are_shared_between_processes_and_code_is_linked() {
     let outcome = Run::new("shared", &[]).outcome().expect_success();
-    // Each process sets 3,000 bytes, which takes 1 us and 3 ns. The truth file is the parent's, because the parent ends
-    // last.
+    // Each process makes a memset of 3,000 bytes, which takes 1 us and 3 ns. Both processes write the same truth file.
+    // The parent ends last, so the file contains the parent's memset.
     assert_eq!((outcome.total("count"), outcome.total("total_ns")), (1, 1_003));
 }

@@ -1,4 +1,4 @@
-//! Ways in which programs end, and the functions that still work at that time.
+//! Tests the ways in which programs end, and the CUPTI functions that still work while a program ends.
 
 use gpusim_selftest::Run;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! GPUSIM_FAULTS: each fault shows in the records, is counted in the truth file, and changes nothing else.
+//! Tests GPUSIM_FAULTS: each injected fault is visible in the activity records, is counted in the truth file, and
+//! changes nothing else.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
-/// A run of 100 launches with every tenth faulty.
+/// Runs 100 launches, of which every tenth has a fault.
 fn with(fault: &str) -> Outcome {
     let run = Run::new("launches", &["1", "100"]).client("10", "2:211,6:1").env("GPUSIM_FAULTS", fault);
     run.outcome().expect_success()
@@ -51,8 +52,8 @@ fn records_can_be_unknown_unmatched_or_duplicate() {
 fn names_can_be_null_broken_or_long() {
     let outcome = with("name_null:every=10,name_bad_utf8:every=7,name_4k:every=9");
     assert_eq!(count(&outcome, |r| r.str("name") == "NULL"), 10);
-    // Every 7th launch is faulty except the 70th, which is also a tenth, and so is every 9th launch except the 90th and
-    // the 63rd.
+    // Each launch has at most one fault: a 10th launch has the first, otherwise a 7th has the second, and a 9th the
+    // third. So the second fault skips launch 70, and the third skips launches 63 and 90.
     assert_eq!(count(&outcome, |r| r.str("name").contains('\u{fffd}')), 13);
     assert_eq!(count(&outcome, |r| r.str("name").len() == 4096), 9);
     assert_eq!(outcome.totals()["faults"]["name_null"], 10);
@@ -92,7 +93,7 @@ fn callbacks_can_be_repeated_without_data() {
         .client("10", "2:211,3:1")
         .env("GPUSIM_FAULTS", "null_data:every=10");
     let outcome = run.outcome().expect_success();
-    // Each launch has an ENTER and an EXIT; callbacks about resources are counted separately.
+    // Each launch has an ENTER and an EXIT callback; callbacks about resources are not counted here.
     let of_calls = |l: &&Line| l.str("domain") == "2" && l.str("id") == "211";
     assert_eq!(outcome.lines("callback").len(), 200);
     assert_eq!(outcome.lines("null").iter().filter(|l| of_calls(l)).count(), 20);

@@ -1,5 +1,5 @@
-//! Graphs: which events are announced and when, the fields of node records, and the launch site and creation site in
-//! the truth file.
+//! Tests CUDA graphs: the resource callbacks and their order, the fields of node records, and the launch site and
+//! creation site in the truth file.
 
 use gpusim_selftest::{Line, Outcome, Run};
 
@@ -7,7 +7,7 @@ fn graphs(kinds: &str, callbacks: &str) -> Run {
     Run::new("graphs", &[]).client(kinds, callbacks)
 }
 
-/// Id of the node that was added to the graph after `before` others.
+/// Id of the graph node that was added after `before` other nodes.
 fn id(graph: u64, before: u64) -> u64 {
     graph << 32 | before
 }
@@ -27,7 +27,7 @@ fn a_capture_makes_nodes_between_enter_and_exit_and_no_record() {
         .map(|line| line.what.as_str())
         .collect();
     assert_eq!(first, ["callback", "graph", "callback"]);
-    // There are three launches of three nodes each, and none of the captured calls.
+    // There are three graph launches with three nodes each. The captured calls themselves do no GPU work.
     assert_eq!((outcome.total("count"), outcome.total("delivered")), (9, 9));
     assert_eq!((outcome.total("graph_launches"), outcome.total("launch_calls")), (3, 0));
 }
@@ -40,7 +40,7 @@ fn an_instantiation_announces_each_node_as_created_and_as_cloned() {
         .iter()
         .map(|l| (l.number("id"), l.number("graph"), l.number("node"), l.number("original")))
         .collect();
-    // Graph 1 is captured, graph 2 is the empty one, and graph 3 belongs to the first instantiation.
+    // Graph 1 is captured, graph 2 is empty, and graph 3 is created by the first instantiation.
     let expected = [
         (13, 1, id(1, 0), 0),
         (13, 1, id(1, 1), 0),
@@ -69,14 +69,14 @@ fn node_records_carry_the_launch_id_the_instantiation_and_the_node() {
     }
     let ids: Vec<(u64, u64)> =
         nodes(&outcome).iter().map(|n| (n.number("graph"), n.number("node"))).collect();
-    // Graph 4 is the driver's second copy for the first instance.
+    // Graph 4 is the second copy that the driver makes for the first instantiation.
     let expected = [3, 5, 3].iter().flat_map(|&graph| (0..3).map(move |node| (graph, id(graph, node))));
     assert_eq!(ids, expected.collect::<Vec<_>>());
 }
 
 #[test]
 fn records_since_13_4_carry_the_source_node() {
-    // The third launch follows an update of the first instance from graph 7.
+    // Before the third launch, the first instantiated graph is updated from graph 7.
     let known = [1, 1, 7].iter().flat_map(|&graph| (0..3).map(move |n| format!("{graph}:{}", id(graph, n))));
     let (known, unknown) = (known.collect::<Vec<_>>(), vec!["0:0".to_owned(); 9]);
     for (version, sources) in [("13.0", unknown), ("13.4", known)] {
@@ -104,14 +104,14 @@ fn graph_level_tracing_gives_one_record_per_launch() {
         let outcome = run.outcome().expect_success();
         assert_eq!((nodes(&outcome).len(), outcome.records(51).len()), (0, 3), "{version}");
         let record = outcome.records(51)[0];
-        // A kernel of 3 us, a copy of 2 us and 100 ns, a fill of 1 us and 1 ns.
+        // The kernel takes 3 us, the copy 2 us and 100 ns, the memset 1 us and 1 ns.
         assert_eq!(record.number("end") - record.number("start"), 3_000 + 2_100 + 1_001);
         assert_eq!((record.number("graph"), record.number("stream")), (3, 13));
         assert_eq!((outcome.total("untraced"), outcome.total("delivered")), (9, 3));
     }
 }
 
-/// Number of kernels that ran, by name, among the nodes that were created at a site.
+/// Counts the kernel nodes that were created at a call site and have run, for each of two kernel names.
 fn made_at(outcome: &Outcome, site: &str) -> (usize, usize) {
     let count = |name: &str| {
         let is_it = |t: &&serde_json::Value| t["created"] == site && t["name"] == name;
@@ -130,8 +130,8 @@ fn memory_conditional_and_updated_graph_nodes_are_simulated() {
         (2, 1),
         "of an instantiation, that one changed, and another"
     );
-    // Number of kernels that ran in the chosen bodies: 1 of the `if`; 2 of an `else`; 1 of a loop that runs once; 3 of
-    // the switch's third body. The last kernel of each body was captured.
+    // Four bodies run: the `if` body has 1 kernel, the `else` body 2, the loop's body 1 (it runs once), and the
+    // switch's third body 3. The last kernel in each body was captured.
     assert_eq!(made_at(&outcome, "main;condition"), (1 + 2, 0));
     assert_eq!(made_at(&outcome, "main;condition;gemm"), (4, 0));
     assert_eq!(outcome.total("count"), 2 + 1 + 3 + 7);

@@ -1,4 +1,4 @@
-//! cuInit and the injection library, as measured with the real drivers 535 and 550.
+//! Tests that cuInit loads and calls the injected library as the real drivers 535 and 550 do.
 
 use gpusim_selftest::{Outcome, Run, folder, program};
 
@@ -42,7 +42,7 @@ fn the_runtimes_first_call_injects() {
 
 #[test]
 fn an_injection_that_returns_0_is_unloaded_and_repeated_by_the_next_cu_init() {
-    // The client enables nothing: a client with registered functions must not let itself be unloaded.
+    // The client enables nothing, because a client that has registered callbacks must not be unloaded.
     let outcome = Run::new("init", &["twice"])
         .client("", "")
         .env("CLIENT_RETURN", "0")

@@ -1,4 +1,4 @@
-//! Many launches: exact counts, bounded memory, and the cost of a launch.
+//! Tests programs with many launches: exact counts, bounded memory use, and the CPU cost of a launch.
 
 use gpusim_selftest::{Outcome, Run};
 

@@ -1,4 +1,5 @@
-//! Calls that PyTorch makes to a CUDA runtime besides launches: each is answered, or named as not simulated.
+//! Tests the CUDA runtime calls that PyTorch makes besides launches: each call works, or gpusim reports it as not
+//! simulated.
 
 use gpusim_selftest::Run;
 
@@ -24,8 +25,8 @@ fn kernels_and_variables_of_a_cubin_are_read_from_the_cubin() {
     let modules = outcome.lines("module").into_iter();
     let modules: Vec<_> = modules.map(|l| ["id", "number", "bytes"].map(|key| l.number(key))).collect();
     // The program loads the cubin twice and unloads it twice. Then it loads four images that are not cubins; then it
-    // loads and unloads the cubin and another image; then it loads three more images that are not cubins. The sizes are
-    // a header of 64 bytes, 128 bytes of names, 4 symbols of 24 bytes and 7 section headers of 64 bytes.
+    // loads and unloads the cubin and another image; then it loads three more images that are not cubins. The cubin
+    // consists of a 64-byte header, 128 bytes of names, 4 symbols of 24 bytes and 7 section headers of 64 bytes.
     const BYTES: u64 = 64 + 128 + 4 * 24 + 7 * 64;
     let loaded = |number, bytes| [6, number, bytes];
     let of_cubin = [1, 2].map(|number| [loaded(number, BYTES), [7, number, 0]]);

@@ -1,4 +1,5 @@
-//! Random programs on the stepped clock: two runs are the same, and the schedule keeps the rules of CUDA.
+//! Tests random programs on the stepped clock: two runs have the same schedule, and the schedule obeys CUDA's ordering
+//! rules.
 
 use gpusim_selftest::{Outcome, Run};
 use serde_json::Value;
@@ -17,7 +18,8 @@ fn waits(op: &Value) -> &[Value] {
     op["waits"].as_array().expect("a list")
 }
 
-/// Work begins as soon as it is on the GPU, 5 us after the call began, and everything that it waits for is done.
+/// Checks that an operation begins as soon as it has reached the GPU, 5 us after its API call began, and all its
+/// dependencies are done.
 fn check_begin(op: &Value) {
     let until = waits(op).iter().map(|wait| number(wait, "until")).max().unwrap_or(0);
     let enqueue = number(op, "enqueue");
@@ -25,30 +27,33 @@ fn check_begin(op: &Value) {
     assert_eq!(number(op, "begin"), until.max(enqueue + 5_000), "{op}");
 }
 
-/// Work takes the time in its kernel's name, unless it waits, while it runs, for the kernel before it.
+/// Checks that a kernel takes the time in its name. A kernel that waits for the kernel before it while it runs may take
+/// longer.
 fn check_duration(op: &Value) {
     let Some(name) = op["name"].as_str() else { return };
     let expected: u64 = name.trim_end_matches('v').rsplit_once("_d").unwrap().1.parse().unwrap();
     let took = number(op, "end") - number(op, "begin");
-    // If the trigger was before its call, a programmatic launch has no other wait.
+    // A programmatic launch may also take longer without a recorded wait, if the trigger happened before the launch
+    // call.
     assert!(took == expected || op["programmatic"] == true && took > expected, "{op}");
 }
 
-/// A wait for work ends when the work ends. A wait for the trigger of a kernel ends while the kernel runs.
+/// Checks that a wait for an operation ends when the operation ends. A wait for a kernel's trigger ends while the
+/// kernel runs.
 fn check_waits(op: &Value, ends: &HashMap<u64, (u64, u64)>) {
     for wait in waits(op).iter().filter(|wait| number(wait, "op") != 0) {
         let (until, (begin, end)) = (number(wait, "until"), ends[&number(wait, "op")]);
         match wait["why"].as_str().unwrap() {
             "programmatic" => assert!((begin..=end).contains(&until), "{op}"),
-            // An event may be recorded long after the work before it is done.
+            // A CUDA event may be recorded long after the earlier work on its stream is done.
             "event" => assert!(until >= end, "{op}"),
             _ => assert_eq!(until, end, "{op}"),
         }
     }
 }
 
-/// Work of one stream ends in order, and begins in order unless the launch is programmatic. The nodes of one graph
-/// launch have the order of their edges.
+/// Checks that the operations of a stream end in order, and that they begin in order unless the launch is programmatic.
+/// Graph edges determine the order of the nodes in one graph launch.
 fn check_streams(ops: &[&Value]) {
     let mut last: HashMap<(u64, u64), Vec<&Value>> = HashMap::new();
     for op in ops {
@@ -63,7 +68,7 @@ fn check_streams(ops: &[&Value]) {
     }
 }
 
-/// The default stream and the blocking streams of its context never run at the same time.
+/// Checks that the legacy default stream and the blocking streams of its context never run at the same time.
 fn check_default_stream(ops: &[&Value], free: &BTreeSet<u64>) -> usize {
     let is_legacy = |op: &&&Value| number(op, "stream") == 7;
     let mut pairs = 0;

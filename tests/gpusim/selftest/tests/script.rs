@@ -1,4 +1,5 @@
-//! `tests/gpusim/run`, which starts programs on the simulated stack for users who do not write Rust tests.
+//! Tests the script `tests/gpusim/run`, which starts programs on the simulated CUDA stack for users who do not write
+//! Rust tests.
 
 use gpusim_selftest::{deps, program, scratch};
 use std::fs;

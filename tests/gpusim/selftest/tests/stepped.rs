@@ -1,5 +1,5 @@
-//! The stepped clock: schedules that were worked out by hand. Each call takes 1 us, a launch reaches the GPU after 5
-//! us, and times count from the first launch.
+//! Tests the stepped clock against schedules that were computed by hand. Each API call takes 1 us, a launch reaches the
+//! GPU 5 us after its call begins, and times count from the first launch.
 
 use gpusim_selftest::{Outcome, Run};
 use serde_json::Value;
@@ -16,7 +16,7 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("no {key} in {row}"))
 }
 
-/// Begin, end and cause per piece of work, in the order of submission.
+/// Begin, end and cause of each GPU operation, in the order of submission.
 fn spans(outcome: &Outcome) -> Vec<(u64, u64, &str)> {
     let ops = rows(outcome, "op");
     let first = number(ops[0], "enqueue");
@@ -24,14 +24,14 @@ fn spans(outcome: &Outcome) -> Vec<(u64, u64, &str)> {
     ops.iter().map(|op| (span(op).0, span(op).1, op["cause"].as_str().unwrap())).collect()
 }
 
-/// Begin and end of the calls of this name.
+/// Begin and end of each call to the API function `name`.
 fn calls(outcome: &Outcome, name: &str) -> Vec<(u64, u64)> {
     let first = number(rows(outcome, "op")[0], "enqueue");
     let named = rows(outcome, "call").into_iter().filter(|row| row["name"] == name);
     named.map(|row| (number(row, "begin") - first, number(row, "end") - first)).collect()
 }
 
-/// Operations that the n-th operation waited for, with the reasons.
+/// Operations for which the operation with index `at` waited, with the reason of each wait.
 fn waits(outcome: &Outcome, at: usize) -> Vec<(u64, &str)> {
     let all = rows(outcome, "op")[at]["waits"].as_array().unwrap().iter();
     all.map(|wait| (number(wait, "op"), wait["why"].as_str().unwrap())).collect()
@@ -45,9 +45,9 @@ fn the_default_stream_waits_for_blocking_streams_and_blocking_streams_for_it() {
         (6_000, 7_000, "launch"),
         (14_000, 15_000, "default_stream"),
         (15_000, 17_000, "default_stream"),
-        // The stream that does not block.
+        // The kernel on the non-blocking stream does not wait.
         (9_000, 10_000, "launch"),
-        // The thread's own default stream.
+        // The kernel on the per-thread default stream waits.
         (15_000, 17_000, "default_stream"),
     ];
     assert_eq!(spans(&outcome), expected);
@@ -100,10 +100,11 @@ fn a_programmatic_launch_overlaps_the_kernel_before_it() {
     let outcome = run("programmatic");
     let expected = [
         (5_000, 14_000, "launch"),
-        // From the trigger at 9,500; 300 ns, then the end of the first kernel, then 700 ns.
+        // The kernel begins at the trigger, at 9,500. It runs 300 ns, waits for the end of the first kernel, and runs
+        // 700 ns more.
         (9_500, 14_700, "programmatic"),
         (14_700, 15_700, "stream"),
-        // The event happens at the trigger.
+        // The CUDA event completes at the trigger.
         (9_500, 10_500, "event"),
     ];
     assert_eq!(spans(&outcome), expected);
@@ -126,7 +127,7 @@ fn two_gpus_run_on_one_clock_and_wait_for_each_other() {
 #[test]
 fn a_host_function_takes_its_time_in_the_stream() {
     let outcome = run("host_function");
-    // The fill takes 1,000 ns and 1 ns per 1,000 bytes, the copy 2,000 ns.
+    // The memset takes 1,000 ns plus 1 ns per 1,000 bytes; the copy takes 2,000 ns.
     let expected = [
         (5_000, 6_000, "launch"),
         (6_000, 6_700, "launch"),
@@ -165,7 +166,7 @@ fn threads_that_wait_outside_the_simulation_are_reported() {
     run.outcome().expect_abort("gpusim_join");
 }
 
-/// The trace of a case that the client's records are compared with.
+/// Reads the Kineto trace of a run, with which the tests compare the client's records.
 fn kineto(outcome: &Outcome) -> Vec<Value> {
     let trace: Value = serde_json::from_str(&outcome.kineto).unwrap();
     trace["traceEvents"].as_array().unwrap().clone()
@@ -206,12 +207,12 @@ fn the_kineto_trace_has_the_schedules_work_calls_and_waits() {
         let flows = kineto(&outcome).into_iter().filter(|row| row["cat"] == "ac2g" && row["ph"] == end);
         flows.map(|row| row["id"].clone()).collect()
     };
-    // Three kernels and three waits.
+    // Each of the three kernels and three waits has a flow.
     assert_eq!((ends("s").len(), ends("f").len()), (6, 6));
     assert!(ends("f").iter().all(|id| ends("s").contains(id)));
 }
 
-/// Spans by begin, from the first one on.
+/// Sorts spans by begin and subtracts the first span's begin from all times.
 fn sorted(spans: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
     let mut spans: Vec<(u64, u64)> = spans.collect();
     spans.sort();

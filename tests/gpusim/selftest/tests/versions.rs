@@ -1,4 +1,4 @@
-//! One library file imitates CUPTI 11.8 to 13.4.
+//! Tests that the one simulated libcupti behaves like each CUPTI version from 11.8 to 13.4.
 
 use gpusim_selftest::{Outcome, Run};
 
@@ -15,8 +15,8 @@ fn version_numbers_equal_those_of_the_real_cupti() {
 
 #[test]
 fn records_have_the_sizes_of_each_version() {
-    // Records: two kernels, three copies, a memset. A size is seen as the distance to the next record, so the last size
-    // is not seen.
+    // The buffer contains records of two kernels, three copies and a memset. The test computes the size of a record as
+    // the distance to the next record, so it does not know the size of the last record.
     for (version, kernel, copy) in [
         ("11.8", 200, 88),
         ("12.0", 208, 88),
