@@ -1,16 +1,16 @@
-/* apart MODE: windows that the program opens itself, one after another.
+/* apart MODE: opens and closes windows by gpuflame's functions, one after another. MODE is:
  *
- *   slow                one window with a kernel of 12 s
- *   closed              windows of 5 launches, of 7 launches and a graph of 3 kernels that was captured before, and of
- *                       11 launches. Between the windows the program launches once per millisecond, until the
- *                       files `capture`, `open` and `profiler` exist
- *   WINDOWS             window I has I launches and a graph of 3 kernels. One launch is between each two windows. At
- *                       the end the program waits until a file `stop` exists
- *   WINDOWS EACH        every window has EACH launches, 300,000 per second; half as many follow outside the window.
- *                       At most MAX_WAITING windows have no file yet, however slow the machine is. At the tenth
- *                       window and at the end the program prints the bytes and descriptors that it holds, and at
- *                       the end the processor time of its other threads
- *   one WINDOWS EACH    the same launches in a single window */
+ * - `slow`: one window with a kernel of 12 s.
+ * - `closed`: three windows. The first has 5 launches. The second has 7 launches and a graph of 3 kernels that was
+ *   captured before this window. The third has 11 launches and is opened by cudaProfilerStart. Between the windows, the
+ *   program launches once per millisecond, until the file `capture`, `open` or `profiler` exists.
+ * - WINDOWS: window I has I launches and one launch of a graph of 3 kernels. Between two windows there is one launch.
+ *   At the end the program waits until a file `stop` exists.
+ * - WINDOWS EACH: every window has EACH launches, at 300,000 per second; half as many launches follow outside the
+ *   window. At most MAX_WAITING windows have no file yet, however slow the machine is. After a tenth of the windows and
+ *   at the end, the program prints its resident memory and its number of descriptors. At the end it also prints the CPU
+ *   time of its other threads.
+ * - one WINDOWS EACH: makes the same launches in a single window. */
 #define _GNU_SOURCE /* RUSAGE_THREAD */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
@@ -121,7 +121,7 @@ static double seconds(const struct timeval *time)
     return time->tv_sec + time->tv_usec / 1e6;
 }
 
-/* Prints the resident bytes, and the number of descriptors. */
+/* Prints the resident memory and the number of open descriptors. */
 static void print_held(const char *when)
 {
     long pages = 0, resident = 0, descriptors = 0;
@@ -166,7 +166,7 @@ OWN_FRAME static void paced(int count)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Waits for a file that matches `pattern`, for at most a minute. */
+/* Waits at most a minute for a file whose name is `pattern` with `number` inserted. */
 static void wait_for(const char *pattern, int number)
 {
     char name[64];
@@ -199,7 +199,7 @@ static void many(int count, int each, int is_one)
     cudaDeviceSynchronize();
     if (is_one)
         gpuflame_stop();
-    sleep(4); /* files are written meanwhile, which takes longer on a slow machine */
+    sleep(4); /* gpuflame writes files during this time; a slow machine needs more */
     if (!is_one)
         wait_for("out.%d.folded", count - 1);
     print_held("the end");

@@ -1,5 +1,5 @@
-"""Launches through the driver's interface with NVIDIA's own Python binding: two kernels, by cuLaunchKernel and
-cuLaunchKernelEx, copies and fills. The binding does not know the simulated stack."""
+"""Calls the driver API through NVIDIA's own Python binding: launches two kernels by cuLaunchKernel and
+cuLaunchKernelEx, and makes copies and fills. The binding was not written for the simulated CUDA stack."""
 
 from cuda.bindings import driver
 

@@ -1,6 +1,7 @@
-/* The thread that makes the first CUDA call has special settings: it is bound to one processor, in a non-default
- * scheduling class, with a higher nice value than the other threads. The program prints these settings (processors,
- * class, niceness) for main and for the threads whose names begin with `gpuflame`, one line per thread. */
+/* The thread that makes the first CUDA call has unusual scheduler settings: it is bound to one processor, in a
+ * non-default scheduling class, with a higher nice value than the other threads. The program prints these settings
+ * (processors, class, niceness) of the main thread and of the threads whose names begin with `gpuflame`, one line per
+ * thread. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -44,8 +45,7 @@ static void tell(int thread)
     printf(" %d %d\n", sched_getscheduler(thread), getpriority(PRIO_PROCESS, (id_t)thread));
 }
 
-/* Waits until the thread's settings change, for at most 5 s: a thread that has just begun still has the settings of
- * its creator. */
+/* Waits at most 5 s until the thread has other settings, because a new thread first has the settings of its creator. */
 static void wait_until_as(int wanted, int thread)
 {
     int tries;

@@ -1,9 +1,9 @@
-/* Threads that are cancelled before they launch for the first time, and end right after the launch.
+/* Creates threads that are cancelled before their first launch, and that end right after this launch.
  *
  *     cancelled THREADS [first|flush]
  *
- *   first    the first thread's launch is the first CUDA call of the process, which starts gpuflame
- *   flush    each thread calls gpuflame_flush() of the injected library instead of launching
+ * - `first`: the first thread's launch is the first CUDA call of the process, which starts gpuflame.
+ * - `flush`: each thread calls gpuflame_flush() of the injected library instead of launching.
  *
  * Prints the number of threads that were cancelled. */
 #include "cuda_mini.h"
@@ -29,7 +29,7 @@ OWN_FRAME static void *worker(void *nothing)
         LAUNCH(step_d700, 1, 32, 0)(1);
     else if (flush())
         return nothing;
-    /* The thread ends at this call, unless gpuflame has left cancellation disabled. */
+    /* The cancelled thread ends at this call, unless gpuflame has left cancellation disabled. */
     pthread_testcancel();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &old);
     return nothing;

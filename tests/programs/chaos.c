@@ -1,25 +1,26 @@
-/* Threads launch, fill, wait, fork and are interrupted, as random numbers select; then the process exits in one of many
- * ways. One number in four launches through functions generated at run time.
+/* Threads launch, fill, wait, fork and are interrupted by signals, in a random order; then the process exits in one of
+ * many ways. One launch in four goes through functions that are generated at run time.
  *
  *     chaos SEED HOW [WHEN [LINGER [CHILD [rival | CLIENT]]]]
  *
- *   HOW       the way to end: `return`, `exit` on another thread while main launches, `_exit`, `abort`, or a signal:
- *             `term`, `kill`
- *   WHEN      `after` its threads are done, or in their `midst`
- *   LINGER    milliseconds for which the process continues before it ends
- *   CHILD     how a child ends; `-` means no child. The child is forked before CUDA starts, does the same with one
- *             thread, and writes its stderr to `stderr-PID`
- *   rival     another client of CUPTI asks for the records, as in `rival.c`
- *   CLIENT    a plugin with a client of CUPTI (`passing_client.c`) arrives, finishes and is unloaded, up to three times
+ * - HOW is the way in which the process ends: `return`, `exit` on another thread while main launches, `_exit`, `abort`,
+ *   or a signal (`term` or `kill`).
+ * - WHEN is the time at which the process ends: `after` its threads are done, or in their `midst`.
+ * - LINGER is the number of milliseconds for which the process continues before it ends.
+ * - CHILD is the way in which a child ends; `-` means no child. The child is forked before CUDA starts, does the same
+ *   as its parent but with one thread, and writes its stderr to `stderr-PID`.
+ * - `rival` adds another CUPTI client to the process. This client enables activity records, as in `rival.c`.
+ * - CLIENT is a plugin that is a CUPTI client (`passing_client.c`). The plugin is loaded, records some work and is
+ *   unloaded, up to three times.
  *
  * Before the process ends, it prints the parts of its state that must not change:
- * - how often a launch changed errno, or the signals blocked on a thread;
+ * - how often a launch changed errno or the set of blocked signals;
  * - the descriptors that stay open for more than a moment;
- * - the signals that are blocked on main;
- * - its limits.
+ * - the signals that are blocked on the main thread;
+ * - the resource limits of the process.
  *
- * The file `done-PID` holds numbers of 8 bytes: the time of the process's end in nanoseconds, the number of pieces of
- * work launched by then, and the number of the rival's records. */
+ * The file `done-PID` contains numbers of 8 bytes: the time in nanoseconds at which the process ended, the number of
+ * kernels and fills launched by then, and the number of records that the rival received. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -47,7 +48,7 @@ enum { TURNS = 400, MOST_THREADS = 3, ALONE = 20, CODE = 5, CHILD_CODE = 6, LOOK
 KERNEL(add_d301, "add_d301", (int n), &n)
 KERNEL(mul_d1200, "mul_d1200", (int n), &n)
 
-/* Start of the file `done-PID`. */
+/* The first fields of the file `done-PID`. */
 static struct done {
     uint64_t ended, launched, rivals;
 } *done;
@@ -57,13 +58,14 @@ static const char *how = "return";
 static int code = CODE, threads = MOST_THREADS;
 static volatile int is_midst, is_fast;
 static long errnos, masks;
-/* Whether no other thread launches. If others do, they wait for each other in the driver, which changes errno. */
+/* Whether only this thread launches. If several threads launch, they wait for each other in the driver, which changes
+ * errno. */
 static volatile int is_alone = 1;
 static volatile sig_atomic_t interrupts;
-/* Number of launches of each thread; main is the first. */
+/* Number of launches by each thread; the main thread is the first. */
 static volatile uint64_t launched[MOST_THREADS + 1];
 static __thread int self;
-/* Number of turns of each thread; all bits are set when the thread has ended. */
+/* Number of loop iterations of each thread; all bits are set when the thread has ended. */
 static volatile uint64_t turns[MOST_THREADS + 1];
 
 static void interrupted(int signal)
@@ -80,14 +82,14 @@ static uint64_t next(uint64_t *state)
     return *state ^= *state << 17;
 }
 
-/* A call that the driver refuses is not a launch. */
+/* Counts a launch unless the driver has refused it. */
 static void count(cudaError_t error)
 {
     launched[self] += error == cudaSuccess;
 }
 
-/* Checks that a launch leaves errno unchanged. Signals are blocked meanwhile, because a signal handler of the
- * program would change errno. */
+/* Launches, and checks that the launch leaves errno unchanged. Signals are blocked during the launch, because the
+ * program's signal handler would change errno. */
 OWN_FRAME static void launch(int which)
 {
     sigset_t alarm, old;
@@ -106,7 +108,7 @@ OWN_FRAME static void launch(int which)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Launches with signals allowed. */
+/* Launches with signals unblocked. */
 OWN_FRAME static void interrupted_launch(void)
 {
     SITE("interrupted_launch");
@@ -122,8 +124,8 @@ OWN_FRAME static void fill(void *memory)
     KEEP_FRAME();
 }
 
-/* Launches through a function that is generated at run time and keeps a number in rbp. Other functions later replace
- * it at its address. */
+/* Launches through a function that is generated at run time and stores a number in rbp. Later, other generated
+ * functions replace this function at its address. */
 OWN_FRAME static void launch_through_code(int which, uint64_t dice)
 {
     static const uint64_t numbers[] = {0, 7, 4096, (uint64_t)-8, 1ull << 46, 0xffff800000001000};
@@ -154,7 +156,7 @@ static void launch_alone(void)
     is_alone = 0;
 }
 
-/* The child's launches are refused, because a child of a process that uses CUDA cannot use CUDA. */
+/* Forks a child. Its launches fail, because a child of a process that uses CUDA cannot use CUDA. */
 static void fork_once(int ends)
 {
     pid_t child = fork();
@@ -181,7 +183,7 @@ static void *worker(void *number)
 {
     uint64_t state = seed * 7919 + (uintptr_t)number * 104729 + 1;
     void *memory = NULL;
-    /* The kernel only fills the first words of a signal set. */
+    /* Clear the signal sets, because the kernel fills only their first words. */
     sigset_t before = {{0}}, after = {{0}};
     int turn;
     self = (int)(intptr_t)number + 1;
@@ -216,9 +218,9 @@ static void *worker(void *number)
     return NULL;
 }
 
-/* Returns the number of descriptors below 1,000 that are open at each check, over 50 ms. The kernel gives every file
- * the lowest free number first. Another thread may read from a descriptor, or may have just opened a descriptor that
- * it then moves to a high number; such a descriptor exists for less than a millisecond. */
+/* Returns a hash of the descriptors below 1,000 that are open at every check during 50 ms. Descriptors that exist for
+ * less than a millisecond do not count. Another thread opens such a descriptor to read a file, or before it moves the
+ * descriptor to a high number: the kernel always assigns the lowest free number. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];
@@ -239,7 +241,8 @@ static unsigned descriptors(void)
     return sum;
 }
 
-/* Prints without a buffer: a thread may fork at any time, and its child would print the buffer again. */
+/* Prints the state without a buffer, because a thread may fork at any time, and its child would print the buffer
+ * again. */
 static void tell(void)
 {
     char line[4096];
@@ -290,8 +293,8 @@ static void rival_comes(void)
         enable(kinds[at]);
 }
 
-/* Waits until every launch in flight has returned. Otherwise the record of such a launch would go to a client that
- * no longer exists, even without gpuflame. */
+/* Waits until every launch in flight has returned. Otherwise CUPTI would deliver the record of such a launch to a
+ * client that no longer exists, even without gpuflame. */
 static void await_workers(void)
 {
     int at;
@@ -302,7 +305,8 @@ static void await_workers(void)
     }
 }
 
-/* CUPTI refuses some calls even without gpuflame, for example after a fatal error. */
+/* Loads the client's plugin, lets the client record, and unloads the plugin. CUPTI refuses some of the client's calls
+ * even without gpuflame, for example after a fatal error. */
 static void client_passes(const char *path, uint64_t *state)
 {
     static const uint32_t kinds[] = {2, 10};
@@ -339,7 +343,7 @@ static void count_in_file(void)
     close(file);
 }
 
-/* Sleeps for the whole time, even if signals arrive meanwhile. */
+/* Sleeps for the whole time, even if signals interrupt the sleep. */
 static void sleep_for(uint64_t milliseconds)
 {
     struct timespec until;
@@ -352,7 +356,7 @@ static void sleep_for(uint64_t milliseconds)
         ;
 }
 
-/* From here on, the launches made so far must survive the end of the process. */
+/* Stores the number of launches so far. gpuflame must output all these launches, however the process ends. */
 static void come_to_the_end(void)
 {
     struct timespec now;
@@ -372,7 +376,7 @@ static void *ends(void *nothing)
     return nothing;
 }
 
-/* Ends the process, or returns if main must return. */
+/* Ends the process in the way `how`; returns if main must return. */
 static void act(const char *rival)
 {
     struct itimerval often = {{0, 700}, {0, 700}};
@@ -419,14 +423,14 @@ static void act(const char *rival)
     if (!strcmp(how, "kill"))
         raise(SIGKILL);
     if (!strcmp(how, "term")) {
-        /* The signal goes to main, or to a thread that is launching. */
+        /* Sends the signal to the main thread or to a thread that is launching. */
         pthread_kill(is_midst && next(&state) % 2 ? ids[0] : pthread_self(), SIGTERM);
         for (;;)
             pause();
     }
 }
 
-/* Forks before this process has used CUDA; the child will use CUDA. */
+/* Forks before this process uses CUDA, so the child can use CUDA. */
 static void fork_early(const char *child_how)
 {
     int status = 0, file;

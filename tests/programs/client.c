@@ -1,30 +1,34 @@
-/* A program that contains another client of CUPTI, which arrives, does its work and leaves.
+/* A program that contains another CUPTI client. The client starts recording, records some kernels, and stops.
  *
  *     client HOW [busy | flushes]
  *
- * Launches 50 times and waits; the client arrives; launches 40 times and waits; the client leaves; launches for 2.5 s;
- * launches 70 times and waits. HOW selects what the client does:
+ * The program launches 50 times and waits; the client starts; the program launches 40 times and waits; the client
+ * stops; the program launches for 2.5 s, then launches 70 times and waits. HOW selects the client's actions:
  *
- *     records        registers its functions, enables kinds, and flushes before it leaves
- *     again          and arrives a second time, by enabling its kind only
- *     clock          with a clock of its own that runs three times as fast; and arrives a second time, with its functions and kind
- *     late           and flushes 2.5 s after it disabled its kinds; 2.5 s later it is done
- *     slow           and takes 0.4 s for a small buffer
- *     switch         2.5 s after it enabled and disabled another kind
- *     context        enables its kind for one context, and never leaves
- *     window         a window is closed and opened while the client is active
- *     early          arrives before CUDA is called, and wants calls
- *     subscription   subscribes, wants all calls of the runtime, and unsubscribes
- *     both           subscribes, and then does as in `records`
- *     two            as `records`; meanwhile another client subscribes and leaves, and launches continue for 2.5 s
- *     finalize       finalizes CUPTI
- *     ended          subscribes, and then finalizes CUPTI
- *     jumps          as `records`; before that, it leaves by longjmp a call in which CUPTI reads its clock
+ * - `records`: registers its buffer functions, enables activity kinds, and flushes before it stops.
+ * - `again`: as `records`, and the client starts a second time by only enabling its kind.
+ * - `clock`: as `records`, with its own clock, which runs three times as fast. The client starts a second time and then
+ *   registers its functions and enables its kind again.
+ * - `late`: as `records`, but it flushes 2.5 s after it disabled its kinds, and stops 2.5 s after that.
+ * - `slow`: as `records`, but it needs 0.4 s to read each small buffer.
+ * - `switch`: as `records`, but 2.5 s earlier it enables and disables another kind.
+ * - `context`: enables its kind for one CUDA context, and never stops.
+ * - `window`: as `records`, and a gpuflame window is closed and opened while the client is active.
+ * - `early`: starts before the first CUDA call, and enables records of API calls too.
+ * - `subscription`: subscribes to callbacks of all runtime calls, and unsubscribes.
+ * - `both`: subscribes, and then acts as `records`.
+ * - `two`: as `records`; while this client is active, another client subscribes and unsubscribes, and launches continue
+ *   for 2.5 s.
+ * - `finalize`: finalizes CUPTI.
+ * - `ended`: subscribes, and then finalizes CUPTI.
+ * - `jumps`: as `records`. Before that, CUPTI calls the client's clock function, which leaves the call by longjmp.
  *
- * busy: another thread launches all the time. flushes: another thread flushes gpuflame all the time. Prints the
- * client's results and data: kernels from its records, calls, and the setting that it found.
+ * With `busy`, another thread launches all the time. With `flushes`, another thread calls gpuflame_flush() all the
+ * time. The program prints the results of the client's calls and the client's data: the number of kernels in its
+ * records, the number of calls, and the CUPTI setting that it found.
  *
- * TO_CUPTI: the program is linked to CUPTI; otherwise each function is looked up when it is needed. */
+ * If TO_CUPTI is defined, the program is linked with CUPTI. Otherwise it looks up each CUPTI function when it needs the
+ * function. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -97,7 +101,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
         memcpy(&kind, record, sizeof kind);
         memcpy(&end, record + 24, sizeof end);
         kernels += kind == KERNELS;
-        /* Set the clock more than an hour away from the present. */
+        /* Counts records whose time is in the future or more than an hour ago by the client's clock. */
         if (has_clock)
             strange += end > fast_clock() || end + 3 * 3600000000000ull < fast_clock();
     }

@@ -1,10 +1,10 @@
-/* A program during which the system clock changes, as far as the process can see.
+/* A program that sees the system clock jump while it runs.
  *
  *     clock SECONDS [BACK]
  *
- * Launches 50 times; sets the clock forward by SECONDS (negative: back); launches 50 times; sets the clock back by
- * BACK seconds; launches 50 times. Must be linked with -rdynamic, because it replaces the C library's clock by its
- * own. */
+ * Launches 50 times; sets the clock forward by SECONDS (negative: back); launches 50 times; sets the clock back by BACK
+ * seconds; launches 50 times. The program must be linked with -rdynamic, because it replaces the C library's clock
+ * function by its own. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -32,7 +32,7 @@ int clock_gettime(clockid_t clock, struct timespec *time)
 
 OWN_FRAME static void launch(void)
 {
-    /* The pause is long enough for gpuflame to read the clock before and after the change. */
+    /* The pauses are long enough for gpuflame to read the clock before and after each change. */
     struct timespec pause = {0, 300000000};
     int n;
     SITE("main;launch");

@@ -1,9 +1,9 @@
-/* Uses gpuflame like a plugin uses its libraries: opens it, uses it and closes it again.
+/* Uses gpuflame as a plugin uses a library: opens it, uses it and closes it again.
  *
  *     closes LIBRARY
  *
- * Opens a window, closes the library, and launches 30 kernels. Opens the library again, closes the window and the
- * library, launches 40 kernels, and returns 7. */
+ * The program opens a window, closes the library, and launches 30 kernels. Then it opens the library again, closes the
+ * window and the library, launches 40 kernels, and returns 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,11 +1,13 @@
-/* A program that limits itself, or gpuflame.
+/* A program that runs out of a resource, or lets gpuflame run out of it.
  *
- *     confined depth          prints the bytes of stack that each launch takes: the first launch of the process, 19 launches of
- *                             another thread (nine of them from new stacks, the last six after a library was loaded or
- *                             unloaded), and six in a signal handler on a stack of its own
- *     confined descriptors    no further descriptor can be opened, from the first launches on
- *     confined threads        gpuflame cannot create a thread
- *     confined memory         eight threads find no memory available, launch 100 times each, and once more with memory available
+ *     confined HOW
+ *
+ * - `depth`: prints the bytes of stack that each launch uses. These launches are the first launch of the process, 19
+ *   launches on another thread (nine of them from new stacks, the last six after a library was loaded or unloaded), and
+ *   six in a signal handler on a signal stack.
+ * - `descriptors`: after the first launches, the process cannot open another descriptor.
+ * - `threads`: gpuflame cannot create a thread.
+ * - `memory`: eight threads launch 100 times each while no memory is available, and once more with memory available.
  *
  * The program launches 20 times in any mode, and ends with code 7. */
 #define _GNU_SOURCE
@@ -37,8 +39,8 @@ OWN_FRAME static void launch(int times)
 
 static int refuses;
 
-/* Replaces the C library's function. gpuflame creates its threads detached; CUPTI, which creates its own threads
- * through this function too, does not. */
+/* Replaces the C library's pthread_create and refuses gpuflame's threads. CUPTI also calls this function; gpuflame's
+ * threads are detached and CUPTI's are not. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
@@ -52,12 +54,13 @@ int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(vo
     return real(made, how, start, with);
 }
 
-/* Fills the stack below with a pattern, runs `times` launches on it, and counts the bytes that have changed. */
+/* Fills the unused stack below this frame with a pattern, launches `times` times, and returns the number of bytes of
+ * stack that the launches used. */
 OWN_FRAME static long depth(int times)
 {
     volatile unsigned char *below = (unsigned char *)__builtin_frame_address(0) - PAINTED;
     long at;
-    /* Touches one page at a time, downwards, as a stack grows; the nearest bytes belong to this function. */
+    /* Writes downwards, because a stack grows one page at a time. The nearest 512 bytes belong to this function. */
     for (at = PAINTED - 512; at-- > 0;)
         below[at] = PAINT;
     launch(times);
@@ -146,7 +149,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* Small requests succeed, because 16 MiB are free in the heap. */
+/* Limits the address space. Small allocations still succeed, because 16 MiB are free in the heap. */
 static void memory(void)
 {
     pthread_t threads[THREADS];

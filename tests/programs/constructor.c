@@ -1,8 +1,10 @@
 /* A program that runs out of memory right after CUDA has started.
  *
- *     constructor LIBRARY    CUDA starts in the constructor of a library (this file with -DLIBRARY) that is loaded: the loader's
- *                            lock is held until that returns, and threads that wait for it continue without memory
- *     constructor            CUDA starts in main
+ *     constructor [LIBRARY]
+ *
+ * - With LIBRARY (this file, built with -DLIBRARY), CUDA starts in the library's constructor. The loader holds its lock
+ *   until the constructor returns, and the threads that wait for this lock then continue without memory.
+ * - Without LIBRARY, CUDA starts in main.
  *
  * Memory is available again after 0.3 s, and the program returns 7. */
 #define _GNU_SOURCE
@@ -41,7 +43,7 @@ static unsigned long address_space(void)
     return pages << 12;
 }
 
-/* Uses up the heap, which all threads share. */
+/* Uses up all memory in the heap, which all threads share. */
 void end_memory(void)
 {
     struct rlimit limit;

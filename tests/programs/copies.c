@@ -1,4 +1,4 @@
-/* Every way to copy and to fill, each from its own function, on GPU 0 of two. */
+/* Makes copies and fills with each API function on GPU 0 of two GPUs, each from a C function of its own. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -10,7 +10,7 @@ static char *pageable, *pinned, *managed, *device, *other;
 static cudaStream_t stream;
 static cudaArray_t array;
 
-/* STEP(name, call): a function `name` that makes the call and sets its call site. */
+/* STEP(name, call): defines a function `name` that sets its call site and makes the call. */
 #define STEP(name, ...)                       \
     OWN_FRAME static int name(void)           \
     {                                         \
@@ -67,7 +67,7 @@ OWN_FRAME static int volume_async(void)
     return cudaMemcpy3DAsync(&what, stream) != 0;
 }
 
-/* The width is in elements of the array, each of four bytes. */
+/* The width is a number of array elements of four bytes each. */
 OWN_FRAME static int volume_to_array(void)
 {
     cudaMemcpy3DParms what = cuboid(2);

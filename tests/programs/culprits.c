@@ -1,17 +1,17 @@
-/* A program whose GPU is idle for 5 ms per step, for the given reason:
+/* A program whose GPU is idle for 5 ms in each step. The argument selects the reason:
  *
  *     culprits sleep|function|lock|file|allocation|thread|calls [STEPS]
  *
- * sleep       train sleeps after it has waited for the GPU
- * function    slow_checkpoint, which waits for the GPU, computes
- * lock        locked, which waits for the GPU, gets a lock that another thread holds
- * file        read_file, which ends in a copy, reads a pipe that another thread fills late
- * allocation grow touches host memory between an allocation and a free
- * thread      another thread launches, and then does something else while train waits for it
- * calls       train makes no call for 5 ms, allocates, and makes no call for another 5 ms
+ * - `sleep`: the function `train` sleeps after it has waited for the GPU.
+ * - `function`: the function `slow_checkpoint` waits for the GPU, and then computes.
+ * - `lock`: the function `locked` waits for the GPU, and then for a lock that another thread holds.
+ * - `file`: the function `read_file` reads a pipe that another thread fills late, and then makes a copy.
+ * - `allocation`: the function `grow` touches host memory between an allocation and a free.
+ * - `thread`: another thread launches, and then does something else while `train` waits for it.
+ * - `calls`: the function `train` makes no CUDA call for 5 ms, allocates, and makes no call for another 5 ms.
  *
- * The program prints how many nanoseconds of GPU time were lost, and for how many of all nanoseconds its threads were ready
- * to run, but had no processor. */
+ * The program prints the lost GPU time in nanoseconds. It also prints the total time, in nanoseconds, for which its
+ * threads were ready to run but had no processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -49,7 +49,7 @@ static void stall(void)
     nanosleep(&pause, NULL);
 }
 
-/* Adds the time for which the calling thread was ready to run, but had no processor. */
+/* Adds the time for which the calling thread was ready to run but had no processor to the total. */
 static void add_waited(void)
 {
     unsigned long ns = 0;
@@ -103,7 +103,7 @@ OWN_FRAME static void locked(void)
     pthread_t thread;
     unsigned long began;
     cudaDeviceSynchronize();
-    /* Every operation that can take long on a busy machine comes after this line. */
+    /* Start the measurement before any operation that can take long on a busy machine. */
     began = now();
     pthread_create(&thread, NULL, holds_the_lock, NULL);
     pthread_barrier_wait(&held);

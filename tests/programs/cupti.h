@@ -1,4 +1,4 @@
-/* Functions of CUPTI for a program that contains a client of it. */
+/* Looks up CUPTI functions, for test programs that contain a CUPTI client. */
 #include <dlfcn.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-/* A program whose streams wait for each other by events, and whose host waits in every possible way. The program
- * sets its call sites; the simulated stack's truth file lists what it did. */
+/* A program whose streams wait for each other by CUDA events, and whose host thread waits in every possible way. The
+ * program sets its call sites; the simulated stack's truth file lists all its waits and event records. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -43,7 +43,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* In each round, the same handle belongs to another event. */
+/* Creates and destroys an event in each round, so the same handle belongs to several events, one after another. */
 OWN_FRAME static void anew(void)
 {
     cudaEvent_t event;
@@ -76,7 +76,7 @@ OWN_FRAME static void waits(void)
     KEEP_FRAME();
 }
 
-/* These calls only build a graph, so they make no records: two calls of each kind. */
+/* Captures two calls of each kind. These calls only build a graph, so they make no activity records. */
 OWN_FRAME static void captured(void)
 {
     cudaEvent_t fork, join;
@@ -97,7 +97,7 @@ OWN_FRAME static void captured(void)
     KEEP_FRAME();
 }
 
-/* A failing call makes neither a record nor a row. */
+/* Makes calls that fail. A failing call produces neither an activity record nor a row in the recording. */
 OWN_FRAME static void refused(void)
 {
     SITE("main;refused");

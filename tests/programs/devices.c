@@ -1,4 +1,4 @@
-/* Two GPUs, two streams each, and copies between them. */
+/* Uses two GPUs with two streams each, and copies data between the GPUs. */
 #include "cuda_mini.h"
 
 #define OWN_FRAME __attribute__((noinline, noclone))

@@ -1,5 +1,6 @@
-/* A program that uses all of gpuflame.h, sometimes wrongly, and queries the state in mid-run. gpuflame is linked,
- * not injected, so work before the first gpuflame_start() is not recorded. */
+/* A program that calls all functions of gpuflame.h, some with wrong arguments, and queries gpuflame's state during the
+ * run. The program is linked with gpuflame, which is not injected. So GPU work before the first gpuflame_start() is not
+ * recorded. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -77,7 +78,7 @@ static void tell(const char *when)
             printf("%s.%s %llu\n", when, now.top[i].name, (unsigned long long)now.top[i].ns);
 }
 
-/* Passes structures that are too small, and one that is larger than the library knows. */
+/* Passes structs that are too small, and a struct that is larger than the library's own version. */
 static void odd_sizes(void)
 {
     struct {
@@ -97,7 +98,7 @@ static void odd_sizes(void)
         exit(5);
 }
 
-/* A child that has nothing to record must end as it would without gpuflame. */
+/* Forks a child that launches nothing. The child must end as it would end without gpuflame. */
 static void child_exits(void)
 {
     int status = 1;

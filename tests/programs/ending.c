@@ -1,45 +1,55 @@
-/* Ends in the ways in which programs end without returning from main, or gets a signal that ends it.
+/* Ends in one of the ways in which programs end without returning from main, or by a signal.
  *
- *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]     all but main_ends with code 7
- *     ending for_ever THREADS | beside THREADS | graphs_for_ever    until it gets a signal
- *     ending left HOW [TEXT]                                        ends without exit handlers when a file `go` exists
- *     ending idle exit                                              initialises CUDA, launches nothing, creates `ready`, and
- *                                                                   exits when a file `go` exists
- *     ending WHERE SIGNAL [HOW]                                     sends itself the signal
+ *     ending flat_out THREADS | exits | quick | main_ends | status SIGNAL [ignored]
+ *     ending for_ever THREADS | beside THREADS | graphs_for_ever
+ *     ending left HOW [TEXT]
+ *     ending idle exit
+ *     ending WHERE SIGNAL [HOW]
  *
- *   flat_out           THREADS launch without a pause while main exits
- *   exits              four threads exit at once
- *   quick              calls quick_exit()
- *   main_ends          main ends by pthread_exit; a thread launches and ends after main
- *   status             stores the kernel's view of its signals in a file
- *   for_ever           main is one of THREADS that launch
- *   beside             main only waits while THREADS launch
- *   graphs_for_ever    launches graphs of three kernels
- *   left               launches 1,000 more kernels, whose work is then complete; each file `more` causes another launch
+ * The modes of the first line end with code 7, except `main_ends`:
  *
- * HOW of `left`: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (as `quick`), `exit` (as
- * usual), `fork` (a child that launches nothing and calls _exit, then abort), `daemon` (a child that calls _exit, and
- * continues alone).
+ * - `flat_out`: THREADS threads launch without a pause while main exits.
+ * - `exits`: four threads call exit at the same time.
+ * - `quick`: the program calls quick_exit().
+ * - `main_ends`: main ends by pthread_exit; another thread launches and ends after main.
+ * - `status`: the program stores the kernel's view of its signals in a file.
  *
- * WHERE the signal arrives, after main has launched 1,000 kernels:
+ * The modes of the second line run until a signal ends the program:
  *
- *   launching, malloc    while main does this
- *   sleeping             while main sleeps; it would continue and print
- *   loading              while main loads libraries
- *   heap                 while main blocks the allocator by `heap.c`; it launches 1,000 more
- *   thread               on another thread, which launches
- *   signal_stack         on a small signal stack
- *   exiting              in the middle of exit()
+ * - `for_ever`: THREADS threads launch, and main is one of these threads.
+ * - `beside`: THREADS threads launch, and main only waits.
+ * - `graphs_for_ever`: the program launches graphs of three kernels.
+ *
+ * The other lines:
+ *
+ * - `left` launches 1,000 more kernels, which are complete before the program ends. Each time that a file `more`
+ *   appears, it launches once. When a file `go` exists, the program ends without exit handlers. HOW is the way in which
+ *   it ends: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (which becomes `quick`), `exit` (a
+ *   normal exit), `fork` (forks a child that launches nothing and calls _exit, then aborts), or `daemon` (calls
+ *   daemon(); the child continues alone and calls _exit).
+ * - `idle` initialises CUDA, launches nothing, creates a file `ready`, and exits when a file `go` exists.
+ * - With WHERE, the program sends the signal to itself after main has launched 1,000 kernels.
+ *
+ * WHERE is the state of the program when the signal arrives:
+ *
+ * - `launching` or `malloc`: main launches, or allocates memory.
+ * - `sleeping`: main waits in a read; if the read were interrupted, main would continue and print.
+ * - `loading`: main loads libraries.
+ * - `heap`: main blocks the allocator by `heap.c`, and launches 1,000 more kernels.
+ * - `thread`: the signal arrives on another thread, which launches.
+ * - `signal_stack`: the signal arrives on a thread with a small signal stack.
+ * - `exiting`: the signal arrives in the middle of exit().
  *
  * HOW of a signal:
  *
- *   twice      again after 20 ms
- *   later      again after 1.5 s, while outputs wait (`filesystem.c`)
- *   own        main has an action of its own, which prints and exits with code 5
- *   default    main restores the default
- *   ignored    the signal is ignored, and main exits with code 6
- *   forked     the signal goes to a child that main forks last; main exits with code 6 if the child died of the signal
- *   spawned    the same with a program that main runs */
+ * - `twice`: the signal is sent again after 20 ms.
+ * - `later`: the signal is sent again after 1.5 s, while the writing of outputs is blocked (`filesystem.c`).
+ * - `own`: main has its own signal handler, which prints and exits with code 5.
+ * - `default`: main restores the default action.
+ * - `ignored`: the signal is ignored, and main exits with code 6.
+ * - `forked`: the signal goes to a child, which main forks after everything else. Main exits with code 6 if the signal
+ *   ended the child.
+ * - `spawned`: as `forked`, but the child is a program that main runs. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -64,7 +74,8 @@ enum { CODE = 7 };
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* Number of launches that have returned, by thread. The file that holds the numbers outlives the process. */
+/* Number of launches that have returned, for each thread. The numbers are in a mapped file, which outlives the
+ * process. */
 static volatile long *launched;
 
 static void count_in_file(void)
@@ -131,7 +142,7 @@ static void beside(long threads)
         pause();
 }
 
-/* Whether a file of this name exists; removes the file. */
+/* Removes the file of this name; returns whether it existed. */
 static int is_told(const char *name)
 {
     return unlink(name) == 0;
@@ -247,7 +258,8 @@ static void *outlive_main(void *nothing)
     return nothing;
 }
 
-/* Sends the signal from a thread that blocks all signals. */
+/* The signal, and when it is sent again. A thread that blocks all signals sends it to the process or to the thread
+ * `target`. */
 static int signal_number, is_twice, is_later;
 static pthread_t target;
 
@@ -331,7 +343,7 @@ static void in_dlopen(void)
     }
 }
 
-/* Forks a child that stops gpuflame's threads as a debugger does, for `micros` microseconds. */
+/* Forks a child that stops gpuflame's threads for `micros` microseconds, as a debugger does. */
 static void hold_writers(useconds_t micros)
 {
     pid_t parent = getpid(), child;
@@ -382,7 +394,7 @@ static void own_action(int signal)
     exit(5);
 }
 
-/* A child created by fork, or by fork and exec. */
+/* Creates a child by fork, or by fork and exec, and ends it by the signal. */
 static void child(int is_spawned)
 {
     int status;

@@ -1,5 +1,5 @@
-/* Loads the library again and again while another thread reads the environment. LD_PRELOAD names the library, as in
- * a program that has set the variable for its children.
+/* Loads the library again and again while another thread reads the environment. LD_PRELOAD names the library, because
+ * some programs set this variable for their children.
  *
  *     environment LIBRARY TIMES */
 #define _GNU_SOURCE
@@ -24,7 +24,8 @@ static void *read_it(void *nothing)
     return nothing;
 }
 
-/* Adds a variable to the environment in each turn; the list cannot grow in place. The reader is paused meanwhile. */
+/* Adds a variable to the environment in each turn, which moves the list of variables in memory. The reading thread is
+ * paused during this change. */
 static int change(int turn)
 {
     char name[32];

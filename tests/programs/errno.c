@@ -1,6 +1,6 @@
-/* Sets errno to 77 around calls, and prints the calls that changed it: every call into gpuflame (succeeding or
- * failing), calls of NVTX, launches (including those of a new thread), cudaProfilerStart and cudaDeviceReset.
- * gpuflame is linked, and NVTX is told to load gpuflame. */
+/* Sets errno to 77 before calls, and prints the calls that changed it: every gpuflame function (succeeding or failing),
+ * NVTX calls, launches (including launches on a new thread), cudaProfilerStart and cudaDeviceReset. The program is
+ * linked with gpuflame, and NVTX loads gpuflame as its tool. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 #include "nvtx_mini.h"
@@ -77,7 +77,7 @@ int main(void)
     FAILS(gpuflame_mark("early"), GPUFLAME_ERROR_STATE);
     all(&stats);
     FAILS(gpuflame_set_output("out"), GPUFLAME_OK);
-    /* The first call of gpuflame_start initialises the driver. */
+    /* The first call of gpuflame_start initialises the CUDA driver. */
     FAILS(gpuflame_start(), GPUFLAME_OK);
     all(&stats);
     FAILS(gpuflame_set_output("late"), GPUFLAME_ERROR_STATE);

@@ -1,4 +1,4 @@
-/* Records an event on a stream three times, waits for the last recording, and launches nothing. */
+/* Records a CUDA event on a stream three times, waits for the last of these records, and launches nothing. */
 #include "cuda_mini.h"
 
 #include <stddef.h>

@@ -1,10 +1,11 @@
-/* A training loop with planted faults, whose costs are known.
+/* A training loop with planted performance faults, whose costs are known.
  *
  *     faults --fault NAME --strength PERCENT [--fault NAME --strength PERCENT] [--steps N] [--right]
  *
- * Each step first waits for the GPU work of two steps earlier, and then launches eight layers of 400 us. A fault
- * takes about PERCENT of the run. With --right the same work is done without the faults. Prints the nanoseconds that
- * the program added to kernels, and the nanoseconds for which the launching thread waited for a processor. */
+ * Each step first waits for the GPU work of the step before the previous one, and then launches eight layers of 400 us.
+ * A fault takes about PERCENT of the run time. With --right the program does the same work without the faults. The
+ * program prints the nanoseconds that it added to kernels, and the nanoseconds for which the launching thread waited
+ * for a processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -21,16 +22,16 @@
 #define LAYERS 8
 #define LAYER_NS 400000ul
 #define STEP_NS (LAYERS * LAYER_NS)
-/* The simulation copies 25 bytes per nanosecond. */
+/* Copy speed in the simulation. */
 #define BYTES_PER_NS 25
 
 KERNEL(layer_d400000, "layer_d400000", (int n), &n)
 KERNEL(tiny_d1500, "tiny_d1500", (int n), &n)
 
-/* Sets the end of the thread's next kernel; only on the simulated stack. */
+/* Sets the end time of the thread's next kernel; NULL unless the program runs on the simulated CUDA stack. */
 static void (*set_end)(unsigned long (*end)(void *, unsigned long), void *argument);
 
-/* The faults, and the nanoseconds per step that each costs. */
+/* Names of the planted faults. `extras` are the nanoseconds per step that each fault costs. */
 static const char *faults[2] = {"", ""};
 static unsigned long extras[2], percents[2] = {12, 12};
 static unsigned long kernel_ns = LAYER_NS, lengthened;
@@ -40,7 +41,7 @@ static cudaStream_t stream[2], copies;
 static cudaEvent_t copied;
 static volatile int over;
 
-/* Nanoseconds per step that the fault costs: 0 if it is not planted. */
+/* Returns the nanoseconds per step that a fault costs; 0 if the fault is not planted. */
 static unsigned long extra_of(const char *name)
 {
     return !strcmp(faults[0], name) ? extras[0] : !strcmp(faults[1], name) ? extras[1] : 0;
@@ -53,7 +54,7 @@ static unsigned long now(clockid_t clock)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* The host computes, for as long as it has the processor. */
+/* Computes on the host until the thread has used `ns` nanoseconds of CPU time. */
 OWN_FRAME static void compute_on_host(unsigned long ns)
 {
     unsigned long began = now(CLOCK_THREAD_CPUTIME_ID);
@@ -104,11 +105,12 @@ OWN_FRAME static void load_batch(void)
 {
     size_t bytes = (extra_of("pageable_copies") + extra_of("sync_copies")) * BYTES_PER_NS + 4096;
     if (extra_of("pageable_copies") && !right) {
-        /* The driver copies pageable memory in pieces of pinned memory, and the call returns when it has read all. */
+        /* The driver copies pageable memory through pinned buffers, and the call returns when the driver has read all
+         * bytes. */
         cudaMemcpyAsync(device, pageable, bytes, cudaMemcpyHostToDevice, stream[0]); /* fault: pageable_copies */
         cudaStreamSynchronize(stream[0]);
     } else if (extra_of("sync_copies") && !right) {
-        cudaStreamSynchronize(stream[0]); /* the default stream would wait for this one on a real GPU */
+        cudaStreamSynchronize(stream[0]); /* on a real GPU, the default stream would wait for stream[0] */
         cudaMemcpy(device, pinned, bytes, cudaMemcpyHostToDevice); /* fault: sync_copies */
     } else {
         cudaMemcpyAsync(device, pinned, bytes, cudaMemcpyHostToDevice, copies);
@@ -118,7 +120,7 @@ OWN_FRAME static void load_batch(void)
     KEEP_FRAME();
 }
 
-/* On a real GPU cudaFree waits for the device. */
+/* Allocates and frees memory in the loop. On a real GPU cudaFree waits for the device. */
 OWN_FRAME static void with_workspace(void)
 {
     unsigned long began;
@@ -133,7 +135,7 @@ OWN_FRAME static void with_workspace(void)
     KEEP_FRAME();
 }
 
-/* Another program's memory does not fit next to this, so it moves out and in. */
+/* Moves managed memory out of the GPU and back in, as if another program's memory did not fit next to it. */
 OWN_FRAME static void touch_table(void)
 {
     size_t bytes = extra_of("managed_memory") / 2 * BYTES_PER_NS;
@@ -152,7 +154,8 @@ OWN_FRAME static void write_log(void)
     KEEP_FRAME();
 }
 
-/* Makes kernels longer from 60 % of the run on, or in every fifth step; on average by as much as the fault costs. */
+/* Makes kernels longer in the last 40 % of the run, or in every fifth step. On average, the added time is the cost of
+ * the fault. */
 static void set_kernel_length(void)
 {
     unsigned long slow = 0;
@@ -202,7 +205,8 @@ OWN_FRAME static void run_step(void)
     KEEP_FRAME();
 }
 
-/* Competes with the launching thread for its processor; a weak fault does so for three quarters of the time. */
+/* A thread that competes with the launching thread for its processor; if the fault is weak, it competes for three
+ * quarters of the time. */
 static void *burn(void *argument)
 {
     (void)argument;
@@ -216,7 +220,7 @@ static void *burn(void *argument)
     return NULL;
 }
 
-/* Nanoseconds for which the calling thread was ready to run, but had no processor. */
+/* Returns the nanoseconds for which the calling thread was ready to run but had no processor. */
 static unsigned long waited(void)
 {
     unsigned long ns = 0;

@@ -1,6 +1,6 @@
-/* Threads that come and go, with fibers (ucontext) on stacks of all sizes. Stacks are unmapped and mapped again, so
- * that they reuse earlier addresses and are adjacent to other stacks. Four threads run at once, THREADS times. Each
- * runs FIBERS fibers, ROUNDS times. */
+/* Starts threads that run fibers (ucontext) on stacks of many sizes. Stacks are unmapped and mapped again, so they
+ * reuse earlier addresses and are next to other stacks. Four threads run at the same time, and this is done THREADS
+ * times. Each thread runs FIBERS fibers, ROUNDS times. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -55,7 +55,7 @@ OWN_FRAME static void fiber(void)
     yield();
 }
 
-/* In one of two cases, maps a new stack of 64 to 300 KiB. */
+/* With a probability of 1/2, replaces the fiber's stack by a new stack of 64 to 300 KiB. */
 static void renew_stack(struct fiber *f, unsigned *seed)
 {
     if (f->stack && rand_r(seed) % 2) {

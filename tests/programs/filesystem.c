@@ -1,14 +1,14 @@
-/* Preloaded: a file system with problems on files whose names end in `.gfr` or `.part`. TROUBLE selects the problem:
+/* A preloaded library that makes file operations fail or block for files whose names end in `.gfr` or `.part`. The
+ * variable TROUBLE selects the problem:
  *
- *   hang            opening such a file never returns; if HELD is set, only files with that text in their name hang
- *   hang_windows    opening files of the first window (`out.1.`) never returns
- *   later           a thread that begins to write outputs creates a file `waits`, and continues when no file `wait`
- *                   exists. Writing begins when the outputs' name is claimed or, with HELD, when a file with that text
- *                   in its name is
- *   until           a thread that opens such a file creates `waits` too, and continues when a file `answers` exists
- *   full, quota, stale, read_only
- *                   writes fail once a file `trouble` exists; with full and quota, writes over existing bytes succeed,
- *                   since they do not append */
+ * - `hang`: opening such a file never returns. If the variable HELD is set, only files whose names contain HELD hang.
+ * - `hang_windows`: opening a file of the first window (`out.1.`) never returns.
+ * - `later`: a thread that begins to write outputs creates a file `waits`, and blocks while a file `wait` exists.
+ *   Writing begins when the thread claims the outputs' name. With HELD, it begins when the thread opens a file whose
+ *   name contains HELD.
+ * - `until`: a thread that opens such a file creates a file `waits`, and blocks until a file `answers` exists.
+ * - `full`, `quota`, `stale`, `read_only`: writes fail when a file `trouble` exists. With `full` and `quota`, writes
+ *   over existing bytes succeed, because they do not append. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -56,7 +56,7 @@ int open64(const char *path, int flags, ...)
     return next(path, flags, mode);
 }
 
-/* Error of writes; 0 if writes succeed. */
+/* Error code with which writes fail; 0 if writes succeed. */
 static int failure(void)
 {
     if (access("trouble", F_OK) != 0)

@@ -1,8 +1,12 @@
-/* Embeds Python; LIBRARY is the library of Python.
+/* Embeds Python. LIBRARY is the path of Python's shared library.
  *
- *     finalizes LIBRARY goes_on PROGRAM    runs a Python program, finalizes Python, and launches 100 more kernels
- *     finalizes LIBRARY main PROGRAM HOW   acts as `python PROGRAM HOW`, and then launches 100 more kernels
- *     finalizes LIBRARY late PROGRAM HOW   the same, and launches 100 kernels before it loads Python */
+ *     finalizes LIBRARY goes_on PROGRAM
+ *     finalizes LIBRARY main PROGRAM HOW
+ *     finalizes LIBRARY late PROGRAM HOW
+ *
+ * - `goes_on`: runs a Python program, finalizes Python, and launches 100 more kernels.
+ * - `main`: acts as `python PROGRAM HOW`, and then launches 100 more kernels.
+ * - `late`: as `main`, but launches 100 kernels before it loads Python. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

@@ -1,4 +1,4 @@
-"""The interpreter ends while daemon threads still launch. LIBRARY"""
+"""finalizing.py LIBRARY: Python's interpreter ends while daemon threads still launch."""
 
 import ctypes
 import sys
@@ -8,7 +8,7 @@ library = ctypes.CDLL(sys.argv[1])
 
 
 def work(depth):
-    # At its end Python returns to the system the memory that it keeps for the frames of a deep stack.
+    # When the interpreter ends, it frees the memory in which it stores the frames of a deep stack.
     return library.launch_on() if depth == 0 else work(depth - 1)
 
 

@@ -1,14 +1,16 @@
-/* Creates more stacks, kernels, threads or libraries than gpuflame can keep, between launches that matter.
+/* Creates more stacks, kernels, threads or libraries than gpuflame can store, between launches that the test checks.
  *
- *     flood stacks COUNT [DEPTH]     launches once from each of COUNT stacks of DEPTH frames (default 50)
- *     flood kernels COUNT            launches each of COUNT kernels once
- *     flood threads COUNT            creates COUNT threads, one after another, each with a name and one launch
- *     flood unloads COUNT PLUGIN     loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time
+ *     flood WHAT COUNT ...
  *
- * The launches that matter are made before, during and after the flood, by four functions: `before` and `after`
- * launch 1,000 times each; `between` launches once per 64 of the many stacks, kernels or threads; `second`, on a
- * thread of its own, launches once before the flood and 1,000 times after it. Every 4,096 launches the program waits
- * until gpuflame has read everything. FLOOD_MIB: MiB that the program allocates itself. */
+ * - `flood stacks COUNT [DEPTH]` launches once from each of COUNT stacks of DEPTH frames (default 50).
+ * - `flood kernels COUNT` launches each of COUNT kernels once.
+ * - `flood threads COUNT` creates COUNT threads, one after another. Each thread has a name and launches once.
+ * - `flood unloads COUNT PLUGIN` loads and unloads PLUGIN COUNT times, and launches from 500 stacks after each time.
+ *
+ * Four functions make the launches that the test checks. `before` launches 1,000 times before the flood, and `after`
+ * 1,000 times after it. `between` launches once per 64 of the flood's stacks, kernels or threads. `second` runs on a
+ * thread of its own; it launches once before the flood and 1,000 times after it. After every 4,096 launches the program
+ * waits until gpuflame has read all records. FLOOD_MIB is the memory, in MiB, that the program itself allocates. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -27,7 +29,7 @@ KERNEL(middle_d3001, "middle_d3001", (int n), &n)
 KERNEL(late_d4007, "late_d4007", (int n), &n)
 KERNEL(second_d51, "second_d51", (int n), &n)
 
-/* gpuflame_flush() of the injected library, if any. */
+/* gpuflame_flush() of the injected library; NULL if no library is injected. */
 static int (*flush)(void);
 static unsigned long launches;
 
@@ -79,8 +81,9 @@ OWN_FRAME static void *other_thread(void *nothing)
     return nothing;
 }
 
-/* Functions that call each other in the order of the digits of `path`; the lowest digit is next to the root. Below
- * them are as many more functions as `depth` requires. So two stacks have almost no frames in common. */
+/* Functions that call each other in the order of the digits of `path`. The lowest digit determines the function that is
+ * nearest to the root, so two stacks have almost no frames in common. More functions are called until the stack has
+ * `depth` frames. */
 typedef void step(unsigned long path, int depth);
 static step one, two, three, four;
 static step *const steps[] = {one, two, three, four};
@@ -199,7 +202,7 @@ int main(int argc, char **argv)
     pthread_t other;
     int i;
     take(getenv("FLOOD_MIB"));
-    cudaFree(0); /* loads the driver, which injects gpuflame */
+    cudaFree(0); /* loads the CUDA driver, which loads gpuflame */
     library = path ? dlopen(path, RTLD_LAZY | RTLD_NOLOAD) : NULL;
     if (library)
         *(void **)&flush = dlsym(library, "gpuflame_flush");

@@ -1,4 +1,5 @@
-/* A library that prints a line when it is loaded. An attacker would want a program with more rights to load it. */
+/* A library that prints a line when it is loaded. It represents an attacker's library that a program with more
+ * privileges must not load. */
 #include <stdio.h>
 
 __attribute__((constructor)) static void loaded(void)

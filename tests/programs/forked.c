@@ -1,11 +1,13 @@
-/* Launches 100 kernels and creates a child that launches 10 and ends. Prints how the child ended, launches 100 more,
- * and exits with code 7.
+/* Launches 100 kernels and creates a child that launches 10 kernels and ends. The program prints how the child ended,
+ * launches 100 more, and exits with code 7.
  *
  *     forked WAY END
  *
- * WAY: `fork`, `_Fork` (no fork handlers run), `clone` (the system call, which bypasses even the C library), `vfork` (the
- * child shares its parent's memory, so its launches are its parent's). END: `_exit`, `exit` or `quick_exit` with code 5,
- * or `SIGTERM`, which it sends to itself. */
+ * - WAY is the way in which the child is created: `fork`, `_Fork` (no fork handlers run), `clone` (the system call,
+ *   which bypasses even the C library), or `vfork` (the child shares its parent's memory, so its launches count as its
+ *   parent's launches).
+ * - END is the way in which the child ends: `_exit`, `exit` or `quick_exit` with code 5, or `SIGTERM`, which the child
+ *   sends to itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,5 +1,5 @@
-"""Forks before it launches, and while it launches. The first child launches by itself; later ones run Python's
-functions, and their launches fail or are nobody's. Prints Python's view of the stack at each launch, like frames.py.
+"""Forks before its first launch, and between launches. The first child can launch; later children run Python functions,
+and their launches fail. Writes Python's own view of the stack at each launch, like frames.py.
 
     forking.py
 """

@@ -1,5 +1,5 @@
-/* Actions for Python test programs that Python itself cannot take: launch for long without its lock, launch while it
- * holds the lock, corrupt Python's frames, and spin. This file is built as a library. */
+/* Library functions for Python test programs that Python code cannot implement: launch for a long time without Python's
+ * lock, launch with the lock held, corrupt Python's frames, and spin. */
 #include <errno.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -25,7 +25,7 @@ void launch_once(void)
     atomic_fetch_add(&launched, 1);
 }
 
-/* Launches until `stop` is called, or without end, for threads that die with the program. */
+/* Launches until `stop` is called. Without this call, the thread launches until the program ends. */
 void launch_on(void)
 {
     while (!atomic_load(&is_over)) {
@@ -39,7 +39,7 @@ void stop(void)
     atomic_store(&is_over, 1);
 }
 
-/* Waits until `more` further launches were made; returns 0 if they were not made within a minute. */
+/* Waits until there were `more` further launches; returns 0 if this takes longer than a minute. */
 int wait_for_launches(int more)
 {
     int until = atomic_load(&launched) + more;
@@ -51,7 +51,7 @@ int wait_for_launches(int more)
     return 0;
 }
 
-/* Number of launches of other threads while the caller sleeps for a second and does nothing else. */
+/* Sleeps for a second, and returns the number of launches that other threads made in this second. */
 int launched_in_a_second(void)
 {
     struct timespec left = {1, 0};
@@ -61,7 +61,7 @@ int launched_in_a_second(void)
     return atomic_load(&launched) - before;
 }
 
-/* Makes the kernel refuse a system call of this thread and of the threads that it starts, as in a container. */
+/* Makes the kernel refuse a system call from this thread and from the threads that it starts, as in a container. */
 static int refuse(unsigned call)
 {
     struct sock_filter filter[] = {
@@ -84,7 +84,7 @@ int refuse_reads(void)
     return refuse(SYS_process_vm_readv);
 }
 
-/* Uses this many milliseconds of the thread's CPU time. */
+/* Spins until the thread has used this many milliseconds of CPU time. */
 void spin(int milliseconds)
 {
     struct timespec now;
@@ -94,7 +94,7 @@ void spin(int milliseconds)
         clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
 }
 
-/* Launches while a word of the interpreter's memory holds a wrong value. */
+/* Writes a wrong value to a word of the interpreter's memory, launches, and restores the word. */
 void launch_with(uint64_t *word, uint64_t wrong)
 {
     uint64_t right = *word;
@@ -103,7 +103,7 @@ void launch_with(uint64_t *word, uint64_t wrong)
     *(volatile uint64_t *)word = right;
 }
 
-/* An address whose memory has been unmapped. */
+/* Returns an address whose memory has been unmapped. */
 uint64_t unmapped(void)
 {
     void *memory = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -1,5 +1,5 @@
-"""Launches from functions of all kinds. For each launch, writes Python's own view of the stack to frames.txt: a line
-`KERNEL TAB frames`, root first. Each launch has a kernel of its own.
+"""Launches from Python functions of all kinds. For each launch, the program writes Python's own view of the stack to
+frames.txt: a line `KERNEL TAB frames`, root first. Each launch has a different kernel.
 
     frames.py [PATTERN OF SCENARIOS]
 """
@@ -49,7 +49,7 @@ def note(frame, kernel):
 
 
 def launch():
-    """A launch with the global lock released, and one with it held."""
+    """Launches once with Python's global lock released, and once with the lock held."""
     global count
     for library in (released, held):
         with lock:
@@ -131,7 +131,7 @@ def methods():
 
 
 def inits():
-    # The loop runs often enough for Python versions with specialised code to specialise this function.
+    # The loop runs often enough that Python versions that specialise bytecode specialise this function.
     for _ in range(20):
         Block(True)
     Derived()
@@ -498,7 +498,7 @@ def deep():
 
 
 def reused():
-    # Most of these functions get the address of an earlier code object that no longer exists.
+    # The code objects of most of these functions are at addresses of earlier code objects that no longer exist.
     for number in range(300):
         name = "f%d" % (number % 7)
         made = {"launch": launch}
@@ -507,7 +507,8 @@ def reused():
 
 
 def reused_classes():
-    # Only the qualified name distinguishes these functions: some names are short, others are longer than a few words.
+    # Only the qualified names of these functions differ. Some of these names are short, others are longer than a few
+    # machine words.
     for number in range(300):
         name = "%c%s" % (65 + number % 7, "lass" * (1 + number % 3 * 4))
         made = {"launch": launch}
@@ -528,7 +529,7 @@ def main():
     for scenario in SCENARIOS:
         if fnmatch.fnmatch(scenario.__name__, pattern):
             scenario()
-            # Run the scenario again, so that gpuflame uses the stacks that it has cached.
+            # Run the scenario again, so that gpuflame uses its cached stacks.
             scenario()
     finish()
 

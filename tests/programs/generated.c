@@ -1,13 +1,13 @@
-/* Launches from code that it generates: `outer_jit` has a frame pointer, `inner jit` an epilogue and nothing else;
- * neither function has unwind information. The program writes the functions' names in the formats of `perf`, or in
- * ways that gpuflame must not trust.
+/* Launches from machine code that the program generates. The function `outer_jit` has a frame pointer; `inner jit` has
+ * only an epilogue. Neither function has unwind information. The program writes the functions' names in the formats of
+ * `perf`, or in ways that gpuflame must not trust.
  *
  *     generated HOW
  *
  * HOW is `map`, `dump`, `none`, `several`, `fifo`, `device`, `theirs`, `garbage` or `kept`. `theirs` needs root, and
- * ends with code 75 without it. `kept` is a map, and the process lives until it is killed. When a file `more`
- * appears, the program removes the file, writes another function's name for the address of `outer_jit`, and launches
- * again. */
+ * ends with code 75 without it. `kept` writes a map file, and the process lives until it is killed. When a file `more`
+ * appears, the program removes this file, writes another function's name for the address of `outer_jit` into the map
+ * file, and launches again. */
 #define _DEFAULT_SOURCE
 #include "cuda_mini.h"
 
@@ -115,10 +115,10 @@ static void tidy(void)
 int main(int count, char **arguments)
 {
     const char *how = count > 1 ? arguments[1] : "map";
-    /* This handler is registered before CUDA's handlers, so it is called after the files are written. */
+    /* This exit handler is registered before CUDA's handlers, so it runs after gpuflame has written its files. */
     atexit(tidy);
     snprintf(map, sizeof map, "/tmp/perf-%d.map", (int)getpid());
-    /* A killed process with the same id may have left its map. */
+    /* A killed process with the same pid may have left its map file. */
     unlink(map);
     generate();
     if (!strcmp(how, "map") || !strcmp(how, "kept")) {

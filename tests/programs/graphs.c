@@ -1,5 +1,5 @@
-/* Graphs created, copied, changed and destroyed in all ways. Each mode sets its call site both when it creates a node and
- * when it launches.
+/* Creates, copies, changes and destroys CUDA graphs in many ways. Each mode sets its call site both when it creates a
+ * node and when it launches a graph.
  *
  *     graphs MODE [N] */
 #include "cuda_mini.h"
@@ -26,15 +26,15 @@ KERNEL(norm, "_Z9norm_d500v", (void), NULL)
     } while (0)
 
 #define FRAME __attribute__((noinline, noclone)) static
-/* Keeps the compiler from turning a call into a jump. */
+/* Prevents the compiler from replacing a call by a jump. */
 #define STAY() __asm__ volatile("" ::: "memory")
 
 static cudaStream_t stream;
 static void *device, *other;
-/* Name of the function that runs the mode. */
+/* Name of the mode, which is also the name of the function that runs it. */
 static const char *mode;
 
-/* Sets the call site to a path that begins at the mode's function. */
+/* Sets the call site to main, the mode's function and `path`. */
 static void at(const char *path)
 {
     char site[256];
@@ -42,7 +42,7 @@ static void at(const char *path)
     SITE(site);
 }
 
-/* Sets the call site to the stub of a kernel. */
+/* Sets the call site to the host stub of a kernel. */
 static void in_stub(const char *path, const char *stub)
 {
     char longer[128];
@@ -67,7 +67,7 @@ FRAME void upload(const char *site)
     STAY();
 }
 
-/* Captures four nodes: two kernels, a copy and a fill. */
+/* Captures a graph of four nodes: two kernels, a copy and a fill. */
 FRAME cudaGraph_t capture(void)
 {
     cudaGraph_t graph;
@@ -80,7 +80,7 @@ FRAME cudaGraph_t capture(void)
     return graph;
 }
 
-/* Captures the same nodes in another function. */
+/* Captures the same nodes as `capture`, in another function. */
 FRAME cudaGraph_t recapture(void)
 {
     cudaGraph_t graph;
@@ -154,7 +154,7 @@ FRAME void explicitly(int n)
     STAY();
 }
 
-/* Clones a graph and instantiates it twice; all graphs are destroyed before their records arrive. */
+/* Clones a graph, instantiates it twice, and destroys all graphs before their activity records arrive. */
 FRAME void copies(int n)
 {
     cudaGraph_t graph = capture(), clone, clone_of_clone;
@@ -213,7 +213,7 @@ FRAME void update_that_fails(int n)
     STAY();
 }
 
-/* A second stream takes part, because it waits for an event; later a node is removed. */
+/* Captures from two streams: the second stream joins the capture by waiting for an event. Later a node is removed. */
 FRAME void forked(int n)
 {
     cudaStream_t first = stream, second;
@@ -239,7 +239,8 @@ FRAME void forked(int n)
     STAY();
 }
 
-/* Repeats: destroys a graph, its instantiations, streams and a context while the GPU still runs the graph. */
+/* Again and again, destroys a graph, its instantiations, streams and a CUDA context while the GPU still runs the
+ * graph. */
 FRAME void in_flight(int n)
 {
     const cudaStream_t outer = stream;
@@ -300,7 +301,8 @@ FRAME void churn(int n)
 }
 
 #ifdef LINKED
-/* One graph is created outside the window and launched inside; another is created inside and launched outside. */
+/* Creates a graph outside the window and launches it inside; creates another graph inside the window and launches it
+ * outside. */
 FRAME void windowed(int n)
 {
     cudaGraphExec_t early = instantiate(capture());

@@ -1,5 +1,5 @@
-/* half_loaded LIBRARY: loads an interpreter library while another thread launches from a new stack each time, and
- * then launches from functions of the library. The library is built from interpreter.c with -DSLOW. */
+/* half_loaded LIBRARY: loads a fake interpreter library while another thread launches, each time from a new stack. Then
+ * the program launches from functions of the library. The library is built from interpreter.c with -DSLOW. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <unistd.h>
@@ -18,7 +18,7 @@ static void launch(void *with)
 
 __attribute__((noinline, noclone)) static int deeper(int depth)
 {
-    volatile int deepest = depth; /* so that this stays a call within a call */
+    volatile int deepest = depth; /* volatile, so that the compiler keeps the nested calls */
     launch(0);
     usleep(1000);
     if (!is_loaded && depth < 1000)

@@ -1,14 +1,17 @@
-/* Sets and queries signal actions, like programs that end by a signal.
+/* Sets and queries signal actions, like programs that a signal ends.
  *
- *     handlers view                 prints its actions as it sees them while it sets them, and returns 7
- *     handlers chained SIGNAL       sets a handler that calls the previous one, gets the signal twice, and returns 3
- *     handlers chained_at_end SIGNAL    the same with a handler whose last call is the previous one
- *     handlers child SIGNAL         the same in a forked child; returns what that returns
- *     handlers restores SIGNAL      its handler restores the previous action, and sends the signal again
- *     handlers server SIGNAL HOW    has a handler before it calls CUDA; when called, sets the default by HOW (`sigaction`, `signal`,
- *                                   `found`: by a function that it looks up then), launches once more, and sends itself the signal
+ *     handlers HOW [SIGNAL ...]
  *
- * Each launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a
+ * - `view`: prints the program's signal actions, as sigaction returns them, while it sets them; returns 7.
+ * - `chained SIGNAL`: sets a handler that calls the previous handler, receives the signal twice, and returns 3.
+ * - `chained_at_end SIGNAL`: as `chained`, but the handler's last instruction is the call to the previous handler.
+ * - `child SIGNAL`: does the same as `chained` in a forked child, and returns the child's result.
+ * - `restores SIGNAL`: its handler restores the previous action, and sends the signal again.
+ * - `server SIGNAL HOW`: sets a handler before it calls CUDA. The handler sets the default action, launches once more,
+ *   and sends the signal to the process again. HOW is the function that sets the action: `sigaction`, `signal`, or
+ *   `found` (a function that the handler looks up).
+ *
+ * Each mode launches 100 kernels of 1,000 ns. `chained`, `child` and `restores` query the previous action through a
  * function whose address they looked up before the first CUDA call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

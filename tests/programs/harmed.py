@@ -1,7 +1,8 @@
-"""LIBRARY WHICH WRONG: launches while a word of the interpreter's data about this thread's frames is wrong.
+"""harmed.py LIBRARY WHICH WRONG: launches while a word of the interpreter's data about this thread's frames is wrong.
 
-WHICH is thread (that leads to the frames), previous or code (of the frame that launches); WRONG is a number, "frame" (that
-frame), "bytes" (other memory of Python's) or "gone" (memory that is unmapped)."""
+WHICH is the wrong pointer: thread (the pointer from the thread's state to its frames), previous or code (pointers in
+the frame that launches). WRONG is the value: a number, "frame" (the address of this frame), "bytes" (the address of a
+bytes object) or "gone" (the address of unmapped memory)."""
 
 import ctypes
 import sys
@@ -12,8 +13,8 @@ library.launch_with.argtypes = [ctypes.c_void_p, ctypes.c_uint64]
 this_thread = ctypes.pythonapi.PyGILState_GetThisThreadState
 this_thread.restype = ctypes.c_void_p
 
-# Offsets from the headers of each version: of the frame in the thread's state, of the pointer to it, and of fields of a
-# frame.
+# Offsets from the headers of each Python version: the offset of the frame pointer in the thread's state (in some
+# versions, this pointer is reached through another pointer), and the offsets of two fields of a frame.
 THREAD, THROUGH, PREVIOUS, CODE = {
     (3, 9): (24, None, 24, 32),
     (3, 10): (24, None, 24, 32),
@@ -27,7 +28,7 @@ THREAD, THROUGH, PREVIOUS, CODE = {
 
 def launch():
     place = this_thread() + THREAD
-    # Not in a function, because a function would have a frame of its own.
+    # This code is not in a function, because a function would have a frame of its own.
     if THROUGH is not None:
         place = ctypes.c_uint64.from_address(place).value + THROUGH
     frame = ctypes.c_uint64.from_address(place).value

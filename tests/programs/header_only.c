@@ -1,6 +1,6 @@
-/* A program to which no part of gpuflame is linked. `early` calls gpuflame's functions before CUDA has started, and
- * `late` calls them after that. If gpuflame is absent, these calls have no effect. The program's calls of dlopen are
- * counted. */
+/* A program that uses gpuflame's header but is not linked with gpuflame. `early` calls gpuflame's functions before CUDA
+ * has started, and `late` calls them after that. If gpuflame is absent, these calls have no effect. The program counts
+ * its calls of dlopen. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -75,8 +75,8 @@ int main(int argc, char **argv)
         if (dlerror())
             return 4;
     } else if (is_early) {
-        /* By now gpuflame is loaded; the header finds gpuflame 10 ms after the last failed look-up. From then on,
-         * steps are counted. */
+        /* By now gpuflame is loaded. The header looks for gpuflame at most every 10 ms, so it finds gpuflame 10 ms
+         * after the last failed look-up. After that, gpuflame counts steps. */
         usleep(20000);
         expect(gpuflame_step(), GPUFLAME_OK, "a step 20 ms after CUDA has started");
         expect(gpuflame_stats(&stats), GPUFLAME_OK, "stats");
@@ -85,7 +85,7 @@ int main(int argc, char **argv)
     } else {
         launch("at once");
     }
-    /* `began` may be read in the last moment of its second. */
+    /* Adds a second, because `began` may have been read at the end of a second. */
     if (asked > 100 * (time(NULL) - began + 1) + 1) {
         fprintf(stderr, "the loader was asked %d times in %ld s\n", asked, (long)(time(NULL) - began));
         return 5;

@@ -1,5 +1,5 @@
-/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. The program prints the
- * nanoseconds of each way of waiting, by its own clock. */
+/* A program that waits for its GPU in several ways, and allocates and frees memory of all kinds. For each way of
+ * waiting, the program prints the nanoseconds that it measured itself. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -24,7 +24,7 @@ static unsigned long now(void)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* Defines a function that starts 20 ms of work and waits for it. */
+/* Defines a function that launches 20 ms of GPU work and waits for it. */
 #define WAITS(name, call)                                                                               \
     OWN_FRAME static void name(void *device)                                                            \
     {                                                                                                   \
@@ -88,7 +88,7 @@ OWN_FRAME static void by_the_driver(void)
     KEEP_FRAME();
 }
 
-/* If one thread frees memory, another thread reuses it at once. */
+/* Allocates and frees in a loop. When one thread frees memory, another thread immediately gets the same memory. */
 OWN_FRAME static void *churn(void *nothing)
 {
     int i;

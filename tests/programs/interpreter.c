@@ -1,14 +1,14 @@
-/* A CPython that evaluates nothing. This interpreter has the parts that gpuflame reads in the real interpreters of a
- * few versions: frames of functions, calls of the evaluator, and the data that describes their layout. Tests use it
- * for two purposes: to count instructions, which is impossible with an interpreter that starts up and collects
- * garbage; and to imitate versions that have not been released.
+/* A fake CPython interpreter that evaluates no code. It has the parts that gpuflame reads in the real interpreters of a
+ * few versions: frames of functions, calls of the evaluator, and the data that describes the layout of these parts.
+ * Tests use it for two purposes. Some tests count instructions, which is impossible with a real interpreter, because it
+ * starts up and collects garbage. Other tests imitate versions that have not been released.
  *
  * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.
- * The interpreter's layout is that of 3.9, 3.11 or 3.13: the latest of these that is not newer than VERSION. With
- * COLD, every other call of the evaluator comes from a part of it that the compiler moved elsewhere (3.9). ELSEWHERE
- * is the number of an evaluation. From it on, there is one more frame, and frames claim to be at an address outside
- * all calls of the evaluator (3.9: there are twice as many frames). With SLOW, the loader needs 0.3 s to relocate
- * this library. */
+ * The layout of the interpreter's data is that of 3.9, 3.11 or 3.13: the latest of these versions that is not newer
+ * than VERSION. With COLD, every other call of the evaluator comes from a part of the evaluator that the compiler moved
+ * to another address (3.9). ELSEWHERE is the number of an evaluation. Starting with this evaluation, there is one more
+ * frame, and frames claim to be at an address outside all calls of the evaluator (3.9: there are twice as many frames).
+ * With SLOW, the loader needs 0.3 s to relocate this library. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -25,7 +25,7 @@
 
 #define FUNCTIONS 16
 #define FILES 4
-#define IN_EVALUATOR 3 /* owner of a frame: the evaluator keeps it on the C stack */
+#define IN_EVALUATOR 3 /* owner value of a frame that the evaluator stores on the C stack */
 
 struct object {
     uint64_t references;
@@ -61,7 +61,7 @@ struct code {
     uint64_t last[12];
 };
 
-/* A Python object that the frame owns. */
+/* A frame as a Python object. */
 struct frame {
     struct object head;
     uint64_t length;
@@ -95,7 +95,7 @@ struct frame {
     uint8_t is_entry, owner, last[2];
 };
 
-/* The evaluator's data on the C stack. */
+/* Data of one evaluator call, stored on the C stack. */
 struct cframe {
     uint64_t tracing;
     struct frame *frame;
@@ -157,8 +157,8 @@ _Static_assert(offsetof(struct code, instructions) == 200, "as in 3.13");
 _Static_assert(offsetof(struct frame, owner) == 70, "as in 3.13");
 #endif
 
-/* Words of a type object: its size, and flags that show whether the interpreter was initialized. Without the global
- * lock, each object begins with two more words. */
+/* Indexes of two words in a type object: the type's size, and flags that show whether the interpreter was initialized.
+ * In builds without the global lock, each object begins with two more words. */
 #define SIZE (4 + 2 * THREADS)
 #define FLAGS (21 + 2 * THREADS)
 #define IS_READY (1 << 12)
@@ -169,7 +169,7 @@ uint64_t Py_Version = VERSION;
 #if VERSION < 0x030d0000
 uint64_t _PyRuntime[128];
 #else
-/* The word at 608 is the finalizing thread. */
+/* The runtime's state. The word at offset 608 is the finalizing thread. */
 uint64_t _PyRuntime[128] = {
     [1] = VERSION,
     [2] = THREADS,
@@ -194,7 +194,7 @@ uint64_t _PyRuntime[128] = {
 };
 #endif
 
-/* Paths as long as those of installed packages, except for the first. */
+/* Source paths. Except for the first, they are as long as the paths of installed packages. */
 static const char *const PATHS[FILES] = {
     "model.py",
     "/usr/lib/python3/site-packages/torch/nn/modules/module.py",
@@ -212,8 +212,8 @@ struct thread *PyGILState_GetThisThreadState(void)
 }
 
 #ifdef SLOW
-/* The loader calls this function to relocate `slow`, before it relocates the symbols that the functions above use.
- * At this time, no function of another library can be called. */
+/* The loader calls this function to resolve `slow`, before it relocates the symbols that the functions above use. At
+ * this time, this function cannot call other libraries, so it makes a system call itself. */
 static int (*resolve(void))(void)
 {
     static const int64_t duration[2] = {0, 300 * 1000 * 1000};
@@ -266,7 +266,7 @@ static struct code *code_of(int frames)
     return &codes[frames % FUNCTIONS];
 }
 
-/* Number of evaluations. */
+/* Number of calls of the evaluator so far. */
 static int evaluations;
 
 #ifdef COLD
@@ -277,7 +277,7 @@ static __attribute__((cold, noinline)) void seldom(void)
 #endif
 
 #if VERSION < 0x030b0000
-/* Each call of the evaluator runs one frame. */
+/* In this version, each call of the evaluator runs one frame. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
     struct frame held = {{1, PyFrame_Type}, .previous = thread.frame, .code = code_of(frames), .position = 2};
@@ -289,7 +289,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     struct frame *before = thread.frame;
     thread.frame = &held;
 #ifdef COLD
-    /* The compiler moves this code, which it considers cold, to another place. */
+    /* The compiler considers this code cold and moves it to another address. */
     if (frames % 2 == 0) {
         seldom();
         frames = _PyEval_EvalFrameDefault(frames - 1, job) + 1;
@@ -305,7 +305,7 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
     return frames + 1;
 }
 #else
-/* Each call of the evaluator runs three frames. */
+/* In this version, each call of the evaluator runs three frames. */
 __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct job *job)
 {
     struct frame held[3];
@@ -349,8 +349,8 @@ __attribute__((noinline)) int _PyEval_EvalFrameDefault(int frames, const struct 
 }
 #endif
 
-/* Fills the calling thread's state as if the thread were just being created: each word is `word`, or the state's own
- * address. */
+/* Fills the calling thread's interpreter state as if the thread were just being created: each word is `word`, or the
+ * state's own address. */
 void fill_state(uint64_t word, int is_own_address)
 {
     uint64_t *words = (uint64_t *)&thread;
@@ -358,7 +358,7 @@ void fill_state(uint64_t word, int is_own_address)
         words[at] = is_own_address ? (uint64_t)(uintptr_t)words : word;
 }
 
-/* Calls `then` from `frames` frames. */
+/* Calls `then` from a stack of `frames` Python frames. */
 int evaluate(int frames, void (*then)(void *), void *with)
 {
     struct job job = {then, with};

@@ -1,9 +1,10 @@
-"""Launches 200 kernels, makes a file `ready`, and ends.
+"""Launches 200 kernels, creates a file `ready`, and ends in the way that the argument names.
 
     interrupted.py sleeping|asyncio|launching|exit|exception|returns|forks
 
-sleeping, asyncio: waits for an interrupt, does not catch it. launching: launches until the interrupt. exit: code 7.
-forks: forks while another thread holds the loader's lock of the list of libraries; the child ends with code 3."""
+sleeping, asyncio: waits for an interrupt and does not catch it. launching: launches until the interrupt. exit: exits
+with code 7. forks: forks while another thread holds the loader's lock of the list of libraries; the child ends with
+code 3."""
 
 import asyncio
 import ctypes
@@ -30,7 +31,7 @@ def fork_a_child():
     visitor = threading.Thread(target=ctypes.CDLL(None).dl_iterate_phdr, args=(look, None))
     visitor.start()
     held.wait()
-    # Python warns about the problem that this program tests.
+    # Python prints a warning about the fork, which this program makes on purpose.
     warnings.simplefilter("ignore")
     child = os.fork()
     if child == 0:

@@ -1,4 +1,5 @@
-"""LIBRARY: launches from a loop that runs often enough to be compiled, and prints how often it was compiled."""
+"""jit.py LIBRARY: launches from a loop that runs often enough for Python's JIT compiler, and prints how often it was
+compiled."""
 
 import ctypes
 import sys

@@ -1,5 +1,5 @@
-/* Before the first CUDA call, uses up the loader's static reserve for thread-local storage. After that, three
- * threads launch; one of them was created before that call.
+/* Before the first CUDA call, the program uses up the loader's static reserve for thread-local storage. After the call,
+ * three threads launch; one of these threads was created before the first CUDA call.
  *
  *     late_tls FOLDER      FOLDER has libraries 0.so to 99.so, each with variables that need the reserve */
 #include "cuda_mini.h"

@@ -1,12 +1,14 @@
-/* Leaves main by pthread_exit. A thread of the program blocks all signals, starts while gpuflame is set up, and
- * outlives main.
+/* Ends the main thread by pthread_exit. Another thread of the program blocks all signals, starts while gpuflame is set
+ * up, and outlives the main thread.
  *
- *     left worker     the thread is started in the middle of the first call of CUDA, works for some seconds, and ends the
- *                     process with code 7
- *     left nothing    there is no such thread: the process ends when main has ended
+ *     left worker|nothing
  *
- * The thread is started as soon as a thread is created that is not the program's, but gpuflame's or CUPTI's. If
- * there is no such thread, it starts after the first call. */
+ * - `worker`: this thread starts in the middle of the first CUDA call, works for some seconds, and ends the process
+ *   with code 7.
+ * - `nothing`: this thread does not exist, and the process ends when main has ended.
+ *
+ * The program starts the thread as soon as gpuflame or CUPTI creates a thread. If neither creates one, the program
+ * starts the thread after the first CUDA call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -42,7 +44,7 @@ static void start_once(void)
     pthread_sigmask(SIG_SETMASK, &old, NULL);
 }
 
-/* Replaces the C library's function. */
+/* Replaces the C library's pthread_create, to detect that gpuflame or CUPTI creates a thread. */
 int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*start)(void *), void *with)
 {
     start_once();

@@ -1,13 +1,13 @@
-/* Launches many kernels from many threads, through several call paths, and sets the call site of each call.
+/* Launches many kernels from many threads, through several call paths, and sets the call site of each launch.
  *
  *     load [--threads N] [--launches N] [--leak BYTES] [--contexts BITS] [--flush EVERY] [--watch 1]
  *
- *   --launches N       number of kernels of all threads together; every 64th is followed by a copy and a fill, every
- *                      1024th by a synchronous copy
- *   --leak BYTES       leaks this much memory at every launch, to check that a test for leaks detects the leak
- *   --contexts BITS    launches once from each of 2^BITS different stacks
- *   --flush EVERY      each thread waits, after every EVERY launches, until gpuflame has read everything: a load that
- *                      gpuflame can keep up with, however little processor time it gets */
+ * - `--launches N`: total number of kernels on all threads. Every 64th kernel is followed by a copy and a fill, every
+ *   1024th by a synchronous copy.
+ * - `--leak BYTES`: leaks this much memory at every launch, to check that a test for leaks detects the leak.
+ * - `--contexts BITS`: launches once from each of 2^BITS different stacks.
+ * - `--flush EVERY`: after every EVERY launches, each thread waits until gpuflame has read all records. So gpuflame can
+ *   keep up with the launches, however little CPU time it gets. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -28,7 +28,7 @@ KERNEL(norm_d1, "norm_d1", (float *x), &x)
 
 static unsigned long launches = 10000, threads = 8, leak, context_bits, flush_every, watch;
 
-/* gpuflame_flush() of the injected library, if any. */
+/* gpuflame_flush() of the injected library; NULL if no library is injected. */
 static int (*flush)(void);
 
 static void find_flush(void)
@@ -122,7 +122,8 @@ OWN_FRAME static void *worker(void *nothing)
     return NULL;
 }
 
-/* Two functions that call each other in the order of the bits of `path`: 2^n different stacks. */
+/* Two functions that call each other in the order of the bits of `path`. With `depth` bits, they make 2^depth different
+ * stacks. */
 OWN_FRAME static void left(unsigned long path, unsigned depth);
 OWN_FRAME static void right(unsigned long path, unsigned depth);
 
@@ -149,7 +150,7 @@ OWN_FRAME static void right(unsigned long path, unsigned depth)
     KEEP_FRAME();
 }
 
-/* Memory of the process in kB, as the kernel counts it. */
+/* Prints the memory use of the process in kB, as the kernel reports it. */
 static void print_memory(void)
 {
     char line[256];
@@ -211,7 +212,7 @@ int main(int argc, char **argv)
     }
     if (threads < 1 || threads > 64)
         return 2;
-    cudaFree(0); /* loads the driver, which injects gpuflame */
+    cudaFree(0); /* loads the CUDA driver, which loads gpuflame */
     find_flush();
     if (watch)
         pthread_create(&watcher, NULL, watch_memory, &most_anonymous);

@@ -1,10 +1,11 @@
-/* Kernels whose names would have an effect where they are displayed: control a terminal, return to the start of a
- * line, reverse the text after them, or be evaluated by a spreadsheet. Two threads, and the ranges that they open,
- * have such names too.
+/* Launches kernels with names that would have an effect where they are displayed: names that control a terminal, return
+ * to the start of a line, reverse the text after them, or that a spreadsheet evaluates. Two threads, and the ranges
+ * that they open, have such names too.
  *
  *     named [more | killed]
  *
- * more: launches a second time, under another range. killed: the process is killed three seconds later. */
+ * With `more`, the program launches a second time, under another range. With `killed`, the process is killed three
+ * seconds later. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -42,12 +43,12 @@ OWN_FRAME static void work(const char *range)
     cudaDeviceSynchronize();
 }
 
-/* The kernel stores 15 bytes of a thread's name. */
+/* The Linux kernel stores only 15 bytes of a thread's name. */
 OWN_FRAME static void *other(void *nothing)
 {
     pthread_setname_np(pthread_self(), "-b+\x1b[3m\xe2\x80\xaet\rx");
     work("=range\x1b[31m\xe2\x80\xaeturned\rback\xe2\x81\xa7.");
-    /* gpuflame reads the thread's name only while the thread exists. */
+    /* The thread does not end, because gpuflame can read its name only while the thread exists. */
     sem_post(&done);
     for (;;)
         pause();

@@ -1,9 +1,9 @@
-/* Ends with code 7, in various ways.
+/* Exercises one unusual action of a program, and ends with code 7.
  *
  *     odd HOW [LAUNCHES]
  *
- * HOW is `plain`, or a function of the table below. LAUNCHES kernels are launched (default 100), and every tenth is
- * followed by a fill. The program continues after a failed launch. */
+ * HOW is `plain`, or a function of the table below. The program launches LAUNCHES kernels (default 100); every tenth
+ * kernel is followed by a fill. The program continues after a failed launch. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>
@@ -19,7 +19,7 @@ enum { CODE = 7 };
 
 KERNEL(add_d301, "add_d301", (int n), &n)
 KERNEL(mul_d1200, "mul_d1200", (int n), &n)
-KERNEL(rest_d60000000000, "rest_d60000000000", (int n), &n) /* a minute */
+KERNEL(rest_d60000000000, "rest_d60000000000", (int n), &n) /* runs for a minute */
 KERNEL(semicolon, "evil;main;fake 12_d100", (int n), &n)
 KERNEL(lines, "two\nlines 99\r\n_d200", (int n), &n)
 KERNEL(number, "# lost 31_d300", (int n), &n)
@@ -58,7 +58,7 @@ static int no_cuda(void)
     return CODE;
 }
 
-/* One thread launches without end while another thread ends the process. */
+/* A thread that launches without end while another thread ends the process. */
 static void *launch_for_ever(void *nothing)
 {
     for (;;) {
@@ -87,7 +87,7 @@ static int exit_in_mid_launch(void)
     return 1;
 }
 
-/* Exit handlers of the application; some run before and some after those of the driver and gpuflame. */
+/* Exit handlers of the application. Some run before, and some after, the exit handlers of the driver and gpuflame. */
 OWN_FRAME static void late(void)
 {
     SITE("late");
@@ -127,7 +127,7 @@ static int resets(void)
     return CODE;
 }
 
-/* Asks CUPTI for the last error on this thread, after CUPTI has refused a client. */
+/* Calls cuptiGetLastError on this thread, after CUPTI has refused a client. */
 static int last_error(void)
 {
     void *library = dlopen("libcupti.so.13", RTLD_LAZY);
@@ -166,7 +166,7 @@ static int names(void)
     return CODE;
 }
 
-/* Uses the driver's interface, through which a program reaches cuInit on any driver. */
+/* Initialises CUDA through the driver API, which works with any driver version. */
 static int driver(void)
 {
     CUdevice device;

@@ -1,14 +1,14 @@
-/* Launches through functions that are generated at run time and hold a number in rbp, and on a stack whose upper
- * pages come and go.
+/* Launches through functions that are generated at run time and store a number in rbp, and on a stack whose upper pages
+ * another thread protects and unprotects.
  *
  *     odd_frames HOW
  *
  * HOW:
- * - `number`: a function saves rbp and puts a number there;
- * - `thunk`: a function leaves rbp unchanged, and its caller holds a number in rbp;
- * - `replaced`: functions with other frames replace functions at their addresses;
- * - `pages`: another thread protects pages of an unused stack that looks like a stack from which the program
- *   launched before.
+ * - `number`: a function saves rbp and stores a number in it.
+ * - `thunk`: a function leaves rbp unchanged, and its caller has stored a number in rbp.
+ * - `replaced`: functions with other frames replace functions at their addresses.
+ * - `pages`: another thread protects pages of an unused stack that looks like a stack from which the program launched
+ *   before.
  *
  * The program ends with code 7. */
 #define _GNU_SOURCE
@@ -37,7 +37,8 @@ OWN_FRAME static void leaf(void)
     KEEP_FRAME();
 }
 
-/* Writes two functions that call their argument. Each has its return address at the same place of its slot. */
+/* Writes a function that calls its argument into a slot. In each slot, the call's return address has the same
+ * offset. */
 static void write_code(int slot, const void *before, size_t length, const void *after, size_t rest)
 {
     unsigned char *place = code + slot * SLOT + RETURN;
@@ -64,7 +65,8 @@ OWN_FRAME static void within(void)
     KEEP_FRAME();
 }
 
-/* Compiled with a frame pointer, like the code of compilers that keep one in each function. */
+/* This function is compiled with a frame pointer, like the code of compilers that keep a frame pointer in each
+ * function. */
 OWN_FRAME __attribute__((optimize("no-omit-frame-pointer"))) static void with_frame_pointer(int slot, size_t length)
 {
     call(slot, length, slot == 2 ? within : leaf);
@@ -95,7 +97,8 @@ static void launch_through_code(const char *how)
     }
 }
 
-/* Calls `function`; the words above its frame are copied from `distance` bytes further up. */
+/* Calls `function` with the stack pointer moved by `distance` bytes. The words above the new frame are a copy of the
+ * words of the real stack. */
 void call_at(void (*function)(void), intptr_t distance);
 __asm__(".text\n"
         ".type call_at, @function\n"
@@ -132,7 +135,7 @@ static void *protects(void *nothing)
 
 OWN_FRAME static void leaf_or_copy(void)
 {
-    /* The frames above this call are the same as in all later calls. */
+    /* Copy the stack during the first call, because its frames above this call are the same as in all later calls. */
     if (is_copied == 1)
         memcpy(stacks + STACK, stacks, STACK);
     leaf();

@@ -1,17 +1,17 @@
-/* A program with a client of CUPTI in a plugin. The client arrives, finishes and leaves, and the program continues:
- * nothing may call the client afterwards.
+/* A program with a CUPTI client in a plugin. The client starts, records some work and stops, and the program continues.
+ * After that, nothing may call the client.
  *
  *     passing HOW CLIENT [CLIENT2]
  *
- *     unloaded    the client records 40 kernels, and its plugin is unloaded
- *     freed       the same, and its plugin stays loaded
- *     unflushed   the same, unloaded without a flush
- *     clock       the client registers a clock and nothing else, and is unloaded
- *     next        as unloaded, and 2.5 s later the second client enables fills before it registers its functions, while another
- *                 thread launches; it records 5 fills
+ * - `unloaded`: the client records 40 kernels, and its plugin is unloaded.
+ * - `freed`: as `unloaded`, but the plugin stays loaded.
+ * - `unflushed`: as `unloaded`, but the client does not flush before the plugin is unloaded.
+ * - `clock`: the client only registers a clock, and its plugin is unloaded.
+ * - `next`: as `unloaded`. 2.5 s later a second client enables fills before it registers its functions, while another
+ *   thread launches; this client records 5 fills.
  *
- * The program launches 50 kernels before the first client. After the last client it launches, fills and copies for
- * 2.5 s, and then launches 70 kernels. The program prints the number of records of each client, and its exit status
+ * The program launches 50 kernels before the first client starts. After the last client, it launches, fills and copies
+ * for 2.5 s, and then launches 70 kernels. The program prints the number of records of each client, and its exit status
  * is 7. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -147,7 +147,7 @@ int main(int count, char **words)
         return 3;
     before();
     plugin = load(words[2]);
-    /* The second plugin is loaded before the first is unloaded, so they have different addresses. */
+    /* The program loads the second plugin before it unloads the first, so the plugins have different addresses. */
     next = strcmp(how, "next") ? NULL : load(words[3]);
     comes(plugin, strcmp(how, "clock") ? "functions" : "clock", KERNELS);
     theirs();

@@ -1,5 +1,5 @@
-/* A plugin that is a client of CUPTI, for `passing.c` and `chaos.c`. The client's state is in a mapping of its own.
- * So any call after `client_goes` faults, even if the plugin is still loaded. */
+/* A plugin that is a CUPTI client, for `passing.c` and `chaos.c`. The client's state is in a separate memory mapping,
+ * which `client_goes` unmaps. So any later call to the client faults, even if the plugin is still loaded. */
 #include "cupti.h"
 
 #include <stdint.h>
@@ -54,10 +54,10 @@ static int register_functions(void)
     return set((void *)requested, (void *)completed);
 }
 
-/* `how` selects the order of the client's calls:
- * - `functions`: its functions, and then its kind;
- * - `kind`: its kind 20 ms before its functions, as in CUPTI's samples;
- * - `clock`: a clock and nothing else. */
+/* Starts the client. `how` selects the order of the client's calls:
+ * - `functions`: registers its buffer functions, and then enables its activity kind;
+ * - `kind`: enables its activity kind 20 ms before it registers its functions, as in CUPTI's samples;
+ * - `clock`: registers only a clock. */
 int client_comes(const char *how, uint32_t kind)
 {
     state = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -77,7 +77,7 @@ int client_comes(const char *how, uint32_t kind)
     return register_functions();
 }
 
-/* Disables the client's kind of records. */
+/* Disables the client's activity kind. */
 int client_stops(void)
 {
     return switch_kind("cuptiActivityDisable");
@@ -90,13 +90,13 @@ int client_flushes(void)
     return all(0);
 }
 
-/* Number of the client's records so far, of any kind. */
+/* Returns the number of records that the client has received so far, of any kind. */
 unsigned client_had(void)
 {
     return state->all;
 }
 
-/* Returns the number of the client's records of its own kind. */
+/* Unmaps the client's state. Returns the number of records of the client's activity kind. */
 unsigned client_goes(void)
 {
     unsigned records = state->records;

@@ -1,4 +1,4 @@
-/* Loads each given plugin, lets it launch, and unloads it before it loads the next plugin: plugins A.so B.so ... */
+/* plugins A.so B.so ...: loads each plugin, lets it launch, and unloads it before it loads the next plugin. */
 #include "cuda_mini.h"
 
 #include <dlfcn.h>

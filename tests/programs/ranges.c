@@ -1,5 +1,5 @@
-/* A program with ranges of all kinds. The program's call site at every launch lists the functions that it is in,
- * followed by the ranges that should be open, outermost first.
+/* A program with ranges of all kinds. At every launch, the program's call site lists the functions that the thread is
+ * in, followed by the ranges that should be open, outermost first.
  *
  *     ranges [--nvtx] [--user] [--steps N] [--deep N] [--names N] */
 #include "cuda_mini.h"
@@ -74,7 +74,8 @@ OWN_FRAME static void pushed(int tracked)
     LAUNCH_AT("main;pushed");
 }
 
-/* Each domain pops its own range, whatever ranges other domains have pushed in between. */
+/* Pushes ranges in several NVTX domains. A pop closes the last range of its own domain, whatever ranges other domains
+ * have pushed since. */
 OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t reduce)
 {
     nvtxEventAttributes_t text = nvtx_text("gather; all"), known = nvtx_registered(reduce);
@@ -91,7 +92,7 @@ OWN_FRAME static void in_domains(nvtxDomainHandle_t net, nvtxStringHandle_t redu
     LAUNCH_AT("main;in_domains");
 }
 
-/* A domain of its own, which a test excludes. */
+/* Pushes ranges in a separate NVTX domain, which a test excludes. */
 OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
 {
     nvtxEventAttributes_t text = nvtx_text("noise");
@@ -103,7 +104,7 @@ OWN_FRAME static void noisy(nvtxDomainHandle_t noise)
     LAUNCH_AT("main;noisy");
 }
 
-/* Ranges with explicit start and end may overlap without being nested. */
+/* Starts and ends ranges by id; such ranges may overlap without being nested. */
 OWN_FRAME static void started(nvtxDomainHandle_t net)
 {
     nvtxEventAttributes_t text = nvtx_text("request-2");
@@ -119,7 +120,7 @@ OWN_FRAME static void started(nvtxDomainHandle_t net)
     LAUNCH_AT("main;started");
 }
 
-/* Another thread ends a range that this thread began, and has ranges of its own. */
+/* This function runs on another thread. It ends a range that the main thread started, and has ranges of its own. */
 static void *end_it(void *id)
 {
     nvtxRangePushA("other thread");
@@ -185,7 +186,7 @@ OWN_FRAME static void of_the_user(void)
     gpuflame_range_pop();
 }
 
-/* One range is open when the graph is captured, and another range when the graph is launched. */
+/* Captures a graph while one range is open, and launches it while another range is open. */
 OWN_FRAME static void with_a_graph(void)
 {
     cudaGraph_t graph;

@@ -1,10 +1,10 @@
-/* A rank of a job: each of COUNT steps launches a kernel of work and an all-reduce. If RANK is 1, the all-reduce
- * takes 1 us, because this rank arrives last. In other ranks it takes 90 us, most of it waiting. If RANK is not set,
- * the program starts itself as ranks 0 and 1.
+/* A rank of a distributed job: each of COUNT steps launches a compute kernel and an all-reduce kernel. If RANK is 1,
+ * the all-reduce takes 1 us, because this rank arrives last. In other ranks it takes 90 us, most of which is waiting.
+ * If RANK is not set, the program starts itself as ranks 0 and 1.
  *
  *     ranks COUNT [unmarked]
  *
- * unmarked: steps are not marked. */
+ * With `unmarked`, the program does not mark its steps. */
 #define _GNU_SOURCE
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
@@ -32,7 +32,7 @@ int main(int argc, char **argv)
         }
     }
     if (rank) {
-        /* gpuflame starts with the first call, and does not record steps before it. */
+        /* gpuflame starts at the first CUDA call, and does not record earlier steps. */
         cudaDeviceSynchronize();
         usleep(300000);
     }

@@ -1,6 +1,6 @@
-"""Defines, redefines and drops functions, so that nearly each has the address of a former function. Launches from each
-at once, and from some again after others have come and gone. Prints Python's own view of the stack at each launch,
-like frames.py.
+"""Defines, redefines and deletes functions, so that nearly every function has the address of an earlier function.
+Launches from each new function immediately, and from some functions again later. Writes Python's own view of the stack
+at each launch, like frames.py.
 
     redefined.py LAUNCHES SEED
 """
@@ -29,7 +29,7 @@ FILES = ["/a/model.py", "/b/model.py", "<cell 1 of 2>", "<cell 2 of 2>", "/a/lay
 
 
 def made(random):
-    """A function in a module of its own, to which nothing else refers."""
+    """Returns a function in a module of its own; nothing else refers to this module."""
     name, body = random.choice(NAMES), random.choice(BODIES)
     text = "\n" * random.randrange(3) + "def {name}(depth=1):\n" + "    pass\n" * random.randrange(3) + body
     space = {"launch": frames.launch}

@@ -1,5 +1,5 @@
-/* Launches from code that was generated at run time without a frame pointer. Only libgcc knows its unwind
- * information (`__register_frame`): our stack ends at this code, and libgcc's does not.
+/* Launches from code that was generated at run time without a frame pointer. Only libgcc knows the code's unwind
+ * information (`__register_frame`). So gpuflame's stack ends at this code, and libgcc's stack does not.
  *
  *     registered KNOWN     1: launches through that code; 0: does not */
 #define _GNU_SOURCE
@@ -23,7 +23,7 @@ static void launch(void)
 /* push rbp; mov ebp, 7; call rdi; mov ecx, 1; pop rbp; ret */
 static const unsigned char code[] = {0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3};
 
-/* A CIE (CFA = rsp + 8, return address at CFA - 8), and an FDE (after the push CFA = rsp + 16). */
+/* Unwind information: a CIE (CFA = rsp + 8, return address at CFA - 8) and an FDE (CFA = rsp + 16 after the push). */
 static const unsigned char frames[] = {
     20, 0, 0, 0, 0, 0, 0, 0, 1, 'z', 'R', 0, 1, 0x78, 16, 1, 0, 0x0c, 7, 8, 0x90, 1, 0, 0,
     28, 0, 0, 0, 28, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, sizeof code, 0, 0, 0, 0, 0, 0, 0, 0, 0x41, 0x0e, 16, 0x86, 2, 0, 0,

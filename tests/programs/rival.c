@@ -1,15 +1,17 @@
-/* A program that contains another client of CUPTI. This client asks for records without a subscription, as Kineto does.
+/* A program that contains another CUPTI client. This client enables activity records without a subscription, as Kineto
+ * does.
  *
  *     rival MILLISECONDS [returns | profiler]
  *
- * Launches and waits; lets the client ask for the records; launches and waits for MILLISECONDS. The client counts and
- * frees every buffer that CUPTI passes to it, whoever owns the buffer.
+ * The program launches and waits; the client enables activity records; the program launches and waits for MILLISECONDS.
+ * The client counts and frees every buffer that CUPTI passes to it, including buffers that belong to gpuflame.
  *
- *   returns     the client leaves in the middle (it disables what it enabled), a window is closed and opened, and the
- *               program continues
- *   profiler    as `returns`, but CUDA's own calls close and open the window
+ * - `returns`: the client stops in the middle (it disables all kinds that it enabled), a window is closed and opened,
+ *   and the program continues.
+ * - `profiler`: as `returns`, but cudaProfilerStop and cudaProfilerStart close and open the window.
  *
- * Prints whether the client got any records, and whether CUPTI assumes zeroed buffers, before and after. */
+ * The program prints whether the client got any records. It also prints whether CUPTI assumes zeroed buffers, before
+ * and after the client's actions. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

@@ -1,15 +1,17 @@
-/* A program that contains another client of CUPTI. The client shares CUPTI with gpuflame: it subscribes, and asks
- * for records of its own.
+/* A program that contains another CUPTI client. The client shares CUPTI with gpuflame: it subscribes, and enables its
+ * own activity records.
  *
  *     rival_v2 first|second|v1|v1-first
  *
- *   first       the client arrives before the driver is initialised, and so before an injected library
- *   second      the client arrives after 50 launches
- *   v1          a client of the old interface arrives after 50 launches, and tries everything it can
- *   v1-first    this client asks for records before the driver is initialised, and does not subscribe
+ * - `first`: the client starts before the driver is initialised, and so before an injected library.
+ * - `second`: the client starts after 50 launches.
+ * - `v1`: a client of CUPTI's old interface starts after 50 launches, and tries everything it can.
+ * - `v1-first`: a client of the old interface enables activity records before the driver is initialised, and does not
+ *   subscribe.
  *
- * Prints the client's data: calls (and how many of them exited with the word that it had stored on entry), records and
- * their nanoseconds, and dropped records; for v1 the result of each call. */
+ * The program prints the client's data: the number of API calls (and how many of them exited with the word that the
+ * client had stored on entry), the number of records and their total nanoseconds, and the number of dropped records.
+ * For v1 it prints the result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"
@@ -24,7 +26,7 @@
 KERNEL(before_d1000, "before_d1000", (int n), &n)
 KERNEL(after_d2000, "after_d2000", (int n), &n)
 
-/* CUpti_SubscriberParams, and the used part of CUpti_CallbackData */
+/* CUpti_SubscriberParams, and the fields of CUpti_CallbackData that this client reads */
 struct params { size_t size; const char *name; char *old_name; size_t old_size; uint8_t shares, pad[7]; };
 struct data { int site; const char *name; void *params, *result, *symbol, *context; uint32_t uid; uint64_t *word; };
 

@@ -1,5 +1,5 @@
-/* Threads with names, each with a stream of its own on one of two GPUs. With `roots`, each thread adds its name at
- * the root of its call site. */
+/* Creates threads with names; each thread has its own stream on one of two GPUs. With the argument `roots`, each thread
+ * adds its name at the root of its call site. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -12,7 +12,7 @@
 
 KERNEL(step_d700, "step_d700", (int n), &n)
 
-/* name, GPU, launches */
+/* Name, GPU and number of launches of each thread. */
 static const struct job {
     const char *name;
     int device, launches;

@@ -1,26 +1,28 @@
-/* A program whose threads launch, and spend known processor time in functions of known names:
+/* A program whose threads launch, and spend a known CPU time in functions with known names:
  *
  *     sampled shares | threads | ends | closes | forks | calls | late | sleeps | locks | faults | reads | refused | takes
  *             | takes_all | fixed [refused]
  *
- * shares     sixty, thirty and ten take 60, 30 and 10 % of the time of a thread
- * threads    eight threads at once, each in a function of its own
- * ends       twenty threads, one after another
- * closes     closes all descriptors from 3 on, and opens its own files under those numbers
- * forks      a child spends time in a function of its own, and ends by _exit(5)
- * calls      sleeps, polls, reads and waits: prints the number of interrupted calls; ends with code 3
- * late       spends time in `before_the_second`, between two launches
- * sleeps     `naps` sleeps between two launches
- * locks      `wants_the_lock` waits for a lock that another thread holds for 20 ms
- * faults     `touches` accesses memory for the first time
- * reads      `reads_a_pipe` reads from a pipe that another thread writes to after 20 ms
- * refused    the kernel refuses to sample; the second word `refused` has the same effect
- * takes      sets an action for the last real-time signal while it is sampled; prints how often the signal then arrives
- * takes_all  sets an action for every real-time signal before it is sampled
- * fixed      does the same amount of work each time, and also prints the processor time of the whole process for it
+ * - `shares`: the functions sixty, thirty and ten use 60, 30 and 10 % of a thread's time.
+ * - `threads`: eight threads run at the same time, each in its own function.
+ * - `ends`: twenty threads run one after another.
+ * - `closes`: the program closes all descriptors from 3 up, and opens its own files under those numbers.
+ * - `forks`: a child spends time in its own function, and ends by _exit(5).
+ * - `calls`: sleeps, polls, reads and waits; prints the number of interrupted calls; ends with code 3.
+ * - `late`: spends time in `before_the_second`, between two launches.
+ * - `sleeps`: the function `naps` sleeps between two launches.
+ * - `locks`: the function `wants_the_lock` waits for a lock that another thread holds for 20 ms.
+ * - `faults`: the function `touches` accesses memory for the first time.
+ * - `reads`: the function `reads_a_pipe` reads from a pipe that another thread writes to after 20 ms.
+ * - `refused`: the kernel refuses perf_event_open; the second word `refused` has the same effect.
+ * - `takes`: sets an action for the last real-time signal while gpuflame samples the program; prints how often the
+ *   signal arrives after that.
+ * - `takes_all`: sets an action for every real-time signal before gpuflame samples the program.
+ * - `fixed`: does the same amount of work each time, and also prints the CPU time that the whole process used for this
+ *   work.
  *
- * All but `calls` end with code 0. The program prints the processor time in nanoseconds that the named functions took;
- * for waits, the wall-clock time. */
+ * All modes except `calls` end with code 0. The program prints the CPU time in nanoseconds that the named functions
+ * used; for waits, it prints the wall-clock time. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -56,7 +58,7 @@ static unsigned long taken(void)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* A macro, since a function would add a frame. */
+/* SPIN(ns) uses this much CPU time. It is a macro, because a function would add a frame. */
 #define SPIN(NANOS)                                                                                                    \
     do {                                                                                                               \
         unsigned long began_ = taken(), nanos_ = (NANOS);                                                              \
@@ -66,7 +68,8 @@ static unsigned long taken(void)
                 ;                                                                                                      \
     } while (0)
 
-/* Random factor from 1/2 to 3/2, in thousandths. Work in step with the samples would be sampled too often, or never. */
+/* Returns a random factor from 1/2 to 3/2, in thousandths. Work with the same period as the samples would be sampled
+ * too often, or never. */
 static unsigned long uneven(void)
 {
     static unsigned long state = 1;
@@ -171,7 +174,7 @@ static void threads(int at_once, int times)
     }
 }
 
-/* Number of descriptors of samples that are still open. */
+/* Returns the number of perf event descriptors that are still open. */
 static int left_open(void)
 {
     DIR *all = opendir("/proc/self/fd");
@@ -241,7 +244,7 @@ static int fixed(void)
     return 0;
 }
 
-/* Refuses perf_event_open, as in a container. */
+/* Makes the kernel refuse perf_event_open, as in a container. */
 static int refuse(void)
 {
     struct sock_filter filter[] = {
@@ -262,7 +265,8 @@ static void on_signal(int signal)
     came++;
 }
 
-/* A signal may already be in flight when the action is set, and the collector stops a timer only at its next check. */
+/* Sets an action for the timer's signal, and counts signals only after 400 ms: a signal may still be in flight, and the
+ * collector stops the timer only at its next check. */
 static int takes(void)
 {
     SPIN(100 * MS);
@@ -302,7 +306,7 @@ OWN_FRAME static void waits(const char *what)
     pthread_t other;
     if (pipe(ends) || pthread_create(&other, NULL, holder, NULL))
         abort();
-    /* Wait until launching threads are sampled. */
+    /* Wait until gpuflame samples this thread, which has launched. */
     launch();
     SPIN(100 * MS);
     for (i = 0; i < 50; i++) {

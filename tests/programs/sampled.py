@@ -1,10 +1,12 @@
-"""Launches now and then, and is otherwise in functions of its own; samples must find each function's share of the time.
+"""Launches from time to time, and otherwise spends its time in known functions; samples must find each function's share
+of the time.
 
     sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|crowded|measured]
 
-refused: the kernel refuses to sample, so that a timer takes over. sandboxed: the kernel refuses process_vm_readv.
-crowded: there are 40 more threads. LIBRARY has `launch_once`, and `spin`, which spins for some milliseconds in C.
-First prints `starts`. At the end prints the CPU time in ns: the total and (measured) that of each function, by name."""
+refused: the kernel refuses perf_event_open, so gpuflame uses a timer instead. sandboxed: the kernel refuses
+process_vm_readv. crowded: there are 40 more threads. LIBRARY has the functions `launch_once` and `spin`, which spins
+for some milliseconds in C. First, the program prints `starts`. At the end it prints its total CPU time in ns and, with
+measured, the CPU time of each function."""
 
 import asyncio
 import ctypes
@@ -15,10 +17,10 @@ import time
 import zlib
 
 what, seconds, library = sys.argv[1], float(sys.argv[2]), sys.argv[3]
-# With `held`, launches keep the GIL, so that the other thread runs only while the launching thread waits for the GIL.
+# With `held`, launch calls keep the GIL, so the other thread runs only while the launching thread waits for the GIL.
 launch = (ctypes.PyDLL if what == "held" else ctypes.CDLL)(library).launch_once
 spin = ctypes.CDLL(library).spin
-# Calls through this object keep the GIL.
+# Calls of `spin` through this object keep the GIL.
 spin_holding = ctypes.PyDLL(library).spin
 packed = zlib.compress(bytes(range(256)) * 800, 9)
 
@@ -80,7 +82,7 @@ def adds():
 
 
 def holds():
-    """Holds the GIL in C, and in Python."""
+    """Holds the GIL while it spins in C and while it computes in Python."""
     began = time.thread_time_ns()
     while not is_over.is_set():
         spin_holding(33)
@@ -136,7 +138,7 @@ def timed(function, *arguments):
     if "measured" not in sys.argv:
         return function(*arguments)
     began = time.thread_time_ns()
-    # This function frees the result, so the time is taken before.
+    # Read the clock before `del result`, because freeing the result takes time too.
     result = function(*arguments)
     nanos = time.thread_time_ns() - began
     del result
@@ -157,7 +159,8 @@ def run(end):
         if what == "loader":
             timed(load, batches)
         elif what == "comprehensions":
-            # Some milliseconds each: frames are read up to 0.15 ms after a sample, when a shorter function may have returned.
+            # Each call takes some milliseconds. gpuflame reads frames up to 0.15 ms after a sample, when a shorter call
+            # may have returned.
             timed(squares, 60000), timed(evens, 200000), timed(table, 45000)
         elif what == "extension":
             timed(digest, block), timed(spins_in_c), timed(adds)

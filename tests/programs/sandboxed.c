@@ -1,10 +1,10 @@
-/* A program in a sandbox. After its first launch, a filter allows only the system calls that
- * docs/inside-the-process.md names. Any other call ends the process: with code 99 and a line with the call's number,
- * or by SIGSYS on a thread that blocks all signals.
+/* A program in a sandbox. After its first launch, a filter allows only the system calls that docs/inside-the-process.md
+ * names. Any other call ends the process: with code 99 and a line with the call's number, or by SIGSYS on a thread that
+ * blocks all signals.
  *
  *     sandboxed NAME...     the allowed calls, by name; without names no filter is set, and seccomp is only queried
  *
- * The program launches from many stacks (of its own thread, of two more threads, and of a stack made by hand), waits,
+ * The program launches from many stacks (of its main thread, of two more threads, and of a stack made by hand), waits,
  * and ends with code 7 or by the signal whose number is in ENDS_BY. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
@@ -78,7 +78,7 @@ static void *work(void *nothing)
 
 static const struct timespec PAUSE = {0, 700000000};
 
-/* The thread waits before it ends. So it is sampled even if gpuflame's thread that starts the sampling is delayed. */
+/* The thread waits before it ends, so that gpuflame samples it even if gpuflame starts the sampling late. */
 static void *work_and_wait(void *nothing)
 {
     work(nothing);
@@ -86,7 +86,8 @@ static void *work_and_wait(void *nothing)
     return nothing;
 }
 
-/* Reports the number of a forbidden call, without any system call except those that end the process. */
+/* Signal handler that reports the number of a forbidden system call. The handler makes only the system calls that it
+ * needs for the report and to end the process. */
 static void refused(int signal, siginfo_t *info, void *context)
 {
     char text[32];
@@ -105,7 +106,7 @@ static void add(unsigned short what, unsigned char yes, unsigned char no, unsign
     code[length++] = (struct sock_filter){what, yes, no, k};
 }
 
-/* From here on, the filter applies to all threads. */
+/* Installs the filter, which then applies to all threads. */
 static int confine(int count, char **names)
 {
     struct sigaction action = {.sa_sigaction = refused, .sa_flags = SA_SIGINFO};

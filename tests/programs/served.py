@@ -1,10 +1,12 @@
 """Servers that launch 200 kernels, create a file `ready-PID`, and end like well-known servers on SIGTERM or SIGINT.
 
-    served.py early|late                   uvicorn: its handlers are there while it serves; it ends its work, restores those before
-                                           them, and sends itself the signal again. It launches before that, or after
-    served.py workers                      uvicorn with two workers, which it spawns, and sends SIGTERM when it gets a signal
-    served.py forked                       gunicorn with a worker of uvicorn's: the worker is forked, sets the defaults, and serves
-    served.py managed fork|spawn           a process of `multiprocessing` serves, without handlers; main has SIGTERM end it"""
+    served.py early|late|workers|forked|managed [fork|spawn]
+
+early, late: like uvicorn, the server has signal handlers while it serves. On a signal, it ends its work, restores the
+previous handlers, and sends itself the signal again. It first launches before (early) or after (late) it sets handlers.
+workers: like uvicorn with two workers, the server spawns the workers, and sends them SIGTERM when it gets a signal.
+forked: like gunicorn with a uvicorn worker, the server forks the worker, which sets default signal actions and serves.
+managed: a process of `multiprocessing` serves without handlers, and the main process ends it by SIGTERM."""
 
 import multiprocessing
 import os

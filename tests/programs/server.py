@@ -1,10 +1,11 @@
-"""A server that forks its workers before CUDA is started, as gunicorn does with --preload.
+"""A server that forks its workers before it initialises CUDA, as gunicorn does with --preload.
 
     server.py WORKERS LAUNCHES
 
-Each worker launches, creates a file `launched-PID`, and serves until SIGTERM. A worker handles this signal itself,
-and then exits normally. SIGHUP: new workers replace all workers, which get SIGTERM. SIGTERM: all workers get it, and
-the server ends. A file `hangs-PID` means that this worker has timed out: it is killed and replaced."""
+Each worker launches, creates a file `launched-PID`, and serves until SIGTERM. A worker handles SIGTERM itself, and then
+exits normally. On SIGHUP, the server starts new workers and sends SIGTERM to the old workers. On SIGTERM, it sends
+SIGTERM to all workers and ends. If a file `hangs-PID` exists, the server treats this worker as timed out, and kills and
+replaces it."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""Between its launches it is on a processor for a while in `spins`, and then waits in `sleeps`, 20 ms each time."""
+"""Between two launches, the program uses CPU time in `spins` for a while, and then waits 20 ms in `sleeps`."""
 
 import ctypes
 import time

@@ -1,5 +1,5 @@
-/* Launches from incomplete stacks: some lead through code without unwind information (with or without a frame
- * pointer); others are deeper than the maximum. Each stack launches ten times.
+/* Launches from stacks that gpuflame cannot unwind completely. Some lead through code without unwind information (with
+ * or without a frame pointer); others are deeper than the maximum. Each stack launches ten times.
  *
  *     stacks WHOLE GUESSED CUT BOTH DEEP     number of stacks of each kind */
 #include "cuda_mini.h"
@@ -11,7 +11,7 @@
 
 KERNEL(step_d1000, "step_d1000", (int n), &n)
 
-/* Both functions call their argument. */
+/* Two functions that call their argument. */
 void with_frame_pointer(void (*)(void));
 void without_frame_pointer(void (*)(void));
 __asm__(
@@ -21,7 +21,7 @@ __asm__(
     ".type without_frame_pointer, @function\nwithout_frame_pointer:\n"
     "push %rbp\nmov $7, %ebp\nsub $16, %rsp\ncall *%rdi\nmov $1, %ecx\nadd $16, %rsp\npop %rbp\nret\n");
 
-/* Number of frames below the code without information. This number distinguishes the stacks of one kind. */
+/* Number of frames below the code without unwind information; each stack of a kind has a different number. */
 static int depth;
 
 OWN_FRAME static void descend(int n)

@@ -1,5 +1,6 @@
-/* A program whose host is late in one place: each step launches four kernels, spends 5 ms preparing the next batch,
- * and then copies the batch. The program prints the nanoseconds lost by preparing.
+/* A program whose host thread delays the GPU in one place: each step launches four kernels, spends 5 ms preparing the
+ * next batch, and then copies the batch. The program prints the GPU time, in nanoseconds, that is lost while it
+ * prepares batches.
  *
  *     stall [--steps N] [--devices N] [--streams N] */
 #define _GNU_SOURCE

@@ -1,11 +1,11 @@
-/* A program whose address space is limited while it is recorded.
+/* A program whose address space is limited while gpuflame records it.
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * Launches 20,000 times and waits for 0.9 s. Then limits its address space to KIB more than the present size, and
- * launches from STACKS different stacks, under ranges of many names, with marks and queries of the progress.
- * Meanwhile it lowers the limit SHRINKS times, at last to the present size. The program allocates no memory itself.
- * Prints the number of failed waits. */
+ * The program launches 20,000 times and waits for 0.9 s. Then it limits its address space to KIB more than the present
+ * size. It launches from STACKS different stacks, under ranges of many names, sets marks and queries the progress. At
+ * the same time it lowers the limit SHRINKS times, at last to the present size. The program itself allocates no memory.
+ * It prints the number of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 
@@ -55,7 +55,7 @@ static size_t address_space_kib(void)
     return kib;
 }
 
-/* gpuflame's functions, if it is present. */
+/* Functions of gpuflame; NULL if gpuflame is not loaded. */
 static int (*range_push)(const char *), (*range_pop)(void), (*mark)(const char *), (*flushed)(void), (*statistics)(void *);
 
 static void find(void)
@@ -71,16 +71,16 @@ static void find(void)
     *(void **)&statistics = dlsym(library, "gpuflame_stats");
 }
 
-/* Makes gpuflame's own thread call CUPTI for the first time. The simulation needs 1,592 bytes for each thread that
- * calls it, and aborts if it cannot get them. On a busy machine, that first call might otherwise come after the
- * pause. */
+/* Makes gpuflame's own thread call CUPTI for the first time while memory is available. The simulation allocates 1,592
+ * bytes for each thread that calls it, and aborts if this fails. Without this flush, on a busy machine, gpuflame's
+ * thread might first call CUPTI after the pause. */
 static void flush(void)
 {
     if (flushed)
         flushed();
 }
 
-/* A launch from one of many stacks, under one of many ranges, and a program's other calls. */
+/* Launches from one of many stacks, under one of many ranges, and makes some other gpuflame calls. */
 static void step(unsigned i)
 {
     static char name[] = "range 00000";
@@ -115,7 +115,8 @@ int main(int count, char **words)
     struct timespec pause = {0, 900000000}, breath = {0, 1000000};
     size_t had;
     char line[64];
-    /* By then the simulation's own lists have their final size; if they could not grow, the simulation would abort. */
+    /* After these launches the simulation's own lists have their final size. If the lists had to grow later, the
+     * simulation would abort. */
     for (i = 0; i < 20000; i++)
         left(i % 100, 7);
     cudaDeviceSynchronize();

@@ -5,12 +5,12 @@
  *
  *     steps calls|ranges|early|gaps|none COUNT exit|abort
  *
- *   calls     each step begins with gpuflame_step()
- *   ranges    each step begins with a range called `batch N`
- *   early     as calls, but the first step begins before the first call of CUDA, and there is no `prepare`
- *   gaps      as calls, but every third step launches nothing
- *   none      steps are not marked
- *   abort     the process waits for a file `go` and ends without exit handlers */
+ * - `calls`: each step begins with gpuflame_step().
+ * - `ranges`: each step begins with a range called `batch N`.
+ * - `early`: as `calls`, but the first step begins before the first CUDA call, and `prepare` does not run.
+ * - `gaps`: as `calls`, but every third step launches nothing.
+ * - `none`: the steps are not marked.
+ * - `abort`: the process waits for a file `go` and ends without exit handlers. */
 #ifndef LINKED
 #define GPUFLAME_HEADER_ONLY
 #endif

@@ -1,11 +1,11 @@
-/* All actions of programs that are hard for an unwinder, at once: hand-made stacks that come and go, plugins loaded
- * and unloaded at one address, forks, signal handlers, namespaces of the loader, wrong unwind information, ranges.
+/* Does everything that is hard for an unwinder, all at the same time: hand-made stacks that come and go, plugins loaded
+ * and unloaded at one address, forks, signal handlers, loader namespaces, wrong unwind information, and ranges.
  *
  *     stress SECONDS PLUGIN...
  *
- * After SECONDS the program continues until each action was done more than 20 times, however slow the machine is.
- * Each way to launch has its own kernel. At the end the program prints the number of launches of each kernel, and
- * how often every other action was done. */
+ * After SECONDS the program continues until each action was done more than 20 times, however slow the machine is. Each
+ * way to launch has its own kernel. At the end the program prints the number of launches of each kernel, and how often
+ * it did every other action. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "nvtx_mini.h"
@@ -38,7 +38,8 @@ static unsigned long launched[5], stacks_gone, reloads, at_one_address, namespac
 
 static sigset_t alarms;
 
-/* Uses the names on this thread once, so that a handler allocates nothing later; then allows signal handlers to run. */
+/* Opens each range name once on this thread, so that a signal handler allocates nothing later; then unblocks
+ * signals. */
 static void let_handlers_come(void)
 {
     nvtxRangePushA("in a handler");
@@ -54,7 +55,8 @@ static void handler(int signal)
     COUNT(handled);
 }
 
-/* Calls `function` with its stack below `top`. The caller's unwind information leads past `top`. */
+/* Calls `function` on the stack that ends at `top`. The unwind information of this function's frame leads from that
+ * stack back to the thread's own stack. */
 OWN_FRAME static void call_on(char *top, void (*function)(void))
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %0, %%rsp\n\tcall *%1\n\tmov %%rbx, %%rsp"
@@ -146,8 +148,8 @@ OWN_FRAME void under_wrong(void)
     KEEP_FRAME();
 }
 
-/* Callers with wrong unwind information: a frame that claims to have a megabyte, one of odd size, one with a
- * register at a wrong place, and one with a number as its caller's stack pointer. */
+/* Functions with wrong unwind information: a frame size of a megabyte, an odd frame size, a wrong place of a saved
+ * register, and a number as the caller's stack pointer. */
 void wrong_large(void), wrong_odd(void), wrong_register(void), wrong_number(void);
 __asm__(".macro wrong name, rule:vararg\n"
         ".globl \\name\n.type \\name,@function\n\\name:\n.cfi_startproc\n"
@@ -210,7 +212,7 @@ static int fork_one(void)
     return status == 0;
 }
 
-/* Whether each action was done more than 20 times. */
+/* Returns whether each action was done more than 20 times. */
 static int is_enough(void)
 {
     const unsigned long counts[] = {launched[0], launched[1], launched[2],     launched[3], launched[4], stacks_gone,

@@ -1,5 +1,6 @@
-"""Launches from functions of the main interpreter, and in between from those of two other interpreters. Prints Python's
-own view of the stack at each launch, like frames.py: an interpreter knows only its own functions.
+"""Launches from functions of the main interpreter and, between these launches, from functions of two other
+interpreters. Writes Python's own view of the stack at each launch, like frames.py; each interpreter sees only its own
+functions.
 
     subinterpreters.py
 """
@@ -16,7 +17,7 @@ except ImportError:
     import _xxsubinterpreters as interpreters
 
 FOLDER = os.path.dirname(os.path.abspath(__file__))
-# Each interpreter numbers its kernels itself, so the numbers of two interpreters must not overlap.
+# Each interpreter numbers its own kernels. Each starts at another number, so that these numbers do not overlap.
 CODE = """
 import sys
 sys.dont_write_bytecode = True
@@ -37,7 +38,7 @@ with open("inside.txt", "a", encoding="utf-8") as out:
 
 
 def create():
-    """An interpreter in which ctypes can be imported."""
+    """Creates an interpreter in which ctypes can be imported."""
     for arguments, keywords in [(("legacy",), {}), ((), {"isolated": False}), ((), {})]:
         try:
             return interpreters.create(*arguments, **keywords)

@@ -1,4 +1,5 @@
-/* threads ALIVE ROUNDS: in each of ROUNDS rounds, ALIVE threads run at once, each of which launches twice and ends. */
+/* threads ALIVE ROUNDS: in each of ROUNDS rounds, ALIVE threads run at the same time. Each thread launches twice and
+ * ends. */
 #include "cuda_mini.h"
 
 #include <pthread.h>
@@ -14,7 +15,7 @@ OWN_FRAME static void *worker(void *nothing)
 {
     SITE("worker");
     LAUNCH(step_d700, 1, 32, 0)(1);
-    pthread_barrier_wait(&barrier); /* at this point, all threads of the round exist */
+    pthread_barrier_wait(&barrier); /* now all threads of the round exist */
     LAUNCH(step_d700, 1, 32, 0)(2);
     __asm__ volatile("" ::: "memory");
     return nothing;

@@ -1,12 +1,12 @@
-/* timed MODE: launches for windows that the program does not open itself.
+/* timed MODE: launches kernels for windows that the program does not open itself. MODE is:
  *
- *   steps N, ranges N    step I has I launches
- *   profiler             5 launches, 7 between cudaProfilerStart and cudaProfilerStop, 11 after that
- *   handled              3 launches, a signal that the program has a handler for, and 3 launches; ends with 4 if the
- *                        handler is not called
- *   graphs N             a graph of 3 kernels is captured first, and launched once in each of N steps
- *   run THREADS          launches on THREADS threads, a few thousand per second each, and a step about every
- *                        millisecond, until a file `stop` exists */
+ * - `steps N`, `ranges N`: step I has I launches.
+ * - `profiler`: 5 launches, 7 launches between cudaProfilerStart and cudaProfilerStop, and 11 launches after that.
+ * - `handled`: 3 launches, a signal for which the program has a handler, and 3 launches; the program ends with code 4
+ *   if the handler is not called.
+ * - `graphs N`: the program first captures a graph of 3 kernels, and launches it once in each of N steps.
+ * - `run THREADS`: THREADS threads launch a few thousand times per second each, with a step about every millisecond,
+ *   until a file `stop` exists. */
 #define GPUFLAME_HEADER_ONLY
 #include "cuda_mini.h"
 #include "gpuflame.h"
@@ -112,7 +112,7 @@ static void run(int threads)
 {
     pthread_t ids[64];
     int i;
-    launch(1, NULL); /* CUDA has begun */
+    launch(1, NULL); /* this launch initialises CUDA */
     for (i = 0; i < threads; i++) {
         cudaStream_t stream;
         cudaStreamCreate(&stream);
@@ -133,7 +133,7 @@ int main(int argc, char **argv)
     int count = argc > 2 ? atoi(argv[2]) : 1;
     if (!strcmp(mode, "handled"))
         signal(SIGUSR2, note);
-    cudaFree(NULL); /* the first CUDA call comes first, because steps count only after it */
+    cudaFree(NULL); /* the first CUDA call; gpuflame counts only steps after it */
     if (!strcmp(mode, "steps") || !strcmp(mode, "ranges"))
         steps(count, mode[0] == 'r');
     else if (!strcmp(mode, "profiler"))

@@ -1,4 +1,4 @@
-/* Twenty times: runs a kernel, waits for it, computes for 10 ms of processor time, and sleeps for 30 ms. */
+/* Twenty times, the program runs a kernel, waits for it, computes for 10 ms of CPU time, and sleeps for 30 ms. */
 #include "cuda_mini.h"
 
 #include <stdint.h>

@@ -1,20 +1,20 @@
-/* A host that uses its descriptors as hosts do, and checks whether anything else has changed them.
+/* A program that uses its file descriptors as programs do, and checks that gpuflame has not changed any of them.
  *
  *     unharmed closes | data | early | captured | log | unfinished | closed | full | nonblocking | killed | launches
  *     unharmed refused CALL...
  *
- *   closes         closes 3 to 255 in mid-run and opens 20 files of its own
- *   data           closes 2 in mid-run, and opens a file there
- *   early          the same before its first call to CUDA
- *   captured       has its stderr in a temporary file, and restores it at the end
- *   log            moves its stderr to a log in mid-run
- *   unfinished     writes half a line to its stderr
- *   refused        a filter refuses these system calls (poll, ppoll, ioctl) after its first launches
- *   closed         begins with 0, 1 and 2 closed, and opens files on them later
- *   full           its stderr is a pipe that is full and that no process reads
- *   nonblocking    its stderr is a small non-blocking pipe, nearly full, with a slow reader
- *   killed         it is killed
- *   launches       only launches */
+ * - `closes`: closes descriptors 3 to 255 during the run, and opens 20 files of its own.
+ * - `data`: closes descriptor 2 during the run, and opens a file under this number.
+ * - `early`: as `data`, but before its first CUDA call.
+ * - `captured`: redirects its stderr to a temporary file, and restores it at the end.
+ * - `log`: redirects its stderr to a log file during the run.
+ * - `unfinished`: writes half a line to its stderr.
+ * - `refused`: after its first launches, a filter refuses the named system calls (poll, ppoll, ioctl).
+ * - `closed`: starts with descriptors 0, 1 and 2 closed, and opens files under these numbers later.
+ * - `full`: its stderr is a full pipe that no process reads.
+ * - `nonblocking`: its stderr is a small non-blocking pipe, nearly full, with a slow reader.
+ * - `killed`: the program is killed.
+ * - `launches`: the program only launches. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -46,7 +46,7 @@ OWN_FRAME static void work(int launches)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Opens a new file with a line in it, and leaves it open. */
+/* Creates a file, writes a line to it, and leaves it open. */
 static int mine(int number)
 {
     char name[32];
@@ -78,7 +78,7 @@ static void data(void)
     work(500);
 }
 
-/* Runs before CUDA starts. */
+/* Runs before the program's first CUDA call. */
 static void early(void)
 {
     close(2);
@@ -137,7 +137,8 @@ static void closed(void)
 {
     int i, tries, file;
     work(1000);
-    /* A file that is only read stays at one of these numbers until it is closed. */
+    /* Wait until descriptors 0 to 2 are free: another thread may have opened a file under one of these numbers to read
+     * it. */
     for (i = 0; i < 3; i++)
         for (tries = 0; fcntl(i, F_GETFD) != -1; tries++, usleep(1000))
             if (tries == 60000)
@@ -149,7 +150,8 @@ static void closed(void)
     work(10000);
 }
 
-/* Replaces descriptor 2 by a pipe of one page, filled with lines except for `room` bytes. Returns the pipe's read end. */
+/* Replaces descriptor 2 by a pipe of one page that has only `room` free bytes; the rest is filled with lines. Returns
+ * the pipe's read end. */
 static int pipe_on_two(int room)
 {
     int ends[2], size, i;
@@ -163,7 +165,7 @@ static int pipe_on_two(int room)
     return ends[0];
 }
 
-/* This handler is registered before gpuflame starts, so it is called after gpuflame has written. */
+/* This exit handler is registered before gpuflame starts, so it runs after gpuflame has written its output. */
 static void look_at_flags(void)
 {
     if (!(fcntl(2, F_GETFL) & O_NONBLOCK))

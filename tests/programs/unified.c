@@ -1,4 +1,5 @@
-/* A program that moves managed memory between the host and two GPUs, and leaves some of it in place. */
+/* A program that moves managed memory between the host and two GPUs. Some of these moves have no effect, because the
+ * memory is already there. */
 #include "cuda_mini.h"
 
 #include <stdio.h>
@@ -22,11 +23,11 @@ int main(void)
     cudaStreamCreate(&stream);
     cudaMallocManaged((void **)&memory, 5 * MIB, 1);
     cudaMallocManaged((void **)&other, 64 * 1024, 1);
-    move(memory, 5 * MIB, 1, 0, stream);        /* three pieces to GPU 0 */
-    move(memory, 5 * MIB, 1, 0, stream);        /* there already */
-    move(memory + MIB, 2 * MIB, 1, 1, stream);  /* a piece from GPU 0 to GPU 1 */
-    move(memory, 5 * MIB, 2, 0, stream);        /* to the host: from 0, from 1, from 0 */
-    move(other, 64 * 1024, 1, 1, stream);       /* 64 KiB to GPU 1 */
+    move(memory, 5 * MIB, 1, 0, stream);        /* moves 3 pieces to GPU 0 */
+    move(memory, 5 * MIB, 1, 0, stream);        /* moves nothing: all is on GPU 0 */
+    move(memory + MIB, 2 * MIB, 1, 1, stream);  /* moves a piece from GPU 0 to GPU 1 */
+    move(memory, 5 * MIB, 2, 0, stream);        /* moves 3 pieces to the host: from GPU 0, 1, 0 */
+    move(other, 64 * 1024, 1, 1, stream);       /* moves 64 KiB to GPU 1 */
     LAUNCH(touch_d5000, 1, 32, stream)(memory);
     cudaFree(memory);
     cudaFree(other);

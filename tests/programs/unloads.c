@@ -1,11 +1,11 @@
-/* Uses CUDA like a plugin uses its libraries. Each round opens the runtime and CUPTI, launches a hundred kernels,
- * waits for the first half of them, and closes both libraries. Another thread also opens and closes the two
- * libraries, as fast as it can. After each round the runtime's former addresses are made unreadable, so that the
- * next round loads the runtime at another address.
+/* Opens and closes the CUDA runtime and CUPTI as a plugin opens and closes its libraries. Each round opens the runtime
+ * and CUPTI, launches a hundred kernels, waits for the first half of them, and closes both libraries. Another thread
+ * also opens and closes the two libraries, as fast as it can. After each round the program makes the runtime's former
+ * addresses unreadable, so that the next round loads the runtime at another address.
  *
  *     unloads ROUNDS RUNTIME CUPTI
  *
- * Prints the number of rounds after which the runtime was unloaded, and the same for CUPTI. */
+ * Prints the number of rounds after which the runtime was unloaded, and the same number for CUPTI. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -19,8 +19,8 @@
 #define KEEP_FRAME() __asm__ volatile("" ::: "memory")
 
 static const char *runtime, *cupti;
-/* Held by the thread that has a library open. The other thread releases it while the end of a round checks whether
- * the libraries are unloaded. */
+/* Lock that a thread holds while it has a library open. So the other thread has no library open while the end of a
+ * round checks that the libraries are unloaded. */
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
 static volatile int is_over;
 
@@ -34,7 +34,7 @@ static void *function(void *library, const char *name)
     return found;
 }
 
-/* The host function that stands for the kernel. */
+/* Host function that identifies the kernel in a launch. */
 static void step_d1000(void)
 {
 }

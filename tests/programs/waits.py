@@ -1,5 +1,5 @@
-"""LIBRARY: launches from nested functions, a generator and a thread, and waits in the same lines until its input ends,
-so that a test can look at it from outside."""
+"""waits.py LIBRARY: launches from nested functions, a generator and a thread. Each then waits in the same line until
+the program's input ends, so that a test can read its stack from outside."""
 
 import ctypes
 import os

@@ -1,5 +1,5 @@
-/* Launches 100 times before a window, 100 times in it and 100 times after it. At both edges of the window, kernels
- * are still running. */
+/* Launches 100 times before a window, 100 times in it and 100 times after it. At the begin and the end of the window,
+ * kernels are still running. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 

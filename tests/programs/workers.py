@@ -1,11 +1,11 @@
-"""Workers of `multiprocessing` that launch, while the main process does not.
+"""Starts `multiprocessing` workers that launch; the main process does not launch.
 
     workers.py brief|process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
 
-for_ever: launches LAUNCHES times and waits for the GPU, until a signal ends the worker; main prints how workers ended.
-brief: launches, and returns after half a second.
-process: launches, and returns when a file `go` exists, like a process that then calls `_exit`.
-pool: launches; main then terminates the pool. A worker ends by SIGTERM or, if it was notified before, by `_exit`."""
+for_ever: a worker launches LAUNCHES times and waits for the GPU, until a signal ends it; main prints how the workers
+ended. brief: a worker launches, and returns after half a second. process: a worker launches, and returns when a file
+`go` exists; multiprocessing then calls `_exit`. pool: a worker launches, and main then terminates the pool. The worker
+ends by SIGTERM or, if it was notified before, by `_exit`."""
 
 import ctypes
 import multiprocessing
@@ -62,7 +62,7 @@ def for_ever(count):
 def in_pool(workers, count):
     launch(count)
     pathlib.Path(f"launched-{os.getpid()}").touch()
-    # Wait, so that each worker gets one task.
+    # Wait until all workers have started, so that each worker gets one task.
     wait_for(lambda: len(list(pathlib.Path(".").glob("launched-*"))) == workers)
     wait_for(pathlib.Path("go").exists)
 
