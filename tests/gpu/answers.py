@@ -1,6 +1,5 @@
-"""Answers the questions of the truth kit from the probe's recordings, each as a JSON line
-{"answer": number, "asked": .., "how": .., "observed": data}. No question is left out: if its program did not run, the
-answer states that.
+"""Answers the truth kit's questions from the probe's recordings. Each answer is a JSON line {"answer": number, "asked":
+.., "how": .., "observed": data}. If a question's program did not run, the answer states that.
 
     answers.py FOLDER-OF-THE-STEP FOLDER-OF-RECORDINGS LAUNCHES-OF-THE-DROPS-RUN"""
 
@@ -49,7 +48,8 @@ def text(*path):
 
 
 class Recording:
-    """A recording: `calls` and `buffers` in order, and `records` as (n of the buffer, kind, bytes, name)."""
+    """A recording by the probe: its `calls` and `buffers` in order, and its `records` as (`n` of the buffer, kind,
+    bytes, name)."""
 
     def __init__(self, path):
         self.name = os.path.basename(path).removesuffix(".jsonl")
@@ -63,7 +63,7 @@ class Recording:
                 self.records.append((buffer["n"], u32(data, at), data[at:], name))
 
     def spans(self):
-        """Returns for every call its enter, its exit or None, and the call in which it is nested."""
+        """Yields for every API call its ENTER row, its EXIT row (or None), and the call in which it is nested."""
         stacks = defaultdict(list)
         for call in self.calls:
             stack = stacks[call["thread"]]
@@ -129,7 +129,7 @@ def threads(recordings):
 
 
 def graphs(recordings):
-    """Returns the callbacks in order, with dots before nested ones, and the ids in the records."""
+    """Returns the callbacks in order (nested callbacks begin with dots), and the ids in the activity records."""
     observed = {}
     for recording in recordings:
         if recording.name not in ("capture", "explicit", "update"):
@@ -193,7 +193,7 @@ def overheads(recordings):
 
 
 def of_run(step, name):
-    """Returns the results of a run of the probe, or the fact that it did not run."""
+    """Returns the results of a probe run, or the information that the probe did not run."""
     rc = text(step, name, "rc")
     if rc is None:
         return None

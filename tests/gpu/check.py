@@ -22,8 +22,8 @@ import re
 import sys
 from collections import defaultdict
 
-# Maximum relative difference between the times of two runs of the same program on hardware. Times differ because clocks
-# change, and because kernels overlap with other kernels.
+# Maximum relative difference between the GPU times of two runs of the same program on hardware. The times differ
+# because the GPU's clock rate changes, and because kernels overlap with other kernels.
 RUN_TO_RUN = 0.15
 
 
@@ -56,7 +56,7 @@ def json_lines(text):
 
 
 def table(folder):
-    """Returns (what, name) -> [count, ns, symbol]. `what` is as in the CSV: kernel, copy or set."""
+    """Reads out.csv. Returns (what, name) -> [count, ns, symbol]; `what` is kernel, copy or set, as in the CSV file."""
     sums = defaultdict(lambda: [0, 0, ""])
     for row in csv.DictReader(read(folder, "out.csv").splitlines()):
         entry = sums[row["kind"], row["name"]]
@@ -83,7 +83,7 @@ def has_in_order(frames, wanted):
 
 
 def ledger_of(folder):
-    """Returns the ledger's sums, word -> (total, {part: count}), and its other lines."""
+    """Reads gpuflame's ledger from stderr. Returns its sums, word -> (total, {part: count}), and its other lines."""
     sums, lines = {}, []
     for line in read(folder, "stderr").splitlines():
         if not line.startswith("gpuflame: "):
@@ -106,7 +106,8 @@ def check_ledger(name, folder, everything_matched=True):
             fact(f"{name}: the end of stderr", read(folder, "stderr")[-800:])
         elif everything_matched:
             holds(f"{name}: all {word} are matched", sums[word][0], sums[word][1].get("matched"))
-    # In each line of sums, the parts must add up to the total: per kind, for graph nodes, and for the time of each GPU.
+    # In each line with a total and its parts, the parts must add up to the total. Such lines exist per kind of work,
+    # for graph nodes, and for the time of each GPU.
     for word, (total, parts) in sums.items():
         holds(f"{name}: the ledger's {word} add up", total, sum(parts.values()))
     for line in lines:
@@ -116,7 +117,7 @@ def check_ledger(name, folder, everything_matched=True):
 
 
 def expectations(source):
-    """Yields the EXPECT and CAPTURED lines as (word, what, name, count or None, functions)."""
+    """Yields the EXPECT and CAPTURED lines of a program's source as (word, what, name, count or None, functions)."""
     with open(source) as file:
         for line in file:
             match = re.match(r"[ /*]*(EXPECT|CAPTURED) (kernel|copy|set) (\S+) (?:(\d+) )?(\S+)", line)
@@ -146,7 +147,7 @@ def check_expectations(name, source, folder):
         if duration:
             least = int(duration[1]) * count
             total = found[what, kernel][1]
-            # The clock on which the kernel waits advances in steps of up to 1,024 ns.
+            # The kernel waits by the GPU's clock, which advances in steps of up to 1,024 ns.
             least -= 1024 * count
             holds(f"{name}: {kernel} took at least the time it waits for", f">= {least}", total, total >= least)
     check_captured(name, expected, folder)
@@ -168,7 +169,7 @@ def check_captured(name, expected, folder):
 
 
 def check_truth(name, folder):
-    """Compares with the simulated stack's truth file, to the nanosecond."""
+    """Compares gpuflame's table with the simulated stack's truth file, exactly to the nanosecond."""
     ran = defaultdict(lambda: [0, 0])
     totals = None
     for row in json_lines(read(folder, "truth.json")):
@@ -181,7 +182,7 @@ def check_truth(name, folder):
             add(ran[kind, "memset" if kind == "set" else row["copy"] or "PtoP"], row)
     if totals is None:
         return
-    # If the table has a symbol, work is compared by this symbol, as in the truth file.
+    # If a row of the table has a symbol, compare the row by this symbol, because the truth file contains symbols.
     found = {(what, row[2] or kernel): row[:2] for (what, kernel), row in table(folder).items()}
     holds(f"{name}: counts and times are those of the truth file",
           {f"{w} {k}": v for (w, k), v in sorted(ran.items())}, {f"{w} {k}": v for (w, k), v in sorted(found.items())})
@@ -207,7 +208,7 @@ def check_witness(name, folder, path):
 
 
 def compare(name, witness, ours, theirs):
-    """Checks that counts are equal, and that times of the two runs are near each other."""
+    """Checks that the counts of two runs are equal, and that their GPU times differ by at most RUN_TO_RUN."""
     differing = {key: [ours.get(key, (0, 0))[0], theirs.get(key, (0, 0))[0]] for key in sorted(set(ours) | set(theirs))
                  if ours.get(key, (0, 0))[0] != theirs.get(key, (0, 0))[0]}
     holds(f"{name}: counts per kernel, copy and fill are those of {witness} (differing: [gpuflame, {witness}])", {}, differing)
@@ -221,7 +222,7 @@ def compare(name, witness, ours, theirs):
 
 
 def check_events(name, folder):
-    """Checks that the GPU time between two CUDA events is at most the time between them."""
+    """Checks that the GPU time of the kernels between two CUDA events is at most the time between the events."""
     for row in json_lines(read(folder, "stdout")):
         if "event_ns" in row:
             kernels = sum(nanos for (what, _), (_, nanos, _) in table(folder).items() if what == "kernel")
@@ -282,7 +283,8 @@ def demangle(symbol):
 
 
 def kineto(name, folder, path):
-    """`path`: {"kernels": {name: [count, ns]}, "copies": ..} of a run under torch.profiler."""
+    """Compares gpuflame's files with the file `path`, which a run under torch.profiler wrote: {"kernels": {name:
+    [count, ns]}, "copies": ..}."""
     check_ledger(name, folder, everything_matched=False)
     check_hanging(name, folder)
     try:
@@ -299,7 +301,7 @@ def kineto(name, folder, path):
 
 
 def captured_by(name, folder, *expected):
-    """Checks a run with GPUFLAME_UNIT=count, in which only one of the functions captures each node."""
+    """Checks a run with GPUFLAME_UNIT=count whose graph nodes are each captured by exactly one of the functions."""
     check_ledger(name, folder)
     check_truth(name, folder)
     for function, count in (word.split("=") for word in expected):
@@ -309,8 +311,8 @@ def captured_by(name, folder, *expected):
 
 
 def sites(name, folder, *words):
-    """Checks that a kernel named after an operation of PyTorch is under functions with this name. In a graph, these are
-    the functions that captured it. WORDs are compared without case and underscores."""
+    """Checks that a kernel named after a PyTorch operation is under functions with the operation's name. For a kernel
+    in a graph, these are the functions that captured it. WORDs are compared without case and underscores."""
     def plain(text):
         return text.lower().replace("_", "")
 
@@ -327,8 +329,8 @@ def sites(name, folder, *words):
 
 
 def functions_of_python(name, folder, file, *functions):
-    """Checks that every kernel is under functions of Python in `file`, and that there are kernels under each of FUNCTIONS. In a
-    graph, the functions that captured the kernel count."""
+    """Checks that every kernel is under Python functions in `file`, and that each of FUNCTIONS has kernels under it.
+    For a kernel in a graph, these are the functions that captured it."""
     own = re.compile(rf"(?:.*\.)?(.+) \({re.escape(file)}:\d+\)")
     without, under = [], defaultdict(int)
     for frames, nanos in stacks(folder):
@@ -345,7 +347,7 @@ def functions_of_python(name, folder, file, *functions):
 
 
 def check_hanging(name, folder):
-    """Adds to the report the GPU time in total, and the part of it without a stack."""
+    """Adds two facts to the report: the total GPU time, and the GPU time of work without a stack."""
     total = hanging = 0
     for frames, weight in stacks(folder):
         total += weight

@@ -1,9 +1,8 @@
-# Functions that compile the kit's programs, on the GPU's machine (steps/20-build.sh) or on another machine before that
-# (prebuild.sh). Each function takes the file to make as its last argument. The file is sourced, with KIT_HERE and
-# KIT_ROOT set.
-# shellcheck shell=bash
+# Functions that compile the kit's programs, either on the machine with the GPU (steps/20-build.sh) or earlier on
+# another machine (prebuild.sh). The last argument of each function is the output file. Scripts source this file with
+# KIT_HERE and KIT_ROOT set. shellcheck shell=bash
 
-# Prints one program per line: its NAME, how libcudart is linked, and its SOURCE, which may contain spaces.
+# Prints one program per line: its NAME, how it links libcudart, and its SOURCE, whose path may contain spaces.
 cuda_programs() {
     local program
     for program in plain streams graph tiny tiny_graph loop forks; do
@@ -24,9 +23,9 @@ cuda_with() {
     timeout -k 5 100 nvcc -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart "$linked" "${@:3:$#-3}" "$source" -lpthread -o "$out"
 }
 
-# Compiles on the GPU's machine: machine code for its GPU. The run path is that of nvcc's own libcudart, because on some
-# machines the loader does not find this library. If this nvcc cannot compile in this way (a newer gcc, a newer GPU, no shared
-# libcudart), other ways are tried.
+# Compiles machine code for this machine's GPU. The program's run path (rpath) leads to nvcc's own libcudart, because on
+# some machines the loader does not find this library. If nvcc fails (a newer gcc, a newer GPU, no shared libcudart),
+# the function tries other compiler options.
 cuda_here() { # SHARED|STATIC SOURCE OUT
     local linked=$1 source=$2 out=$3 toolkit libraries=() folder
     command -v nvcc >/dev/null || { echo "error: nvcc is missing"; return 1; }
@@ -40,13 +39,14 @@ cuda_here() { # SHARED|STATIC SOURCE OUT
         cuda_with static "$source" -gencode arch=compute_75,code=compute_75 -allow-unsupported-compiler "$out"
 }
 
-# Compiles before the run, on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The runtime is
-# linked statically, because the GPU's machine may have none. So `plain` and `plain_static` are the same.
+# Compiles for a run on another machine: machine code for Hopper, and PTX for earlier and later GPUs. The CUDA runtime
+# is linked statically, because the machine with the GPU may have no libcudart. So `plain` and `plain_static` are the
+# same program.
 cuda_elsewhere() { # SOURCE OUT
     cuda_with static "$1" -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]' "$2"
 }
 
-# Prints in one line why a compiler failed.
+# Prints, in one line, the reason why a compiler failed.
 reason() {
     { grep -m 1 -i error "$1" || tail -n 1 "$1" || true; } | sed "s|$KIT_HERE/||g" | head -c 500 | grep . ||
         echo "the compiler said nothing, or was cut off"

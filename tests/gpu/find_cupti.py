@@ -1,5 +1,6 @@
-"""Prints the paths of the libcupti files on this machine, one per line, best first: from the nvcc on PATH, from a toolkit,
-from LD_LIBRARY_PATH, from the system, and from the packages that PyTorch and JAX have installed for this Python."""
+"""Prints the paths of the libcupti files on this machine, one per line, best first. The order is: the toolkit of the
+nvcc on PATH, other toolkits, LD_LIBRARY_PATH, the system, and the packages that PyTorch and JAX installed for this
+Python."""
 
 import glob
 import os

@@ -1,7 +1,7 @@
 //! Compares the simulated stack with recordings of real CUPTI, which `tests/gpu/run.sh` has written into
-//! `tests/golden/hw/GPU-DRIVER/`. Order, ids and fields that a client received must be equal; every difference is
-//! listed. A checkout without a recording from hardware checks the recorder, the replay and the comparison against each
-//! other, on the simulated stack alone.
+//! `tests/golden/hw/GPU-DRIVER/`. The order, ids and fields that a CUPTI client received must be equal; the test lists
+//! every difference. Other tests run only on the simulated stack: they check the recorder, the replay and the
+//! comparison.
 
 #[path = "../support/recordings.rs"]
 mod recordings;
@@ -18,7 +18,8 @@ use recordings::Recording;
 use serde_json::Value;
 use support::{Run, Way, command, compile, root, scratch, skip};
 
-/// A tiny program: its source, its argument, and expected numbers of launches, kernels, and copies and fills.
+/// A program to record: its source, its argument, and its expected numbers of launches, of kernels, and of copies and
+/// fills.
 struct Program {
     name: &'static str,
     source: &'static str,
@@ -34,8 +35,8 @@ const PROGRAMS: [Program; 10] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // The program launches a graph of two kernels three times. The program launches another graph twice, with an update
-    // in between.
+    // The program launches a graph of two kernels three times. It launches another graph twice, and updates that graph
+    // between the two launches.
     Program {
         name: "capture",
         source: "tiny_graph.cu",
@@ -93,7 +94,7 @@ fn program(source: &str) -> PathBuf {
     compile(&format!("tests/gpu/programs/{source}"), &["-O2", "-x", "c", "-std=gnu11"])
 }
 
-/// Runs `run` under the recorder and returns the path of its recording.
+/// Runs a program under the recorder and returns the path of the recording.
 fn record(run: Run) -> PathBuf {
     let folder = scratch("recording");
     let path = folder.join("recording.jsonl");
@@ -120,7 +121,7 @@ fn replaying_a_recording_reproduces_it() {
         let first = simulated(source, argument, "13.0");
         let recording = Recording::read(&first);
         let again = Recording::read(&record(replay(&first)));
-        // The player creates no streams. So CUPTI cannot give the recorder the numbers of the recorded streams.
+        // The replay creates no streams. So CUPTI cannot give the recorder the ids of the recorded streams.
         let plain = |lines: &[String]| -> Vec<String> {
             lines.iter().map(|line| without(line, " stream ")).collect()
         };
@@ -131,7 +132,7 @@ fn replaying_a_recording_reproduces_it() {
     }
 }
 
-/// Returns `line` without a field and its value.
+/// Returns `line` without the field `field` and its value.
 fn without(line: &str, field: &str) -> String {
     match line.split_once(field) {
         Some((before, after)) => format!("{before}{}", after.find(' ').map_or("", |end| &after[end..])),
@@ -151,8 +152,7 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
         let table = done.file("out.csv");
         let counted: u64 = table.lines().filter(|line| line.starts_with("kernel,")).map(count).sum();
         assert_eq!(counted, kernels, "{name}\n{table}");
-        // Each node of a graph is also listed under the call that created it; the recording's ids show which call that
-        // is.
+        // Each graph node is also listed under the call that created it. The ids in the recording identify this call.
         let made_by = match name {
             "capture" | "update" => "cudaLaunchKernel",
             "explicit" | "child" | "clone" => "cudaGraphAddKernelNode",
@@ -165,7 +165,7 @@ fn gpuflame_counts_the_same_work_in_a_replay_as_in_the_program() {
     }
 }
 
-/// The count in a line `kernel,NAME,DEVICE,COUNT,..` of the table.
+/// The count in a line `kernel,NAME,DEVICE,COUNT,..` of the CSV table.
 fn count(line: &str) -> u64 {
     line.split(',').nth(3).unwrap().parse().unwrap()
 }
@@ -200,7 +200,8 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // The nested call gets its own id, as with GPUSIM_CORR=distinct. So its ENTER and all later ids change.
+    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. So its ENTER callback and all
+    // later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();
@@ -217,7 +218,7 @@ fn every_difference_between_recordings_is_listed() {
     let other_field = changed(&|rows| {
         let at = find(rows, &|row| row.get("buffer").is_some());
         let hex = rows[at]["hex"].as_str().unwrap();
-        // Changes gridX of the first kernel, at byte 52.
+        // Changes the first kernel's field gridX, which is at byte 52 of the record.
         rows[at]["hex"] = format!("{}02{}", &hex[..104], &hex[106..]).into();
     });
     assert_eq!(other_field.len(), 2, "{other_field:#?}");
@@ -256,7 +257,7 @@ fn a_broken_recording_is_rejected_in_one_line() {
     }
 }
 
-/// Release of CUPTI that the simulated stack simulates for a recording with this version number.
+/// CUPTI release that the simulated stack imitates for a recording with this CUPTI version number.
 fn played(version: u64) -> &'static str {
     match version {
         ..=17 => "11.8",
@@ -267,7 +268,7 @@ fn played(version: u64) -> &'static str {
     }
 }
 
-/// Returns every difference between the recordings in `folder` and runs of the same programs on the simulated stack.
+/// Returns all differences between the recordings in `folder` and runs of the same programs on the simulated stack.
 fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
     let metadata: Value =
         serde_json::from_str(&fs::read_to_string(folder.join("metadata.json")).unwrap()).unwrap();
@@ -282,7 +283,7 @@ fn differences_from(folder: &Path, is_simulated: bool) -> Vec<String> {
         let cupti = played(metadata["cupti"].as_u64().unwrap());
         let mut here = Recording::read(&simulated(source, argument, cupti));
         let mut there = Recording::read(&path);
-        // The driver runs independent branches of a graph on streams of its own; the simulated stack runs them on the
+        // The real driver runs a graph's independent branches on internal streams; the simulated stack runs them on the
         // launch's stream.
         if name == "child" {
             for recording in [&mut here, &mut there] {
@@ -312,8 +313,8 @@ fn the_simulated_cuda_stack_matches_recordings_from_hardware() {
     assert!(found.is_empty(), "- recorded, + simulated:\n{}", found.join("\n"));
 }
 
-/// Writes recordings in the kit's layout: a file per program, and the metadata. The recorded CUPTI is 13.0, because its version
-/// number is 130000.
+/// Writes recordings of the simulated stack in the kit's layout: a file per program, and the metadata. The version
+/// number 130000 stands for CUPTI 13.0.
 fn golden_folder() -> PathBuf {
     let folder = scratch("golden");
     for Program { name, source, argument, .. } in PROGRAMS {
@@ -330,13 +331,13 @@ fn a_folder_of_recordings_is_compared_program_by_program() {
     let folder = golden_folder();
     assert_eq!(differences_from(&folder, true), Vec::<String>::new());
 
-    // The second kernel of `streams` is moved to the default stream, and the recording of `explicit` is removed.
+    // Move the second kernel of `streams` to the default stream, and remove the recording of `explicit`.
     let path = folder.join("streams.jsonl");
     let mut changed = rows(&path);
     let at = changed.iter().position(|row| row.get("buffer").is_some()).unwrap();
     let first = changed[at]["at"][1].as_u64().unwrap() as usize * 2;
     let hex = changed[at]["hex"].as_str().unwrap();
-    // Changes streamId, at byte 48.
+    // Changes the kernel's field streamId, which is at byte 48 of the record.
     changed[at]["hex"] = format!("{}07000000{}", &hex[..first + 96], &hex[first + 104..]).into();
     fs::write(&path, changed.iter().map(|row| format!("{row}\n")).collect::<String>()).unwrap();
     fs::remove_file(folder.join("explicit.jsonl")).unwrap();
@@ -352,7 +353,7 @@ fn a_folder_of_recordings_is_compared_program_by_program() {
     assert!(records[1].starts_with("streams: + record"), "{found:#?}");
 }
 
-/// Rows of a table of `gpuflame top --by kernels` for a recording of a variant.
+/// Rows that `gpuflame top --by kernels` prints for a variant's recording.
 fn kernels(recording: &str) -> Vec<Value> {
     let folder = root().join("tests/golden/hw/NVIDIA_H100_80GB_HBM3-580.159.04/variants");
     let args = ["top", recording, "--by", "kernels", "-n", "0", "-f", "json"];
@@ -360,7 +361,7 @@ fn kernels(recording: &str) -> Vec<Value> {
     tables["kernels"].as_array().unwrap().clone()
 }
 
-/// Number of runs and nanoseconds of the kernels whose names contain `word`.
+/// Number of runs, and total nanoseconds, of the kernels whose names contain `word`.
 fn sum_of(rows: &[Value], word: &str) -> (u64, u64) {
     let rows = rows.iter().filter(|row| row["name"].as_str().unwrap().contains(word));
     rows.fold((0, 0), |(count, nanos), row| {
@@ -378,14 +379,15 @@ fn recordings_from_hardware_stay_readable_and_healthy() {
             let rows = kernels(&recording);
             (sum_of(&rows, "spin_kernel"), sum_of(&rows, "layer_norm"))
         };
-        // There are 17 steps of 4 layers. In each layer, one kernel spins and two kernels normalise. The graph variant
-        // ran 3 additional steps before its capture.
+        // Each variant ran 17 steps of 4 layers. In each layer, one kernel spins and two kernels normalise. The graph
+        // variant ran 3 additional steps before its capture.
         let (eager, norms) = runs("eager");
         assert_eq!((eager.0, norms.0), (17 * 4, 17 * 8), "{size}");
         for variant in ["double", "stream", "sync"] {
             let (spins, norms) = runs(variant);
             assert_eq!((spins.0, norms.0), (17 * 4, 17 * 8), "{size} {variant}");
-            // Only `double` spins twice as long; the GPU's clock is not constant.
+            // In the variant `double` the kernel spins twice as long as in `eager`, in all others equally long. The
+            // comparison has a tolerance, because the GPU's clock rate changes.
             let factor = spins.1 as f64 / eager.1 as f64;
             let expected = if variant == "double" { 2.0 } else { 1.0 };
             assert!((factor - expected).abs() < 0.1, "{size} {variant}: {factor}");

@@ -1,8 +1,7 @@
-# Functions that the steps share: notes for the report, and programs that run under gpuflame or the probe, each under a
-# time limit. run.sh sources this file before a step, with KIT_HERE (the kit), KIT_ROOT (the repository), KIT_OUT,
-# KIT_STEP (this step's folder), KIT_LIMIT (its seconds), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library or
-# nothing), KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or nothing), and KIT_OWN_PYTHON.
-# shellcheck shell=bash
+# Functions that the steps share: they write facts for the report, and run programs under gpuflame or the probe, each
+# with a time limit. run.sh sources this file before a step, with KIT_HERE (the kit), KIT_ROOT (the repository),
+# KIT_OUT, KIT_STEP (this step's folder), KIT_LIMIT (its seconds), KIT_SIMULATED, KIT_QUICK, KIT_GPUFLAME (the library
+# or nothing), KIT_CLI, KIT_PREBUILT and KIT_PYTHON (each a path or nothing), and KIT_OWN_PYTHON. shellcheck shell=bash
 
 bin=$KIT_OUT/bin
 facts=$KIT_STEP/facts.jsonl
@@ -20,13 +19,13 @@ json() {
 # fact NAME VALUE: adds a value to the report.
 fact() { printf '{"fact": %s, "value": %s}\n' "$(json "$1")" "$(json "$2")" >>"$facts"; }
 
-# missing WHAT: reports a tool or package that this machine lacks, and what is left out for that reason.
+# missing WHAT: reports a tool or package that this machine lacks, and the checks that the kit skips for that reason.
 missing() {
     printf '{"missing": %s}\n' "$(json "$1")" >>"$facts"
     echo "missing: $1"
 }
 
-# skip WHY: ends the step, since nothing of it can be done on this machine.
+# skip WHY: ends the step, because this machine can run no part of it.
 skip() {
     missing "$1"
     exit 75
@@ -42,10 +41,10 @@ holds() {
 
 export PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 
-# Maximum number of seconds for one program.
+# Time limit of one program in seconds.
 within=60
 
-# cost PROGRAM WITH UNIT VALUES..: adds measured values of one program under one tool to the report.
+# cost PROGRAM WITH UNIT VALUES..: adds values to the report that were measured for one program under one tool.
 cost() {
     local program=$1 with=$2 unit=$3 values
     shift 3
@@ -53,13 +52,14 @@ cost() {
     printf '{"cost": %s, "with": %s, "unit": %s, "values": [%s]}\n' "$(json "$program")" "$(json "$with")" "$(json "$unit")" "${values%, }" >>"$facts"
 }
 
-# runs SENTENCE RC FOLDER: checks that a program ended well; if it did not, the end of its output is added to the check.
+# runs SENTENCE RC FOLDER: checks that a program's exit code is 0; if it is not, adds the last lines of its stderr to
+# the report.
 runs() {
     [ "$2" = 0 ] || fact "the last words of: $1" "$(tail -n 5 "$3/stderr" 2>/dev/null | cut -c 1-400)"
     holds "$1" 0 "$2"
 }
 
-# need PROGRAM: checks that the program was built; otherwise the step ends with the reason why it was not.
+# need PROGRAM: checks that the program was built. If it was not, the step ends and reports the reason.
 need() {
     [ -x "$bin/$1" ] || [ -f "$bin/$1" ] && return
     skip "$1: $(cat "$bin/$1.why" 2>/dev/null || echo 'was not built; run the step build')"
@@ -67,13 +67,13 @@ need() {
 
 need_gpuflame() { [ -n "$KIT_GPUFLAME" ] || skip "libgpuflame.so: build it with cargo build --release, or say --gpuflame FILE"; }
 
-# Folders of CUDA's tools that may be missing from PATH.
+# Add folders with CUDA's tools to PATH, because PATH may lack them.
 for folder in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda /usr/local/cuda-* /opt/cuda; do
     [ "$KIT_SIMULATED" = 0 ] && [ -n "$folder" ] && [ -d "$folder/bin" ] && PATH=$PATH:$folder/bin
 done
 
-# python_with MODULE: prints the first Python that has the module; a machine may have several Pythons. Prints nothing if
-# none has it.
+# python_with MODULE: prints the path of the first Python that has the module, because a machine may have several
+# Pythons. Prints nothing if no Python has it.
 python_with() {
     local module=$1 known=$KIT_OUT/python-with-$1 python
     if [ ! -f "$known" ]; then
@@ -90,11 +90,11 @@ python_with() {
     cat "$known"
 }
 
-# Runs the kit's own Python scripts.
+# Runs one of the kit's own Python scripts, with a time limit.
 python() { timeout -k 5 "$within" "${KIT_OWN_PYTHON:-python3}" "$@"; }
 
-# The libcupti that the probe loads if the program has loaded none: the simulated one, nvcc's own, a toolkit's or a
-# wheel's.
+# PROBE_CUPTI is the libcupti that the probe loads if the program has not loaded a libcupti: the simulated libcupti, or
+# the first one that find_cupti.py found.
 if [ "$KIT_SIMULATED" = 1 ]; then
     export LD_LIBRARY_PATH=$KIT_OUT/sim
     PROBE_CUPTI=$KIT_OUT/sim/libcupti.so.13
@@ -109,7 +109,7 @@ fi
 quick() { if [ "$KIT_QUICK" = 1 ]; then echo "$2"; else echo "$1"; fi; } # quick MANY FEW
 
 # A step that is stopped at its limit must end its program as well. Otherwise the program would continue during the next
-# step: `timeout` puts it into a separate process group.
+# step, because `timeout` puts it into a separate process group.
 running=
 cut_off() {
     if [ -n "$running" ]; then
@@ -121,8 +121,8 @@ cut_off() {
 }
 trap cut_off TERM
 
-# Runs the command in a separate folder, in which the files stdout, stderr and rc are written. stderr is opened for appending,
-# because gpuflame prints its ledger only to such a file.
+# Runs the command in a separate folder, and writes the files stdout, stderr and rc there. stderr is opened for
+# appending, because gpuflame prints its ledger to a file only if the file is opened in this way.
 run_in() { # FOLDER COMMAND..
     local folder=$1 rc
     shift
@@ -141,8 +141,8 @@ plainly() { # FOLDER COMMAND..
     run_in "$@"
 }
 
-# With KIT_VERIFY=1, gpuflame captures every stack twice. With KIT_TRUTH=0, for timings, the simulated stack writes no truth
-# file.
+# With KIT_VERIFY=1, gpuflame captures every stack twice. With KIT_TRUTH=0, which timed runs set, the simulated stack
+# writes no truth file.
 under_gpuflame() { # FOLDER COMMAND..
     local folder=$1 settings=(CUDA_INJECTION64_PATH="$KIT_GPUFLAME" GPUFLAME_OUTPUT=out GPUFLAME_VERBOSE=1)
     shift
@@ -157,8 +157,8 @@ under_gpuflame() { # FOLDER COMMAND..
     return $rc
 }
 
-# A crash in a program with gpuflame is the most important finding of a first run. So the program then runs again in a
-# debugger.
+# Runs a program again in a debugger after it crashed with gpuflame, because such a crash is the most important result
+# of a first run.
 where_it_died() { # FOLDER COMMAND..
     if ! command -v gdb >/dev/null; then
         missing "gdb: where ${*: -1} died is not known"

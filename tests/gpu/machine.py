@@ -1,11 +1,11 @@
-"""Writes what the driver and libcupti report about themselves, as facts for the report, without nvidia-smi or a toolkit.
+"""Writes facts about the driver, the GPUs and libcupti for the report, without nvidia-smi or a toolkit.
 
     machine.py FILE-FOR-NO-GPU [LIBCUPTI]
     machine.py --hold SECONDS
 
-If no GPU can be used, the reason is written to that file. The script creates no CUDA context and changes no setting. --hold
-keeps the driver in use for SECONDS: without persistence mode, the driver shuts the GPU down between two programs, and each
-program then waits seconds for it."""
+If no GPU can be used, the script writes the reason to FILE-FOR-NO-GPU. The script creates no CUDA context and changes
+no setting. --hold keeps the driver in use for SECONDS. Without persistence mode, the driver shuts the GPU down between
+two programs, and each program then waits some seconds for the GPU."""
 
 import ctypes
 import json

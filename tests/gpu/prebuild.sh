@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Builds the kit's programs on a machine without a GPU, so that they can be copied to a machine that has a GPU but maybe no
-# compiler. If nvcc is not on PATH, it comes from PyPI, see examples/build-cuda.sh. A program needs a driver that supports
-# the CUDA version of its nvcc: 580 or later for CUDA 13.
+# Builds the kit's programs on a machine without a GPU. Copy the programs to a machine that has a GPU but may have no
+# compiler. If nvcc is not on PATH, the script installs it from PyPI, see examples/build-cuda.sh. The driver on the
+# GPU's machine must support nvcc's CUDA version: 580 or later for CUDA 13.
 #
 #   tests/gpu/prebuild.sh [FOLDER]      default target/gpu-kit, where run.sh looks
 #
-# Exit codes: 0 all were built; 1 some were not, with the reason in a line on stderr; 2 wrong use.
+# Exit codes: 0 all programs were built; 1 some were not, and a line on stderr states the reason; 2 wrong usage.
 set -uo pipefail
 
 case ${1:-} in -*)

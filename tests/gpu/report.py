@@ -1,5 +1,5 @@
-"""Writes report.json and report.md for a folder in which the kit's steps have written their facts. Runs after each step, so
-that a run that is cut off leaves a report about the finished steps."""
+"""Writes report.json and report.md from the facts that the kit's steps have written into a folder. The script runs
+after each step, so that an aborted run leaves a report about the finished steps."""
 
 import json
 import os
@@ -12,7 +12,8 @@ SIMULATED = "the simulated CUDA stack only tests the kit itself."
 
 
 def lines_of(path):
-    """Reads a file of JSON lines. A truncated line, because the step was cut off, is shown and not hidden."""
+    """Reads a file of JSON lines. If a line is truncated because its step was stopped, the report shows the truncated
+    line."""
     try:
         with open(path, errors="replace") as file:
             for line in file:
@@ -66,7 +67,8 @@ def cell(value):
 
 
 def cost_tables(steps):
-    """Returns a table per program: median, minimum, maximum, and the ratio to the run without any tool."""
+    """Returns a table per program. Its columns are the median, minimum and maximum, and the ratio to the run without a
+    tool."""
     programs = {}
     for step in steps:
         for row in step["costs"]:
@@ -144,7 +146,7 @@ def main(folder):
     simulated = any(step["simulated"] for step in steps)
     date = "".join(tail(os.path.join(folder, "date")))
     about = machine(steps)
-    # The GPU's name according to nvidia-smi or, if nvidia-smi is missing, according to the driver.
+    # Name of the GPU from nvidia-smi or, if nvidia-smi is missing, from the driver.
     gpu = next((about[name] for name in ("gpu", "GPU 0 by libcuda") if about.get(name)), "none: no step found one")
     if os.path.exists(os.path.join(folder, "no-gpu")):
         gpu = "none: " + "".join(tail(os.path.join(folder, "no-gpu")))

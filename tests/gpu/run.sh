@@ -1,30 +1,31 @@
 #!/usr/bin/env bash
-# The truth kit: all tests that need a real GPU, in one command and in less than 20 minutes, on a machine with CUDA and Python
-# but without Rust. Each step has its own time limit. If a step fails, this is recorded, and the next step runs. The kit changes
-# no setting of the GPU, downloads nothing and writes only into FOLDER.
+# The truth kit: all tests that need a real GPU, in one command and in less than 20 minutes, on a machine with CUDA and
+# Python but without Rust. Each step has its own time limit. If a step fails, the report states it, and the next step
+# runs. The kit changes no setting of the GPU, downloads nothing and writes only into FOLDER.
 #
 #   tests/gpu/run.sh [OPTIONS] [FOLDER]      writes FOLDER/report.json and report.md (default ./gpu-report)
 #
-#   --simulated      on the simulated stack of tests/gpusim: tests the kit itself, measures nothing
-#   --only STEPS     these steps only, by commas or given several times; `machine` and what they need of `build`
-#                    run anyway. `golden` and `cost` stand for recordings and for matrix,decode,transformer
-#   --part 1|2|3     a part, where a command may last ten minutes only: 1 what is right, 2 Python and costs, 3 programs of PyTorch, variants
-#   --also FILE      one more step, a script like those in steps/
-#   --list           names the steps, with their limits
-#   --quick          small counts, one repetition
-#   --total SECONDS  for all steps together (1170; 580 with --part)
-#   --gpuflame FILE  the libgpuflame.so to test (default: looked for beside the kit and in target/release)
-#   --cli FILE       the gpuflame command, likewise
-#   --prebuilt DIR   programs for what cannot be built here, made by prebuild.sh (default: target/gpu-kit)
-#   --python FILE    the Python to ask first for PyTorch, JAX and CuPy
+#   --simulated      runs on the simulated stack of tests/gpusim, to test the kit itself; measures nothing
+#   --only STEPS     runs only these steps (separate them by commas, or repeat the option), `machine`, and the needed
+#                    part of `build`. `golden` means recordings, and `cost` means matrix,decode,transformer
+#   --part 1|2|3     runs one part in at most ten minutes: 1 correctness, 2 Python and costs, 3 PyTorch programs, variants
+#   --also FILE      runs one more step, a script like those in steps/
+#   --list           prints the steps and their time limits
+#   --quick          uses small counts and one repetition
+#   --total SECONDS  time limit of all steps together (default 1170; 580 with --part)
+#   --gpuflame FILE  the libgpuflame.so to test (default: searched next to the kit and in target/release)
+#   --cli FILE       the gpuflame command to test (same default folders)
+#   --prebuilt DIR   programs from prebuild.sh, used if they cannot be built here (default: target/gpu-kit)
+#   --python FILE    the first Python in which to search for PyTorch, JAX and CuPy
 #
-# Exit codes: 0 all steps done or skipped, 1 one failed, 2 wrong use. FOLDER/report.json holds the rest.
+# Exit codes: 0 all steps done or skipped, 1 a step failed, 2 wrong usage. FOLDER/report.json has the details.
 set -uo pipefail
 
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
 export KIT_HERE=$here KIT_ROOT=$root KIT_SIMULATED=0 KIT_QUICK=0 KIT_GPUFLAME='' KIT_CLI='' KIT_PREBUILT='' KIT_PYTHON=''
-# A tool that the caller has injected would see every program of the kit, and its settings would reach gpuflame.
+# Unset the caller's injected tools and gpuflame settings. Otherwise the tool would be loaded into every program of the
+# kit, and the settings would change gpuflame's behaviour.
 unset CUDA_INJECTION64_PATH LD_PRELOAD PROBE PROBE_OUT
 for variable in $(compgen -e | grep '^GPUFLAME_'); do unset "$variable"; done
 
@@ -116,7 +117,7 @@ mkdir -p "$out/steps" || die "cannot make the folder $out"
 out=$(cd "$out" && pwd)
 export KIT_OUT=$out
 command -v timeout >/dev/null || die "timeout (coreutils) is missing"
-# Programs and facts of the simulated stack must never be taken for those of hardware, or the other way round.
+# A folder belongs to the simulated stack or to hardware, because their programs and facts must never be confused.
 stack=$([ $KIT_SIMULATED = 1 ] && echo simulated || echo hardware)
 before=$(cat "$out/stack" 2>/dev/null || echo "$stack")
 [ "$before" = "$stack" ] || die "$out holds a report of the $before stack; name another folder"
@@ -133,7 +134,7 @@ KIT_GPUFLAME=$(first_file "$KIT_GPUFLAME" "$here/libgpuflame.so" "$root/libgpufl
 KIT_CLI=$(first_file "$KIT_CLI" "$here/gpuflame" "$root/gpuflame" "$target/release/gpuflame")
 KIT_PREBUILT=$(cd "${KIT_PREBUILT:-$target/gpu-kit}" 2>/dev/null && pwd)
 
-# Finds a Python for the kit's own scripts. The kit searches for a Python with PyTorch later.
+# Find a Python for the kit's own scripts. The kit searches for a Python with PyTorch later.
 for python in "$KIT_PYTHON" python3 python /opt/conda/bin/python /usr/bin/python3; do
     if [ -n "$python" ] && timeout 20 "$python" -c 'import json, ctypes; "".removesuffix("")' >/dev/null 2>&1; then
         export KIT_OWN_PYTHON=$python
@@ -147,7 +148,7 @@ report() {
     printf 'No Python 3.9 or later, or it failed: the facts are in steps/*/facts.jsonl.\n' >"$out/report.md"
 }
 
-# outcome STEP STATUS RC SECONDS LIMIT: writes the report's entry about a step.
+# outcome STEP STATUS RC SECONDS LIMIT: writes a step's result for the report.
 outcome() {
     mkdir -p "$out/steps/$1"
     printf '{"name": "%s", "status": "%s", "rc": %s, "seconds": %s, "limit": %s, "simulated": %s}\n' \
@@ -164,10 +165,10 @@ run_step() { # FILE
     [ "$limit" -gt "$left" ] && limit=$left
     rm -rf "$out/steps/$name"
     mkdir -p "$out/steps/$name"
-    outcome "$name" running null 0 "$limit" # stays if the machine is taken away now
+    outcome "$name" running null 0 "$limit" # the report keeps this status if the machine disappears during the step
     report
     begin=$SECONDS
-    # shellcheck disable=SC2016 # for the shell that runs the step
+    # shellcheck disable=SC2016 # the shell that runs the step expands these variables
     KIT_STEP=$out/steps/$name KIT_LIMIT=$limit timeout -k 10 "$limit" \
         bash -uo pipefail -c '. "$KIT_HERE/lib.sh"; . "$1"' step "$step" >"$out/steps/$name/log" 2>&1
     rc=$? seconds=$((SECONDS - begin))
@@ -177,7 +178,7 @@ run_step() { # FILE
         124 | 137) status="cut off at its limit" ;;
         *) status=failed ;;
     esac
-    # A step that ended normally has failed if one of its checks does not hold.
+    # A step that ended normally counts as failed if one of its checks does not hold.
     grep -qs '"ok": false' "$out/steps/$name/facts.jsonl" && [ "$status" = "done" ] && status=failed
     outcome "$name" "$status" "$rc" "$seconds" "$limit"
     printf '%-14s %-22s %4s s of %s\n' "$name" "$status" "$seconds" "$limit" >&2
@@ -206,8 +207,8 @@ for step in "${steps[@]}"; do
         trap 'kill '$!' 2>/dev/null' EXIT
     fi
 done
-# Packs the files to copy from this machine into a few small archives next to the two reports: the recordings, and the
-# rest.
+# Pack the files to copy from this machine into small archives next to the two reports: two archives for the recordings,
+# and one for the logs and outputs.
 for folder in golden variants; do
     [ ! -d "$out/$folder" ] || tar -C "$out" -czf "$out/$folder.tgz" $folder
 done

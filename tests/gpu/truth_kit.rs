@@ -1,5 +1,5 @@
-//! Tests the kit for real GPUs, `tests/gpu/run.sh`, on the simulated stack. The kit's steps must end, its checks must
-//! be able to fail, and a step that fails must be reported without stopping the other steps.
+//! Tests the truth kit, `tests/gpu/run.sh`, on the simulated stack. The kit's steps must end, and its checks must be
+//! able to fail. If a step fails, the report must state it, and the other steps must still run.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -12,7 +12,7 @@ use std::process::Command;
 use serde_json::Value;
 use support::{gpuflame, root, scratch, skip};
 
-/// A run of the kit with small counts.
+/// Result of a run of the truth kit with small counts.
 struct Kit {
     code: Option<i32>,
     stderr: String,
@@ -28,8 +28,8 @@ impl Kit {
         Self::of(command)
     }
 
-    /// Returns a command that runs the kit in the source tree `root`, on the simulated stack, with the simulated libraries of
-    /// this build.
+    /// Returns a command that runs the kit in the source tree `root` on the simulated stack. The kit uses the simulated
+    /// libraries that cargo built for this test.
     fn command(root: &Path) -> Command {
         let mut command = Command::new(root.join("tests/gpu/run.sh"));
         for (name, _) in
@@ -64,7 +64,7 @@ impl Kit {
         self.step(name)["status"].as_str().unwrap()
     }
 
-    /// Returns the value that the check with this sentence found. Panics if the check did not hold.
+    /// Returns the value that the check with this description found. Panics if the check did not hold.
     fn held(&self, step: &str, sentence: &str) -> &Value {
         let checks = self.step(step)["checks"].as_array().unwrap();
         let check = checks.iter().find(|check| check["check"] == sentence);
@@ -90,7 +90,7 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     {
         assert_eq!(kit.status(step), "done", "{:#}", kit.step(step));
     }
-    // These steps need a real CUDA stack, and report that.
+    // These steps need a real CUDA stack, and report that they were skipped.
     for step in ["python", "programs", "transformer"] {
         assert_eq!(kit.status(step), "skipped");
         assert_ne!(kit.step(step)["missing"].as_array().unwrap().len(), 0);
@@ -100,8 +100,8 @@ fn every_kit_step_finishes_and_its_checks_hold() {
     assert_answers(&kit);
 }
 
-/// Asserts the numbers of launches of plain.cu, streams.cu and driver.c, which were counted by hand. The comment at the top of
-/// each program states how often each function launches.
+/// Asserts the numbers of launches in plain.cu, streams.cu and driver.c, which were counted by hand. The comment at the
+/// top of each program states how often each function launches.
 fn assert_counts(kit: &Kit) {
     for (program, work, count) in [
         ("plain", "kernel first_d20000", 300),
@@ -142,11 +142,11 @@ fn assert_counts(kit: &Kit) {
         kit.held("graph", &format!("graph: every {kernel} shows {function} as where it was captured"));
     }
     kit.held("graph", "graph: counts and times are those of the truth file");
-    // Each function launches the work of 25 tokens, with 3 layers of 8 kernels.
+    // Each of the two functions captures the graphs of 25 tokens, with 3 layers of 8 kernels.
     for function in ["prepare", "grow_cache"] {
         assert_eq!(kit.held("graph", &format!("graph_decode: graph kernels that {function} captured")), 600);
     }
-    // The kernels take 300 x 20 us + 200 x 40 us + 150 x 10 us.
+    // The kernels take 300 x 20 us + 200 x 40 us + 150 x 10 us in total.
     let bound = "plain: the kernels of one stream took no longer than the CUDA events around them";
     assert_eq!(kit.held("right", bound), 15_500_000);
 }
@@ -164,18 +164,19 @@ fn assert_costs(kit: &Kit) {
     assert!(kit.markdown().contains("| gpuflame |"), "{}", kit.markdown());
 }
 
-/// Asserts that the report contains all fifteen questions. On the simulated stack, the answers are known.
+/// Asserts that the report contains all fifteen questions. On the simulated stack, the expected answers are known.
 fn assert_answers(kit: &Kit) {
     let answers = kit.step("questions")["answers"].as_array().unwrap();
     let numbers: Vec<_> = answers.iter().map(|answer| answer["answer"].as_u64().unwrap()).collect();
     assert_eq!(numbers, (1..=15).collect::<Vec<_>>());
     let observed = |number: usize| &answers[number - 1]["observed"];
-    // The launches are: runtime 2, streams 4, exit 4, capture 2, update 2 x 2.
+    // The programs make these launches: runtime 2, streams 4, exit 4, capture 2, update 2 x 2.
     assert_eq!(observed(1)["kit"]["cudaLaunchKernel > cuLaunchKernel"], serde_json::json!({ "equal": 16 }));
     assert_eq!(observed(2)["enter"], observed(2)["exit"]);
     assert_eq!(observed(2)["records before their call's EXIT"], 0);
     assert_eq!(observed(3).as_object().unwrap().keys().collect::<Vec<_>>(), ["cupti-worker, another thread"]);
-    // `tiny exit` launches four kernels. The probe's destructor runs after the driver has ended (4).
+    // `tiny exit` launches four kernels. The probe's destructor runs after the driver has shut down, so its call
+    // returns error 4.
     let exits: Vec<_> = observed(4)["probe"]
         .as_array()
         .unwrap()
@@ -195,7 +196,7 @@ fn assert_answers(kit: &Kit) {
     assert_eq!(observed(13).as_array().unwrap().len(), 6, "the copies and fills of tiny copies");
 }
 
-/// Writes a step with this text into a file of this name.
+/// Writes a test step with this text into a file `99-NAME.sh`, and returns the file's path.
 fn planted(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(format!("99-{name}.sh"));
     fs::write(&path, text).unwrap();
@@ -287,8 +288,8 @@ fn wrong_counts_functions_and_times_are_detected() {
             "plain: there is a kernel first_d20000 under main;second"
         ]
     );
-    // Each kind of damage must be found: one nanosecond too much in one row of the table, or half of the time that the
-    // kernels wait.
+    // The check must find each wrong value: one nanosecond too much in one row of the table, or half of the time that
+    // the kernels wait.
     let truth = "plain: counts and times are those of the truth file";
     let times =
         |total: &str| checked(&source, &|table| table.replace(",300,6000000,", &format!(",300,{total},")));
@@ -296,7 +297,7 @@ fn wrong_counts_functions_and_times_are_detected() {
     assert_eq!(times("3000000"), ["plain: first_d20000 took at least the time it waits for", truth]);
 }
 
-/// Sentences of the checks by check.py that do not hold.
+/// Descriptions of the checks in check.py that do not hold.
 fn not_held(folder: &Path, args: &[&str]) -> Vec<String> {
     let mut command = Command::new("python3");
     command.arg("-B").arg(root().join("tests/gpu/check.py")).args(args).current_dir(folder);
@@ -321,7 +322,7 @@ fn a_kernel_outside_the_expected_python_functions_is_detected() {
     assert_eq!(held(right, &["tend"]), ["x: there are kernels under tend of model.py"]);
     let native = format!("{right}main;aten::mm;cudaLaunchKernel;[GPU_Kernel]gemm 4\n");
     assert_eq!(held(&native, &["attend"]), ["x: every kernel stands under functions of model.py"]);
-    // One function launched the graph, and another one captured its nodes.
+    // One function launched the graph, and another function captured its nodes.
     let replayed =
         right.replace("[graph];feed (model.py:40)", "[graph];other").replace("replay (graphs", "feed (model");
     assert_eq!(held(&replayed, &["feed"]), ["x: there are kernels under feed of model.py"]);
@@ -344,7 +345,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
         not_held(&folder, &["captured_by", "x", ".", "prepare=5", "grow=2"]),
         ["x: graph kernels that prepare captured"]
     );
-    // One function launched the graph, and another one captured its nodes.
+    // One function launched the graph, and another function captured its nodes.
     assert_eq!(
         not_held(&folder, &["sites", "x", ".", "soft_max"]),
         ["x: those of soft_max stand under functions called so"]
@@ -365,7 +366,7 @@ fn a_kernel_under_the_wrong_function_is_detected() {
 #[test]
 fn a_missing_library_skips_only_the_steps_that_need_it() {
     let mut command = Kit::command(root());
-    // This folder contains no build.
+    // This target folder contains no build of gpuflame.
     command.env("CARGO_TARGET_DIR", "/nowhere").args(["--only", "right,recordings"]);
     let kit = Kit::of(command);
     assert_eq!((kit.status("recordings"), kit.status("right")), ("done", "skipped"), "{}", kit.stderr);
@@ -387,7 +388,7 @@ fn a_copy_of_the_kit_needs_neither_git_nor_rust() {
     }
     copy(&gpuflame(), &away.join("tests/gpu/libgpuflame.so"));
     copy(Path::new(env!("CARGO_BIN_EXE_gpuflame")), &away.join("tests/gpu/gpuflame"));
-    // Stand-ins for tools: one that is called leaves a trace.
+    // Fake tools; each creates a file if it is called.
     let tools = away.join("tools");
     fs::create_dir(&tools).unwrap();
     for tool in ["cargo", "rustc", "git"] {
@@ -426,8 +427,8 @@ fn the_kit_without_a_gpu_measures_nothing_and_reports_that() {
         assert!(step["costs"].as_array().unwrap().is_empty(), "{step:#}");
     }
 
-    // The kit must refuse the same folder for the simulated stack, or simulated programs would be taken for those of
-    // hardware.
+    // The kit must refuse to use this folder for the simulated stack. Otherwise simulated programs could be mistaken
+    // for hardware programs.
     let mut command = Command::new(root().join("tests/gpu/run.sh"));
     let output = command.args(["--simulated", "--only", "graph"]).arg(&folder).output().unwrap();
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -447,7 +448,8 @@ fn the_time_limits_of_the_steps_total_less_than_twenty_minutes() {
     let (&(last, together), steps) = limits.split_last().unwrap();
     assert_eq!((last, together), ("together", steps.iter().map(|step| step.1).sum()), "{text}");
     assert!(together < 1200, "{text}");
-    // Each part must fit into ten minutes. The second and the third part find the programs already built.
+    // Each part must take at most ten minutes. The second and the third part use the programs that the first part
+    // built.
     let part_of = |step: &str| match step {
         "python" | "matrix" | "decode" | "transformer" => 2,
         "programs" => 3,
@@ -502,14 +504,15 @@ fn the_scripts_pass_shellcheck() {
     let kit = root().join("tests/gpu");
     let mut scripts = ["run.sh", "lib.sh", "compile.sh", "prebuild.sh"].map(|name| kit.join(name)).to_vec();
     scripts.extend(kit.join("steps").read_dir().unwrap().map(|entry| entry.unwrap().path()));
-    // SC2154 and SC2034 are excluded: lib.sh sets variables that the steps read, and reads variables that the steps
-    // set.
+    // SC2154 and SC2034 are excluded, because lib.sh sets variables that the steps read, and reads variables that the
+    // steps set.
     let output =
         Command::new(shellcheck).args(["-s", "bash", "-e", "SC2154,SC2034"]).args(&scripts).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
-/// A compile error on the GPU's machine would make the whole run useless.
+/// All programs of the kit must compile here, because a compile error on the GPU's machine would make the whole run
+/// useless.
 #[test]
 fn every_program_of_the_kit_compiles_with_nvcc() {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -521,13 +524,14 @@ fn every_program_of_the_kit_compiles_with_nvcc() {
         return skip(&format!("nvcc is not available: {said}"));
     }
     assert!(output.status.success(), "{said}");
-    // Eight programs of programs/, two examples, the probe, and `plain` again with the runtime linked statically.
+    // The list has eight programs of programs/, two examples, the probe, and `plain` again with the CUDA runtime linked
+    // statically.
     let built = String::from_utf8(output.stdout).unwrap();
     assert_eq!(built.lines().count(), 12, "{built}");
     assert!(built.lines().all(|path| Path::new(path).is_file()), "{built}");
 }
 
-/// The kit requires only Python 3.9.
+/// The kit's Python scripts must run on Python 3.9, so they must not use newer syntax.
 #[test]
 fn the_python_files_are_python_39() {
     let check = "import ast, sys\nfor path in sys.argv[1:]: ast.parse(open(path).read(), path, feature_version=(3, 9))";

@@ -1,4 +1,4 @@
-/* Modes of the probe, each of which answers one question about the behaviour of the real stack. A mode writes its observations
+/* Probe modes that each answer one question about the behaviour of the real CUDA stack. A mode writes its observations
  * as JSON lines. steps/50-questions.sh runs the modes, and answers.py puts the answers into the report. */
 #define _GNU_SOURCE
 #include "probe.h"
@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- exit: is the driver alive when our atexit handlers and our destructor run? ---- */
+/* ---- Mode exit: does the driver still work when the probe's atexit handlers and destructor run? ---- */
 
 static int (*driver_version)(int *);
 static unsigned long kernels;
@@ -65,7 +65,7 @@ __attribute__((destructor)) static void at_unload(void)
         say("{\"at_exit\":\"destructor\",\"driver\":%d,\"flush\":null,\"kernels\":%lu}", driver_answers(), kernels);
 }
 
-/* ---- drops: what happens if there is no buffer? PROBE_BUFFERS is the number of buffers before that. ---- */
+/* ---- Mode drops: what does CUPTI do when it gets no more buffers? It first gets PROBE_BUFFERS buffers. ---- */
 
 static void seen(void *user, uint32_t domain, uint32_t id, const void *data)
 {
@@ -94,7 +94,7 @@ void start_drops(void)
     atexit(report_drops);
 }
 
-/* ---- names: what is the cost of requesting the name of every callback? ---- */
+/* ---- Mode names: what is the cost of requesting the name of every callback? ---- */
 
 void start_names(void)
 {
@@ -103,7 +103,7 @@ void start_names(void)
     uint64_t nanos[4] = {0};
     uint32_t version = 0;
     cupti.GetVersion(&version);
-    for (int round = 0; round < 4; round++) { /* the first is cold */
+    for (int round = 0; round < 4; round++) { /* in the first round, caches are cold */
         const uint64_t start = now_ns();
         for (uint32_t domain = DRIVER; domain <= RUNTIME; domain++)
             for (names[domain] = 0; cupti.GetCallbackName(domain, names[domain] + 1, &name) == 0 && name;)
@@ -115,8 +115,8 @@ void start_names(void)
         (unsigned long long)nanos[2], (unsigned long long)nanos[3]);
 }
 
-/* ---- fork: does the driver inject into a forked child, and what does a callback there look like? No CUPTI
- * call is made in a child. ---- */
+/* ---- Mode fork: does the driver load the probe into a forked child, and do callbacks arrive there? The probe makes no
+ * CUPTI call in a child. ---- */
 
 static pid_t parent;
 

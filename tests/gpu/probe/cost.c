@@ -1,5 +1,5 @@
-/* The lower levels of the cost matrix. Each level does the work of the previous level and one more thing. So the
- * difference of two levels is the cost of that thing for the launching thread. */
+/* The levels of the cost matrix below gpuflame. Each level uses one more CUPTI feature than the previous level. So the
+ * difference between two levels is the cost of that feature for the launching thread. */
 #include "probe.h"
 
 #include <execinfo.h>
@@ -12,7 +12,7 @@ static void empty_callback(void *user, uint32_t domain, uint32_t id, const void 
     api_seen = 1;
 }
 
-/* Captures stacks in the obvious way, as a naive profiler does. */
+/* Captures a stack with backtrace() in each launch callback, as a naive profiler does. */
 static void naive_callback(void *user, uint32_t domain, uint32_t id, const void *data)
 {
     static __thread void *stack[64];

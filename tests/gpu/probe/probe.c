@@ -1,5 +1,6 @@
 /* A small CUPTI client that the driver loads through CUDA_INJECTION64_PATH. The client shares no code with gpuflame.
- * The truth kit uses it as an independent witness, as a recorder, and for the lower levels of its cost matrix.
+ * The truth kit uses this client as an independent witness, as a recorder, and to measure the lower levels of its cost
+ * matrix.
  *
  *     gcc -shared -fPIC -O2 -g tests/gpu/probe/[a-z]*.c -o probe.so -ldl -lpthread
  *     PROBE=witness PROBE_OUT=sums.json CUDA_INJECTION64_PATH=$PWD/probe.so ./program
@@ -56,7 +57,7 @@ void say(const char *format, ...)
         vfprintf(out, format, arguments);
         va_end(arguments);
         fputc('\n', out);
-        fflush(out); /* what follows may be the end of the process */
+        fflush(out); /* the process may end right after this line */
     }
     pthread_mutex_unlock(&lock);
 }
@@ -99,7 +100,8 @@ uint32_t correlation_of(const uint8_t *record)
     }
 }
 
-/* ---- libcupti: a libcupti that is already in the process is preferred, because two must never be active. ---- */
+/* ---- Finds libcupti. A libcupti that the process has already loaded is preferred, because two must never be active.
+ * ---- */
 
 static int find_mapped(struct dl_phdr_info *info, size_t size, void *found)
 {
@@ -152,7 +154,7 @@ int enable_names(uint32_t domain, const char *const *words)
     return enabled;
 }
 
-/* ---- Buffers: a list of free buffers, so that the application's thread rarely calls malloc. ---- */
+/* ---- Buffers. Free buffers are kept in a list, so that the application's thread rarely calls malloc. ---- */
 
 static pthread_mutex_t buffers = PTHREAD_MUTEX_INITIALIZER;
 static uint8_t *free_buffers[64];

@@ -1,6 +1,7 @@
-/* Declarations that the probe's files share: CUPTI's functions, found at run time, and the few of its structs that
- * we read. The declarations are our own, after the documented interface. The declarations have only fields that are
- * at the same place in every release from 11.8 to 13.5. Functions that a release lacks are NULL. */
+/* Declarations that the probe's files share: CUPTI's functions, which are looked up at run time, and the few CUPTI
+ * structs that the probe reads. The declarations are our own, written from the documented interface. The structs have
+ * only fields whose offsets are the same in every release from 11.8 to 13.5. Functions that a release lacks are
+ * NULL. */
 #ifndef PROBE_H
 #define PROBE_H
 
@@ -11,7 +12,7 @@ enum { DRIVER = 1, RUNTIME = 2, RESOURCE = 3, SYNCHRONIZE = 4, STATE = 6 };
 enum { ENTER = 0, EXIT = 1 };
 enum { KIND_COPY = 1, KIND_SET = 2, KIND_DRIVER = 4, KIND_RUNTIME = 5, KIND_KERNEL = 10, KIND_OVERHEAD = 17, KIND_PEER_COPY = 22 };
 
-/* Argument of an API callback: CUpti_CallbackData. */
+/* CUpti_CallbackData, the argument of an API callback. */
 struct api_data {
     uint32_t site;
     const char *name;
@@ -24,7 +25,7 @@ struct api_data {
     uint32_t correlation;
 };
 
-/* Argument of a resource callback: CUpti_ResourceData, and for graphs CUpti_GraphData behind it. */
+/* CUpti_ResourceData, the argument of a resource callback. For graphs, its descriptor points to a CUpti_GraphData. */
 struct resource_data {
     void *context, *stream, *descriptor;
 };
@@ -66,21 +67,22 @@ extern void *subscriber;
 /* Path at which libcupti was found; NULL if it was not found. */
 extern const char *cupti_path;
 
-/* Returns $PROBE_name, or `otherwise` if it is not set. */
+/* Returns the environment variable PROBE_name, or `otherwise` if the variable is not set. */
 const char *option(const char *name, const char *otherwise);
 
-/* Writes a line of JSON to $PROBE_OUT; lines of several threads do not mix. */
+/* Writes a line of JSON to $PROBE_OUT; a lock keeps the lines of several threads apart. */
 void say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Subscribes `callback` and writes a line about the result. */
+/* Subscribes `callback` to CUPTI and writes a line with the result. */
 int subscribe(callback_function callback);
 
-/* Enables the callbacks of `domain` whose name contains one of `words` (ended by NULL). */
+/* Enables the callbacks in `domain` whose names contain one of `words` (an array that ends with NULL). */
 int enable_names(uint32_t domain, const char *const *words);
 extern const char *const LAUNCHES[], *const COPIES[], *const GRAPHS[], *const WAITS[];
 
-/* Asks for records of `kinds` (ended by 0), in buffers of PROBE_BUFFER bytes. For each buffer that comes back, `before` is
- * called, then `record` for each of its records, then `after`. `before` and `after` may be NULL. */
+/* Enables the activity kinds `kinds` (an array that ends with 0), with buffers of PROBE_BUFFER bytes. For each buffer
+ * that CUPTI returns, the reader calls `before`, then `record` for each record in the buffer, then `after`. `before`
+ * and `after` may be NULL. */
 struct reader {
     void (*before)(uint8_t *buffer, size_t size, size_t valid);
     void (*record)(uint8_t *buffer, uint8_t *record);
@@ -88,7 +90,7 @@ struct reader {
 };
 void read_kinds(const uint32_t *kinds, struct reader reader);
 
-/* Flushes all records, if a CUDA call was seen; returns -1 if none was. */
+/* Flushes all activity records if the probe has seen a CUDA call; otherwise returns -1. */
 int flush_all(void);
 extern int api_seen;
 
@@ -96,10 +98,10 @@ uint64_t now_ns(void);
 uint32_t u32_at(const uint8_t *record, size_t offset);
 uint64_t u64_at(const uint8_t *record, size_t offset);
 const char *kernel_name(const uint8_t *record);
-/* Correlation id of a record of a kernel, copy or fill; 0 for other records. */
+/* Returns the correlation id of the activity record of a kernel, copy or fill; 0 for other records. */
 uint32_t correlation_of(const uint8_t *record);
 
-/* The modes: what the probe does is chosen by $PROBE, see probe.c. */
+/* Functions that start the probe's modes. $PROBE selects the mode, see probe.c. */
 void start_cost(const char *level);
 void start_witness(void);
 void start_recorder(void);

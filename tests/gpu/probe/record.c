@@ -1,5 +1,5 @@
-/* Writes a recording: all callbacks and buffers that a client received from CUPTI, in order, with the buffers' bytes. Each line
- * is a JSON object:
+/* Probe mode that writes a recording: all callbacks and buffers that the probe receives from CUPTI, in order, with the
+ * buffers' bytes. Each line is a JSON object:
  *
  *   {"n":0,"recording":1,"version":130000,"program":".."}
  *   {"n":7,"call":"enter","domain":2,"id":211,"name":"cudaLaunchKernel","corr":5,"thread":91,"symbol":"..",
@@ -9,9 +9,9 @@
  *   {"n":11,"buffer":1,"thread":92,"thread_name":"..","size":2097152,"valid":216,"at":[0],"names":["k"],"hex":".."}
  *   {"n":12,"flush":0,"dropped":0}
  *
- * `graph` of a call is the graph from which an instance is updated. `handle` is the address of the graph instance of a call or
- * callback. `n` is the number of an event in the order in which the client received them. Pointers in a buffer are addresses
- * in the process, so the names to which they point are written next to the buffer. */
+ * `n` is the sequence number of a callback or buffer. In a call, `graph` is the graph from which an instantiated graph
+ * is updated. `handle` is the address of the instantiated graph to which a call or callback belongs. Pointers in a
+ * buffer are addresses in the process, so the recorder also writes the names to which they point. */
 #define _GNU_SOURCE
 #include "probe.h"
 
@@ -23,16 +23,17 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Held while a line is written, so that the lines are in the order of the events. */
+/* Lock that a thread holds while it writes a line, so that the lines are in the order of the callbacks. */
 static pthread_mutex_t order = PTHREAD_MUTEX_INITIALIZER;
 static unsigned long n;
-/* The API call that the thread is in, for events inside this call, and the nesting depth of the call. */
+/* Correlation id of the API call that the thread is in, for callbacks inside this call; and the nesting depth of this
+ * call. */
 static __thread uint32_t inside;
 static __thread int depth;
 
 static long thread_id(void) { return (long)syscall(SYS_gettid); }
 
-/* Returns CUPTI's number of the stream of a launch. -1 if the stream of the call is unknown, or if CUPTI returns an error. */
+/* Returns CUPTI's id of a launch's stream; -1 if the call's stream is unknown, or if CUPTI returns an error. */
 static long stream_of(uint32_t domain, const struct api_data *call)
 {
     const char *name = call->name ? call->name : "";
@@ -53,7 +54,7 @@ static long stream_of(uint32_t domain, const struct api_data *call)
     return (long)id;
 }
 
-/* Returns the graph instance of a call, which is its first argument. */
+/* Returns the address of a call's instantiated graph, which is the call's first argument. */
 static unsigned long long handle_of(const struct api_data *call)
 {
     const char *name = call->name ? call->name : "";
@@ -63,7 +64,8 @@ static unsigned long long handle_of(const struct api_data *call)
     return handle;
 }
 
-/* Returns the graph from which an instance is updated, which is the second argument. */
+/* Returns the id of the graph from which a call updates an instantiated graph. This graph is the call's second
+ * argument. */
 static uint32_t source_of(const struct api_data *call)
 {
     uint32_t graph = 0;
@@ -152,7 +154,8 @@ static void callback(void *user, uint32_t domain, uint32_t id, const void *data)
     }
 }
 
-/* ---- Buffers. CUPTI returns one at a time, on its worker's thread, or on ours in a flush. ---- */
+/* ---- Buffers. CUPTI returns one buffer at a time, on its worker thread or, during a flush, on the probe's thread.
+ * ---- */
 
 enum { MOST_RECORDS = 65536 };
 static pthread_mutex_t one_buffer = PTHREAD_MUTEX_INITIALIZER;
@@ -229,7 +232,7 @@ void start_recorder(void)
         enable_names(domain, WAITS);
     }
     for (const uint32_t *id = resources; *id; id++)
-        cupti.EnableCallback(1, subscriber, RESOURCE, *id); /* newer ones are unknown to older releases */
+        cupti.EnableCallback(1, subscriber, RESOURCE, *id); /* older releases do not know newer ids */
     cupti.EnableCallback(1, subscriber, STATE, 1);
     atexit(at_exit);
 }

@@ -1,5 +1,5 @@
-/* A second reader of the records. This reader writes count and time per kernel symbol and per kind of copy.
- * gpuflame's tables of another run of the same program are compared with these sums. */
+/* Probe mode that sums activity records independently of gpuflame. It writes the count and the time per kernel symbol
+ * and per kind of copy. The kit compares these sums with gpuflame's tables of another run of the same program. */
 #include "probe.h"
 
 #include <pthread.h>

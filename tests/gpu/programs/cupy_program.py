@@ -1,4 +1,5 @@
-"""Runs CuPy with kernels of its own, which are counted. Exit code 75: there is no CuPy or no GPU.
+"""Runs CuPy with this program's own kernels, whose launches are counted below. Exit code 75: there is no CuPy or no
+GPU.
 
 EXPECT kernel kit_scale 150 cuLaunchKernel
 EXPECT kernel kit_shift 90 cuLaunchKernel
@@ -10,7 +11,7 @@ try:
     import cupy
 
     cupy.cuda.runtime.getDeviceCount()
-except Exception as error:  # CuPy's own errors if there is no driver
+except Exception as error:  # CuPy raises its own errors if there is no driver
     print(error, file=sys.stderr)
     sys.exit(75)
 

@@ -1,12 +1,12 @@
-/* Uses the driver API without a runtime, as Triton and JAX do. It is in plain C and needs no toolkit to build, because it
- * looks the functions up at run time, and the kernels are PTX that the driver compiles.
+/* Uses the driver API without the CUDA runtime, as Triton and JAX do. The program is in plain C and builds without a
+ * CUDA toolkit: it looks up the driver's functions at run time, and the driver compiles its kernels from PTX.
  *
  * EXPECT kernel north_d20000 120 main;north
  * EXPECT kernel south_d30000 80 main;south
  * EXPECT set memset 5 main;south
  * EXPECT copy DtoH 5 main;south
  *
- * With an argument N it launches each kernel N times instead, for the tiny programs. */
+ * With an argument N, the program launches each kernel N times instead. The recordings of tiny programs use this. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* Launches, forks, and prints the results of CUDA calls in the child. The child and the parent print one JSON line each. */
+/* Launches, forks, and makes CUDA calls in the child and in the parent. Both processes print a JSON line with the
+ * results. */
 #include "kernels.h"
 
 #include <sys/wait.h>

@@ -1,5 +1,5 @@
-/* CUDA graphs: a captured graph, which is instantiated twice and updated once, and a graph built node by node. Only one
- * function captures or adds each kernel, so that a wrong site of a node is detected.
+/* Launches two CUDA graphs: a captured graph, which is instantiated twice and updated once, and a graph that is built
+ * node by node. Each kernel is captured or added by only one function, so that the kit detects a wrong creation site.
  *
  * EXPECT kernel attend_d20000 42 main;replay
  * EXPECT kernel mlp_d30000 21 main;replay

@@ -1,4 +1,5 @@
-"""Runs JAX with a fixed seed and without tuning, so the kernels are the same in every run. Exit code 75: no JAX or no GPU."""
+"""Runs JAX with a fixed seed and without autotuning, so every run has the same kernels. Exit code 75: no JAX or no
+GPU."""
 
 import os
 import sys

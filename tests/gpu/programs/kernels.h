@@ -1,9 +1,9 @@
-/* Building blocks of the kit's CUDA programs. Each program is one source for two compilers: nvcc compiles it for a GPU,
- * where a kernel NAME_d20000 keeps one thread busy for 20,000 ns, and gcc compiles it as C for the simulated stack,
- * which gives a kernel of that name that duration. Durations are therefore known on both stacks. The launches are known
- * too: lines
+/* Building blocks of the kit's CUDA programs. Two compilers can compile each program. nvcc compiles it for a GPU, on
+ * which a kernel NAME_d20000 keeps one thread busy for 20,000 ns. gcc compiles it as C for the simulated stack, which
+ * reads this duration from the kernel's name. So the durations are known on both stacks. The launches are known too,
+ * because lines
  *     EXPECT kernel NAME COUNT main;function;..        (or copy HtoD, set memset)
- * in a program give the number of these launches, and the functions that are above each of them, in this order. */
+ * in a program's source state the number of these launches, and the functions above each launch, in this order. */
 #ifndef KIT_KERNELS_H
 #define KIT_KERNELS_H
 
@@ -29,8 +29,8 @@ __device__ static void busy(long long nanos)
 #define LAUNCH(name, blocks, threads, stream) name<<<blocks, threads, 0, stream>>>
 #else
 #include "cuda_mini.h"
-/* From 12.4 on, nvcc writes host stubs like this one, which launch through __cudaLaunchKernel. Newer CUPTI reports
- * that call separately. */
+/* Since CUDA 12.4, nvcc generates host stubs like this one, which launch through __cudaLaunchKernel. Newer CUPTI
+ * versions report this call under its own callback id. */
 cudaError_t __cudaGetKernel(void **kernel, const void *host_function);
 cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream);
 #define TIMED(name)                                                                                                \
@@ -60,8 +60,8 @@ cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **argum
         check(cudaGetLastError(), #name);                                                                          \
     } while (0)
 
-/* A function that keeps its frame and its name. KEEP() is its last statement, so no call in the function is compiled
- * to a jump. */
+/* Declares a function that keeps its stack frame and its name. KEEP() must be its last statement, so that no call in
+ * the function is compiled to a jump. */
 #define OWN_FRAME extern "C" __attribute__((noinline))
 #ifndef __cplusplus
 #undef OWN_FRAME
@@ -69,7 +69,7 @@ cudaError_t __cudaLaunchKernel(void *kernel, dim3 grid, dim3 block, void **argum
 #endif
 #define KEEP() __asm__ volatile("" ::: "memory")
 
-/* Exit codes: 1 a CUDA call failed, 2 wrong use, 75 this CUDA cannot do it. */
+/* Exit codes: 1 a CUDA call failed, 2 wrong usage, 75 this CUDA version lacks a feature. */
 enum { FAILED = 1, WRONG_USE = 2, CANNOT = 75 };
 
 static inline void check(cudaError_t error, const char *what)

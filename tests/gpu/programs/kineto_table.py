@@ -1,6 +1,8 @@
-"""Writes counts and nanoseconds per kernel of a trace that torch.profiler exported: kineto_table.py TRACE[.gz] TABLE.
+"""kineto_table.py TRACE[.gz] TABLE: writes the count and nanoseconds per kernel in a trace that torch.profiler
+exported.
 
-TABLE is {"kernels": {name: [count, ns]}, "copies": count}. Times of the trace are read exactly, as decimal microseconds."""
+TABLE is {"kernels": {name: [count, ns]}, "copies": count}. The script reads the trace's times exactly, as decimal
+microseconds."""
 
 import gzip
 import json

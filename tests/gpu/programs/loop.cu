@@ -1,5 +1,6 @@
-/* The loop of the cost matrix. It launches empty kernels in batches of 1,000, waits after each batch, and prints the CPU time
- * of a launch, without the waits. The waits keep the queue from filling up, which would block launches.
+/* The launch loop that the cost matrix measures. The program launches empty kernels in batches of 1,000, waits after
+ * each batch, and prints the CPU time per launch without the waits. The waits prevent a full launch queue, which would
+ * block launches.
  *
  *     loop LAUNCHES
  *     {"launches": 1000000, "ns_per_launch": mean, "median_ns": of the thousands' means, "wall_ns_per_launch": ..} */
@@ -19,7 +20,7 @@ int main(int argc, char **argv)
     double *means = (double *)malloc(sizeof(double) * (size_t)(batches > 0 ? batches : 1)), spent = 0;
     if (batches < 1 || !means)
         return WRONG_USE;
-    for (int i = 0; i < 100; i++) /* loads the kernel */
+    for (int i = 0; i < 100; i++) /* warm-up, which loads the kernel */
         GO(empty_d1, 0, 0);
     CUDA(cudaDeviceSynchronize());
     const double begin = seconds();

@@ -1,10 +1,10 @@
-"""Runs a small transformer in plain PyTorch. Its random weights have a fixed seed, so the kernels are the same in every run.
+"""Runs a small transformer in plain PyTorch. Its random weights have a fixed seed, so every run has the same kernels.
 
     model.py --mode eager|graph|compile [--kineto TABLE] [--iterations N] [--device cuda]
 
-With --kineto the whole run is under torch.profiler, whose counts and times per kernel are written to TABLE
-(kineto_table.py). Each iteration calls `attend` and `feed`. In mode graph they are captured once and replayed.
-Exit code 75: this PyTorch cannot run it."""
+With --kineto the whole run is under torch.profiler, and the counts and times per kernel are written to TABLE (see
+kineto_table.py). Each iteration calls `attend` and `feed`. In mode graph both functions are captured once and replayed.
+Exit code 75: this PyTorch cannot run the program."""
 
 import argparse
 import sys
@@ -50,7 +50,7 @@ def make(device):
 
 
 def capture(model, x):
-    """Returns a function that replays the model's kernels as one graph."""
+    """Captures the model's kernels as one graph, and returns a function that replays the graph."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -96,7 +96,7 @@ def main():
     if options.device == "cuda":
         try:
             torch.cuda.init()
-        except (RuntimeError, AssertionError) as error:  # no driver, too old a one, or a build for the CPU
+        except (RuntimeError, AssertionError) as error:  # no driver, an old driver, or a CPU build
             print("PyTorch sees no GPU:", str(error).partition("\n")[0], file=sys.stderr)
             sys.exit(75)
     profiled(options) if options.kineto else work(options)

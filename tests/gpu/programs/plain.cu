@@ -1,4 +1,5 @@
-/* The simplest case: two functions that launch and one that copies, on one thread and one stream.
+/* The simplest program of the kit: two functions that launch and one function that copies, on one thread and one
+ * stream.
  *
  * EXPECT kernel first_d20000 300 main;first
  * EXPECT kernel second_d40000 200 main;second
@@ -8,7 +9,8 @@
  * EXPECT copy DtoH 30 main;copies
  * EXPECT set memset 10 main;copies
  *
- * It prints the time between CUDA events around the kernels. No tool may report more GPU time than that for them. */
+ * The program prints the time between CUDA events around the kernels. No tool may report more GPU time for these
+ * kernels. */
 #include "kernels.h"
 
 TIMED(first_d20000)

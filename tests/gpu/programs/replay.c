@@ -1,4 +1,4 @@
-/* Plays a recording on the simulated stack, for any injected client: replay RECORDING. */
+/* replay RECORDING: replays a recording on the simulated stack to the injected CUPTI client. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@ int main(int argc, char **argv)
     *(void **)&init = dlsym(cuda, "cuInit");
     if (!init || init(0))
         return 1;
-    /* The client has already loaded libcupti, in one of these versions. */
+    /* The client has already loaded libcupti under one of these sonames. */
     cupti = dlopen("libcupti.so.13", RTLD_NOW | RTLD_NOLOAD);
     *(void **)&play = cupti ? dlsym(cupti, "gpusim_replay") : NULL;
     if (!play) {

@@ -1,4 +1,4 @@
-/* Four threads run at the same time, with two streams each, so a tool cannot guess from times which thread made a launch.
+/* Four threads with two streams each run at the same time, so a tool cannot guess a launch's thread from its time.
  *
  * EXPECT kernel left_d15000 1000 work;left
  * EXPECT kernel right_d25000 600 work;right

@@ -1,4 +1,4 @@
-/* Programs to record, so small that a person can read every callback.
+/* Programs to record. They are so small that a person can read every callback in the recording.
  *
  *     tiny runtime | copies | streams | exit       (driver.c has one more, tiny_graph.cu three) */
 #include "kernels.h"
@@ -43,7 +43,7 @@ static void streams(void)
     CUDA(cudaStreamDestroy(two));
 }
 
-/* Exits while the GPU may still be running kernels. */
+/* Exits while the GPU may still run kernels. */
 static void end_midway(void)
 {
     for (int i = 0; i < 4; i++)

@@ -1,4 +1,5 @@
-/* The tiny programs with graphs: tiny_graph capture | explicit | update | child | clone. See tiny.cu. */
+/* tiny_graph capture | explicit | update | child | clone: small programs to record that use CUDA graphs, like those in
+ * tiny.cu. */
 #include "kernels.h"
 
 TIMED(a_d10000)

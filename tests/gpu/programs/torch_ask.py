@@ -1,4 +1,5 @@
-"""Runs small PyTorch programs for the questions: torch_ask.py launches | maps | beside. Each prints JSON lines."""
+"""torch_ask.py launches | maps | beside: runs a small PyTorch program for one of the kit's questions, and prints JSON
+lines."""
 
 import json
 import sys
@@ -7,14 +8,14 @@ import torch
 
 
 def mapped():
-    """Returns the CUPTI, runtime and driver libraries in this process."""
+    """Returns the paths of the CUPTI, CUDA runtime and driver libraries that this process has mapped."""
     with open("/proc/self/maps") as file:
         paths = {line.split()[-1] for line in file if "/" in line}
     return sorted(path for path in paths if any(name in path for name in ("libcupti", "libcudart", "libcuda.so")))
 
 
 def launches():
-    """Launches in three ways: an elementwise kernel, cuBLAS, and Triton if it is installed."""
+    """Launches kernels in three ways: an elementwise kernel, cuBLAS, and Triton if it is installed."""
     x = torch.randn(256, 256, device="cuda")
     y = x + 1
     y = x @ y
@@ -28,7 +29,7 @@ def launches():
             tl.store(out + at, tl.load(a + at, mask=at < count) + 1, mask=at < count)
 
         triton_add[(256,)](y, x, x.numel(), BLOCK=256)
-    except Exception as error:  # no compiler or no Triton; the other results are still useful
+    except Exception as error:  # no compiler or no Triton; continue without it
         print(json.dumps({"triton": str(error)[:300]}))
     torch.cuda.synchronize()
 
@@ -52,7 +53,8 @@ def profiled():
 
 
 def beside():
-    """Runs with gpuflame injected, to see which client gets the records and whether one of them breaks."""
+    """Uses torch.profiler while gpuflame is injected, to see which of the two gets the activity records and whether
+    both still work."""
     torch.zeros(1, device="cuda").add_(1)
     profiled()
     torch.zeros(1, device="cuda").add_(1)

@@ -1,12 +1,13 @@
-"""Measures iterations per second of a transformer's decode step, eager and as a CUDA graph, under one profiler or none.
+"""Measures how often per second a transformer's decode step runs, eager and as a CUDA graph, with one profiler or none.
 
     transformer.py --with nothing|profiler|stacks [--seconds S] [--device cuda]
     {"architecture": "..", "parameters": N}     {"eager_per_s": ..}     {"graph_per_s": ..} or {"graph_error": ".."}
 
-Each line is printed as soon as it is known. After a graph_error, the same lines follow for the kit's own blocks. The
-architecture is Hugging Face's Llama with random weights if `transformers` is installed, or else the blocks of model.py.
-A step has one token and no cache, so it is as launch-bound as decoding. The work of a profiler before and after its window
-is not timed. At most MOST steps are timed, because with_stack takes long to process what it has collected."""
+The program prints each line as soon as its value is known. After a graph_error, the same lines follow for the kit's own
+transformer blocks. The architecture is Hugging Face's Llama with random weights if `transformers` is installed;
+otherwise it is the transformer blocks in model.py. A step has one token and no KV cache, so it is as launch-bound as
+decoding. The profiler's work before and after its window is not timed. At most MOST steps are timed, because
+torch.profiler with with_stack needs long to process its data."""
 
 import argparse
 import contextlib
@@ -80,12 +81,12 @@ def main():
     if options.device == "cuda":
         try:
             torch.cuda.init()
-        except (RuntimeError, AssertionError) as error:  # no driver, too old a one, or a build for the CPU
+        except (RuntimeError, AssertionError) as error:  # no driver, an old driver, or a CPU build
             print("PyTorch sees no GPU:", str(error).partition("\n")[0], file=sys.stderr)
             sys.exit(75)
     try:
         name, model, step = llama(options.device)
-    except Exception as error:  # no transformers, or another version of it
+    except Exception as error:  # transformers is missing or has another version
         print(f"transformers: {error}"[:300], file=sys.stderr)
         name, model, step = plain(options.device)
     say(architecture=name, parameters=sum(p.numel() for p in model.parameters()))
@@ -93,7 +94,7 @@ def main():
     if options.device == "cuda":
         try:
             say(graph_per_s=per_second(captured(step), options))
-        except RuntimeError as error:  # a part of it cannot be captured, but the kit's own blocks can
+        except RuntimeError as error:  # it cannot be captured, but the kit's own blocks can
             say(graph_error=str(error)[:300])
             _, _, step = plain(options.device)
             say(eager_own_blocks_per_s=per_second(step, options))
@@ -105,7 +106,8 @@ def say(**line):
 
 
 def captured(step):
-    """Captures the step as a CUDA graph, after a few steps on a side stream, as PyTorch's documentation recommends."""
+    """Captures the step as a CUDA graph. As PyTorch's documentation recommends, a few steps run on a side stream
+    first."""
     graph, side = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):

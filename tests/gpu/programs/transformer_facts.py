@@ -1,4 +1,4 @@
-"""Writes facts for the report from the lines that transformer.py printed: transformer_facts.py SHOWN <STDOUT"""
+"""transformer_facts.py SHOWN <STDOUT: converts the lines that transformer.py printed to facts for the report."""
 
 import json
 import sys

@@ -1,13 +1,14 @@
-"""Runs one step of a transformer in five variants, so that a prediction of one from another can be compared with the truth.
+"""Runs one step of a transformer in five variants, so that a test can predict one variant from another and check the
+prediction.
 
     variants.py time  [--rounds N] [--steps N]          times every variant, interleaved: one JSON line per size
     variants.py run SIZE VARIANT [--steps N]            runs one variant, to be recorded; prints its own times too
 
-Sizes: `small` is limited by launches, `large` by the GPU. In each layer a kernel of fixed length (`spin`) runs next to the
-attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs on a second stream, between
-two events); `sync` (the host waits for the GPU after each layer); `graph` (the step is captured once and replayed).
-A step is an NVTX range, and the host waits for the GPU after each step. Times are nanoseconds per step by the host's clock.
-Exit code 75: this PyTorch cannot run it."""
+Sizes: `small` is limited by launches, `large` by the GPU. In each layer a kernel of fixed length (`spin`) runs next to
+the attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs on a second stream, between
+two CUDA events); `sync` (the host waits for the GPU after each layer); `graph` (the step is captured once and
+replayed). Each step is an NVTX range, and the host waits for the GPU after each step. Times are in nanoseconds per
+step, measured with the host's clock. Exit code 75: this PyTorch cannot run the program."""
 
 import argparse
 import json
@@ -23,13 +24,13 @@ except ImportError as error:
     print(error, file=sys.stderr)
     sys.exit(75)
 
-# Of each size: width of the model, length of its sequence, and clock cycles of one spin kernel.
+# For each size: the model's width, the sequence length, and the clock cycles of one spin kernel.
 SIZES = {"small": (512, 64, 20_000), "large": (1024, 1024, 200_000)}
 VARIANTS = ["eager", "double", "stream", "sync", "graph"]
 
 
 def step_of(size, variant):
-    """Returns the function that runs one step of the variant."""
+    """Returns a function that runs one step of the variant."""
     kit.WIDTH, kit.LENGTH, cycles = SIZES[size]
     layers, x = kit.make("cuda")
     side = torch.cuda.Stream()
@@ -60,7 +61,7 @@ def step_of(size, variant):
 
 
 def timed(step, steps):
-    """Returns the nanoseconds of each of `steps` steps, including the wait for the GPU."""
+    """Runs `steps` steps and returns the nanoseconds of each step, including the wait for the GPU."""
     taken = []
     for _ in range(steps):
         begin = time.perf_counter_ns()
@@ -87,7 +88,7 @@ def main():
     options = parser.parse_args()
     try:
         torch.cuda.init()
-    except (RuntimeError, AssertionError) as error:  # no driver, too old a one, or a build for the CPU
+    except (RuntimeError, AssertionError) as error:  # no driver, an old driver, or a CPU build
         print("PyTorch sees no GPU:", str(error).partition("\n")[0], file=sys.stderr)
         sys.exit(75)
     if options.what == "run":
@@ -97,7 +98,7 @@ def main():
         say(size=options.size, variant=options.variant, steps=options.steps, median_ns=statistics.median(taken), all_ns=taken)
         return
     for size in SIZES:
-        # `eager again` shows how much two measurements of the same variant differ.
+        # `eager again` is measured to show how much two measurements of the same variant differ.
         names = [*VARIANTS, "eager again"]
         steps = {name: step_of(size, name.removesuffix(" again")) for name in names}
         rounds = {name: [] for name in names}

@@ -1,7 +1,8 @@
 # Builds the programs and the probe
 # LIMIT 130
-# If a program cannot be built, the step takes it from the folder of prebuild.sh, if this folder was copied to the machine. If
-# not, the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
+#
+# If the step cannot build a program, it uses the program that prebuild.sh built, if this was copied to the machine.
+# Otherwise the step writes the reason into bin/NAME.why, and the steps that need the program report the reason.
 
 mkdir -p "$bin"
 rm -f "$bin/done"
@@ -12,7 +13,7 @@ if [ "$KIT_SIMULATED" = 1 ]; then
     (cd "$KIT_ROOT" && tests/gpusim/run --stage "$KIT_OUT/sim") >/dev/null || exit 1
 fi
 
-# either NAME COMMAND..: builds bin/NAME by the command; if that fails, takes the program that was built elsewhere.
+# either NAME COMMAND..: builds bin/NAME with the command. If this fails, uses the program that prebuild.sh built.
 either() {
     local name=$1
     shift
@@ -42,10 +43,10 @@ while read -r name linked source; do
     if [ "$KIT_SIMULATED" = 0 ]; then
         either "$name" cuda_here "$linked" "$source" &
     elif [ "$linked" = shared ]; then
-        [ -f "${source%.cu}.c" ] && source=${source%.cu}.c # the examples in C
+        [ -f "${source%.cu}.c" ] && source=${source%.cu}.c # examples that are in C
         either "$name" simulated "$source" &
     fi
-    # As many compilers run at once as there are processors.
+    # Run at most as many compilers at the same time as there are processors.
     [ "$(jobs -rp | wc -l)" -lt "$(nproc)" ] || wait -n
 done < <(cuda_programs)
 wait

@@ -1,13 +1,15 @@
 # Right: C and CUDA programs with known launches, against a second reader and the programs' own sources
 # LIMIT 60
-# The step checks counts, time per kernel, the functions above each launch, and the ledger. Times are compared with those of
-# another run of the same program under the probe. CUDA events give an upper limit for them, and the waits inside the kernels a
-# lower limit. On the simulated stack the truth file makes all these checks exact.
+#
+# The step checks counts, time per kernel, the functions above each launch, and the ledger. It compares times with
+# another run of the same program under the probe. The upper limit of a kernel's time is the time between CUDA events,
+# and its lower limit is the time that the kernel waits. On the simulated stack the truth file makes all these checks
+# exact.
 
 need_gpuflame
 need probe.so
 
-# Does gpuflame find libcupti by itself?
+# Check that gpuflame finds libcupti without a setting.
 rm -f "$KIT_OUT/search-failed"
 if [ -x "$bin/tiny" ]; then
     under_gpuflame "$KIT_STEP/first" "$bin/tiny" runtime
@@ -41,7 +43,7 @@ done
 [ -x "$bin/driver" ] && right driver driver.c "$bin/driver"
 [ -x "$bin/plain_static" ] && right plain_static plain.cu "$bin/plain_static"
 
-# The same programs run again. Two unwinders capture every stack, and the stacks are compared.
+# Run the same programs again with GPUFLAME_VERIFY: two unwinders capture every stack, and gpuflame compares the stacks.
 KIT_VERIFY=1
 for program in plain streams driver; do
     [ -x "$bin/$program" ] || continue
@@ -51,7 +53,7 @@ for program in plain streams driver; do
 done
 KIT_VERIFY=0
 
-# ncu reads hardware counters: the time of a few kernels by the GPU's own clock.
+# ncu reads hardware counters: it measures the time of a few kernels with the GPU's own clock.
 if [ "$KIT_SIMULATED" = 0 ] && command -v ncu >/dev/null && [ -x "$bin/plain" ]; then
     within=40 plainly "$KIT_STEP/ncu" ncu --clock-control none --csv --launch-count 20 -k regex:first_d20000 --metrics gpu__time_duration.sum \
         "$bin/plain"

@@ -17,8 +17,8 @@ runs "the graph program runs with GPUFLAME_VERIFY=1" $? "$runs/verify"
 python "$KIT_HERE/check.py" verify graph "$runs/verify" >>"$facts"
 KIT_VERIFY=0
 
-# The program captures once and replays often, with an update halfway: 50 tokens, and 3 layers of 8 kernels. Each of two
-# functions captures half of the kernels.
+# graph_decode captures a graph, replays it for 50 tokens, and updates it halfway. The graph has 3 layers of 8 kernels.
+# Two functions each capture the graph for half of the tokens.
 if [ -x "$bin/graph_decode" ]; then
     GPUFLAME_UNIT=count under_gpuflame "$KIT_STEP/decode" "$bin/graph_decode" --tokens 50 --layers 3
     runs "graph_decode runs under gpuflame" $? "$KIT_STEP/decode"

@@ -1,33 +1,35 @@
 # Fifteen questions about the real stack, each answered by a program
 # LIMIT 90
-# The simulated stack assumes certain answers to these questions; if the real answers differ, the simulated stack must
-# be corrected.
+#
+# The simulated stack was written with certain answers to these questions. If the answers of real hardware differ, the
+# simulated stack must be corrected.
 
 need probe.so
 within=25
 launches=$(quick 20000 2000)
-launched=$((launches + 100)) # the loop warms up with a hundred
+launched=$((launches + 100)) # the loop makes 100 warm-up launches
 
 if [ -x "$bin/loop" ]; then
-    # 2: is a record delivered before its call's EXIT? Small buffers, so that they come back early.
+    # Question 2: does CUPTI deliver a record before its call's EXIT? Small buffers make CUPTI deliver early.
     PROBE_BUFFER=8192 under_probe record "$KIT_STEP/early" "$bin/loop" "$(quick 3000 2000)"
-    # 9, 10: no buffer at all; two small ones and then none.
+    # Questions 9 and 10: the probe provides no buffer, or two small buffers and then none.
     PROBE_BUFFERS=0 under_probe drops "$KIT_STEP/null" "$bin/loop" 1000
     PROBE_BUFFER=16384 PROBE_BUFFERS=2 under_probe drops "$KIT_STEP/drops" "$bin/loop" "$launches"
     under_probe names "$KIT_STEP/names" "$bin/loop" 1000
 fi
-# 4: which runs first at the exit, the driver's handlers or ours?
+# Question 4: which exit handlers run first, the driver's or the probe's?
 [ -x "$bin/tiny" ] && under_probe exit "$KIT_STEP/exit" "$bin/tiny" exit
-# 8: a child after cuInit. The simulated stack ends a child that makes a CUPTI call; the probe makes none.
+# Question 8: a child that is forked after cuInit. The simulated stack aborts a child that makes a CUPTI call; the probe
+# makes none.
 if [ -x "$bin/forks" ]; then
     plainly "$KIT_STEP/fork_plain" "$bin/forks"
     under_probe fork "$KIT_STEP/fork" "$bin/forks"
 fi
-# 1, 7: libraries on top, where PyTorch is installed.
+# Questions 1 and 7 need PyTorch: how do libraries and torch.profiler use CUPTI?
 torch=$(python_with torch)
 if [ "$KIT_SIMULATED" = 0 ] && [ -n "$torch" ]; then
     export TRITON_CACHE_DIR=$KIT_STEP/triton
-    within=40 # importing it may take half of that
+    within=40 # importing PyTorch may take half of that
     PROBE_BUFFER=1048576 under_probe record "$KIT_STEP/torch" "$torch" "$KIT_HERE/programs/torch_ask.py" launches
     plainly "$KIT_STEP/maps" "$torch" "$KIT_HERE/programs/torch_ask.py" maps
     [ -n "$KIT_GPUFLAME" ] && under_gpuflame "$KIT_STEP/beside" "$torch" "$KIT_HERE/programs/torch_ask.py" beside

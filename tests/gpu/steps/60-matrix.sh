@@ -1,5 +1,6 @@
 # The cost matrix: what each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
+#
 # Each round measures all levels, so that a change of the machine's speed affects all of them. The step makes as many rounds as
 # its time allows.
 
@@ -27,9 +28,9 @@ shown() {
 level() { # NAME COMMAND-PREFIX..: one run
     local name=$1 value many=$launches
     shift
-    [ "$name" = backtrace ] && many=$((launches > 4000 ? launches / 4 : launches)) # tens of microseconds each
+    [ "$name" = backtrace ] && many=$((launches > 4000 ? launches / 4 : launches)) # each takes tens of microseconds
     if "$@" "$KIT_STEP/$name" "$bin/loop" "$many"; then
-        # Values are reported at once, so that a step that is stopped at its limit has reported what it measured.
+        # Report each value immediately, so that a step that is stopped at its time limit keeps its values.
         value=$(sed -n 's/.*"median_ns": \([0-9.]*\).*/\1/p' "$KIT_STEP/$name/stdout")
         cost "a launch of an empty kernel, CPU side" "$(shown "$name")" "ns a launch (median of thousands)" "$value"
         value=$(sed -n 's/.*"wall_ns_per_launch": \([0-9.]*\).*/\1/p' "$KIT_STEP/$name/stdout")
@@ -41,7 +42,7 @@ level() { # NAME COMMAND-PREFIX..: one run
 }
 
 export KIT_TRUTH=0
-# shellcheck disable=SC2329 # called through level
+# shellcheck disable=SC2329 # level calls this function
 closed() { GPUFLAME_ENABLED=0 under_gpuflame "$@"; }
 # shellcheck disable=SC2329
 everything() { GPUFLAME_FORMATS=folded,svg,csv,gfr under_gpuflame "$@"; }

@@ -1,9 +1,10 @@
 # Right: PyTorch (eager, as a CUDA graph, and compiled with Triton), JAX and CuPy
 # LIMIT 200
+#
 # Each program runs once under gpuflame and once under its witness, a second profiler: torch.profiler for PyTorch, and
-# the probe for all programs. The two never run at once, because older CUPTIs have one subscriber. Counts must be equal; if
-# a library tunes itself at run time, the report shows how they differ. Each program runs again with every stack captured
-# twice, to compare unwinders on these stacks.
+# the probe for all programs. gpuflame and the witness never run in the same run, because older CUPTI versions allow one
+# subscriber. Counts must be equal; if a library tunes itself at run time, the report shows the differences. Each
+# program runs once more with every stack captured twice, to compare two unwinders.
 
 need_gpuflame
 [ "$KIT_SIMULATED" = 0 ] || skip "PyTorch, JAX and CuPy need a real CUDA stack"
@@ -38,7 +39,7 @@ for mode in eager graph compile; do
     [ -n "$torch" ] || break
     runs=$KIT_STEP/torch_$mode
     program=("$torch" "$KIT_HERE/programs/model.py" --mode "$mode" --iterations "$iterations")
-    if [ $mode = compile ]; then # fills the caches, so that no later run compiles or tunes
+    if [ $mode = compile ]; then # fills the compile caches first
         within=100 plainly "$runs/first" "${program[@]}" || { missing "torch.compile: $(why "$runs/first")"; continue; }
     fi
     under_gpuflame "$runs/gpuflame" "${program[@]}"
@@ -50,7 +51,7 @@ for mode in eager graph compile; do
     runs "PyTorch $mode runs under torch.profiler" $? "$runs/kineto"
     tell kineto "PyTorch $mode" "$runs/gpuflame" "$runs/kineto/table.json"
     functions=(attend feed)
-    [ $mode = compile ] && functions=() # one function of Inductor's for all of the model
+    [ $mode = compile ] && functions=() # Inductor runs the whole model in one function
     tell functions "PyTorch $mode" "$runs/gpuflame" model.py "${functions[@]}"
     [ $mode = compile ] || tell sites "PyTorch $mode" "$runs/gpuflame" softmax layer_norm
     [ $mode = graph ] || verified "PyTorch $mode" "${program[@]}"

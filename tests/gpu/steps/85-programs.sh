@@ -1,8 +1,10 @@
 # Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
 # LIMIT 180
-# The output and the exit code of each program must be the same with and without gpuflame. All work must be matched, and every
-# stack is captured twice. Some programs need a second GPU, and some need a package (Triton, Transformers). On the simulated
-# stack the programs run if --python names a PyTorch that is made for it (tests/pytorch/install).
+#
+# The output and the exit code of each program must be the same with and without gpuflame. gpuflame must match all GPU
+# work to launches, and captures every stack twice. Some programs need a second GPU, and some need a package (Triton,
+# Transformers). On the simulated stack the programs run only if --python names a Python with the PyTorch from
+# tests/pytorch/install.
 
 need_gpuflame
 [ "$KIT_SIMULATED" = 0 ] || [ -n "$KIT_PYTHON" ] || skip "PyTorch for the simulated stack: --python names one"
@@ -16,7 +18,7 @@ export HF_HUB_OFFLINE=1 STEPS=3
 gpus=$("$torch" -c 'import torch; print(torch.cuda.device_count())' 2>/dev/null)
 
 has() { "$torch" -c "import sys; from importlib.util import find_spec; sys.exit(find_spec('$1') is None)" 2>/dev/null; }
-# The first run fills these caches, and later runs compile nothing.
+# The first run of each program fills these caches, so later runs compile nothing.
 export TORCHINDUCTOR_CACHE_DIR=$KIT_STEP/inductor TRITON_CACHE_DIR=$KIT_STEP/triton TORCHINDUCTOR_COMPILE_THREADS=1
 
 for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices ddp transformers_models compiled}; do
@@ -35,7 +37,7 @@ for name in ${KIT_PROGRAMS:-train decode ranges pressure loader share devices dd
     rc=$?
     KIT_VERIFY=1 under_gpuflame "$runs/gpuflame" "${command[@]}"
     holds "$name.py: the exit code is the same" $rc $?
-    # If the order of additions in a loss is not fixed, the last digits of the loss differ between runs.
+    # If a program computes its loss with additions in no fixed order, the last digits of the loss differ between runs.
     case $name in
         train | compiled) ;;
         *) holds "$name.py: so is what it prints" "$(sort "$runs/plain/stdout")" "$(sort "$runs/gpuflame/stdout")" ;;

@@ -1,7 +1,8 @@
 # End to end: a transformer's decode step under each profiler, eager and as a graph
 # LIMIT 110
-# The graph has a separate row. Each value is reported at once, so that a step that is stopped at its limit keeps the values
-# measured so far.
+#
+# The CUDA graph has a separate row. The step reports each value immediately, so that a step that is stopped at its time
+# limit keeps its values.
 
 [ "$KIT_SIMULATED" = 0 ] || skip "PyTorch needs a real CUDA stack"
 torch=$(python_with torch)
