@@ -1,4 +1,4 @@
-//! API calls without CUDA: hand-made arguments of the tracer's callback.
+//! Imitates CUDA API calls without CUDA: builds the arguments that the tracer's callback receives.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 use std::cell::Cell;
@@ -8,7 +8,7 @@ use gpuflame_cupti::tracer::{ApiCallId, Call, CallKind, Layer, Tracer as _};
 use gpuflame_model::record::CorrelationId;
 use gpuflame_recorder::capture::Capture;
 
-/// Returns an API call of the runtime, as the tracer would pass it to the callback.
+/// Returns a runtime API call in the form in which the tracer passes it to the callback.
 pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_value: u32) -> Call<'_> {
     Call {
         kind,
@@ -21,8 +21,8 @@ pub fn make_call(kind: CallKind, correlation: u32, slot: &Cell<u64>, return_valu
     }
 }
 
-/// Makes a successful launch, from enter to exit. The call's description is in a separate stack frame, as in the
-/// tracer.
+/// Imitates a successful launch, from enter to exit. As in the tracer, the call's description is in a separate stack
+/// frame.
 #[inline(never)]
 pub fn launch(id: u32) {
     let slot = Cell::new(0);

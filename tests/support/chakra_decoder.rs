@@ -1,16 +1,16 @@
-//! A reader of Chakra's protobuf. The reader was written from the public `et_def.proto` and protobuf's wire format,
+//! Reads Chakra's protobuf files. This reader was written from the public `et_def.proto` and protobuf's wire format,
 //! independently of gpuflame's writer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Value of a field: a number, or bytes.
+/// Value of a protobuf field: a number, or bytes.
 #[derive(Clone, Debug)]
 enum Wire {
     Number(u64),
     Bytes(Vec<u8>),
 }
 
-/// A node. Attributes are texts, whatever their type: `int64 5`, `bool true`, `string x`.
+/// A node of a Chakra trace. Attributes of any type are stored as text: `int64 5`, `bool true`, `string x`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
     pub(crate) id: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// Value of an attribute, whichever integer type it has.
+    /// Value of an attribute of any integer type.
     pub(crate) fn number(&self, name: &str) -> Option<u64> {
         self.attributes.get(name)?.split_once(' ')?.1.parse().ok()
     }
@@ -70,7 +70,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// Name and value of an `AttributeProto`: 9 `int64_val`, 13 `uint64_val`, 27 `bool_val`, 29 `string_val`.
+/// Name and value of an `AttributeProto`. Field numbers of the values: 9 `int64_val`, 13 `uint64_val`, 27 `bool_val`,
+/// 29 `string_val`.
 fn attribute(bytes: &[u8]) -> (String, String) {
     let (mut name, mut value) = (String::new(), String::new());
     for field in fields(bytes) {
@@ -124,7 +125,7 @@ fn node(bytes: &[u8]) -> Node {
     node
 }
 
-/// Decodes a file. Returns the attributes of its metadata, and all nodes.
+/// Decodes a Chakra file. Returns the attributes in its metadata, and all nodes.
 pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     let (mut at, mut messages) = (0, Vec::new());
     while at < bytes.len() {
@@ -139,7 +140,7 @@ pub(crate) fn decode(bytes: &[u8]) -> (BTreeMap<String, String>, Vec<Node>) {
     (metadata.collect(), messages[1..].iter().map(|message| node(message)).collect())
 }
 
-/// Asserts that ids are unique, that all dependencies exist, and that no node depends on itself (directly or
+/// Asserts that node ids are unique, that all dependencies exist, and that no node depends on itself (directly or
 /// indirectly).
 pub(crate) fn assert_acyclic(nodes: &[Node]) {
     let ids: BTreeSet<u64> = nodes.iter().map(|node| node.id).collect();

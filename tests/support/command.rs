@@ -1,11 +1,11 @@
-//! The `gpuflame` command as a user runs it.
+//! Runs the `gpuflame` command as a user runs it.
 
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Output of a run of the command.
+/// Exit code and output of a run of the command.
 #[derive(Debug)]
 pub struct Ran {
     pub code: i32,
@@ -20,7 +20,8 @@ pub fn gpuflame<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A
 
 /// Runs `gpuflame ARGS` in `folder` with `input` as its standard input.
 pub fn gpuflame_with<A: AsRef<OsStr>>(folder: &Path, args: impl IntoIterator<Item = A>, input: &[u8]) -> Ran {
-    // The variable exists only in the command's package. Other packages compile this file, but do not call this function.
+    // Cargo sets this variable only for the command's package. Other packages compile this file, but do not call this
+    // function.
     #[allow(clippy::option_env_unwrap)]
     let mut command = Command::new(option_env!("CARGO_BIN_EXE_gpuflame").unwrap());
     command.args(args).current_dir(folder);

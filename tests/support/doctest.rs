@@ -1,9 +1,9 @@
-// Set-up of the crate's examples, which include this file; rustdoc hides it. Loads the simulated CUDA stack by path,
-// before other code looks for CUDA by name.
+// The examples in the crate's documentation include this file, and rustdoc hides it. It loads the simulated CUDA stack
+// by path, before other code looks for CUDA by name.
 
 use std::path::{Path, PathBuf};
 
-/// A simulated GPU.
+/// A simulated GPU, with the CUDA functions that the examples call.
 struct Gpu {
     memset: unsafe extern "C" fn(*mut u8, i32, usize, *const u8) -> i32,
     synchronize: unsafe extern "C" fn() -> i32,
@@ -23,7 +23,7 @@ impl Gpu {
 }
 
 fn simulated_gpu() -> Gpu {
-    // Cargo adds the folders with the tests' dependencies to this variable.
+    // LD_LIBRARY_PATH contains the folders with the tests' dependencies, because cargo adds these folders.
     let folders = std::env::var_os("LD_LIBRARY_PATH").expect("cargo sets it");
     let folders: Vec<PathBuf> = std::env::split_paths(&folders).collect();
     let find = |name: &str| {
@@ -31,7 +31,7 @@ fn simulated_gpu() -> Gpu {
         found.unwrap_or_else(|| panic!("{name} is in none of {folders:?}"))
     };
     let cupti = find("libgpusim_cupti.so");
-    // The outputs are next to the files of the other tests.
+    // Write the outputs to the folder in which the other tests write their files.
     let output = cupti.ancestors().nth(3).expect("it is in target/debug/deps").join("tmp/doctest-%p");
     // SAFETY: no other thread exists that could read the environment.
     unsafe {

@@ -1,4 +1,4 @@
-//! A hand-made recording, so small that every sum can be worked out by hand.
+//! A hand-made recording that is so small that every sum can be computed by hand.
 //!
 //! ```text
 //!  us       0    10   20   30   40   50   60   70   80   90  100
@@ -27,10 +27,11 @@ use gpuflame_model::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// Start of the picture above: an odd nanosecond of 2025, which no `f64` of microseconds can represent.
+/// Time 0 of the picture above, in ns since the epoch. It is an odd number of nanoseconds, which an `f64` in
+/// microseconds cannot represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 
-/// Folded stacks of the recording, worked out by hand.
+/// Folded stacks of the recording, computed by hand.
 pub const FOLDED: &str = "\
 [launched before recording];[GPU0_Kernel]early 10000
 [no launch stack];[GPU1_Kernel]lone 5000
@@ -42,14 +43,15 @@ main;worker;cudaLaunchKernel;[GPU1_Kernel]add 5000
 main;worker;cudaMemsetAsync;[GPU1_Memset] 5000
 ";
 
-/// Writes the recording into `folder`.
+/// Writes the recording to a file in `folder`, and returns the file's path.
 pub fn recording(folder: &Path) -> PathBuf {
     let path = folder.join("hand.gfr");
     std::fs::write(&path, bytes()).unwrap();
     path
 }
 
-/// Returns the recording with its activities in the opposite order, as if buffers had been delivered in another order.
+/// Returns the bytes of the recording with its activities in reverse order, as if CUPTI had delivered its buffers in
+/// another order.
 pub fn backwards() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut activities = Vec::new();
@@ -63,7 +65,7 @@ pub fn backwards() -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-/// Bytes of the recording.
+/// Returns the bytes of the recording.
 pub fn bytes() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     rows(&mut |row| writer.row(row).unwrap());
@@ -129,7 +131,7 @@ fn micros(micros: u64) -> Nanos {
     Nanos(BASE + micros * 1000)
 }
 
-/// Details of a kernel with this name.
+/// Returns the details of a kernel whose name has the id `name`.
 pub fn kernel(name: u32) -> Detail {
     Detail::Kernel(KernelDetail {
         name: NameId(name),
@@ -141,7 +143,7 @@ pub fn kernel(name: u32) -> Detail {
     })
 }
 
-/// The activity of the launch with this id.
+/// Returns the activity (kernel, copy or fill) of the launch with this correlation id.
 pub fn activity(id: u32, (device, stream): (u32, u32), start: Nanos, end: Nanos, detail: Detail) -> Activity {
     Activity {
         correlation: CorrelationId(id),

@@ -1,6 +1,7 @@
-//! Checks that it is harmless to show a text.
+//! Checks that it is harmless to print a text to a terminal or to open it in a spreadsheet.
 
-/// Asserts that `text` contains nothing that controls a terminal, ends a line early, or reverses the text after it.
+/// Asserts that `text` contains no characters that control a terminal, end a line early, or reverse the text after
+/// them.
 pub fn assert_harmless(text: &str, by: &str) {
     let does_something = |c: char| {
         let turns = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -10,7 +11,8 @@ pub fn assert_harmless(text: &str, by: &str) {
     assert!(!text.contains(does_something), "{by}: {text:?}");
 }
 
-/// Asserts that a table contains no such characters, and that spreadsheets do not treat any cell as a formula.
+/// Asserts that a table contains no characters with an effect on a terminal, and that no cell is a formula for a
+/// spreadsheet.
 pub fn assert_harmless_tables(text: &str, by: &str) {
     assert_harmless(text, by);
     let mut tables = csv::ReaderBuilder::new();

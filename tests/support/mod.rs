@@ -1,7 +1,7 @@
 //! Shared parts of the integration tests:
 //! - the simulated CUDA stack in a folder, and C programs that are compiled for it;
 //! - runs of these programs under gpuflame;
-//! - comparisons of their outputs with the truth file, which lists the work that really ran.
+//! - comparisons of gpuflame's outputs with the truth file, which lists the GPU work that really ran.
 #![allow(dead_code, unreachable_pub)] // Each test binary uses only a part of this module.
 
 pub mod command;
@@ -37,7 +37,7 @@ pub fn root() -> &'static Path {
         .expect("a package of the repository")
 }
 
-/// Creates an empty folder for a test to fill.
+/// Creates an empty folder for a test's files.
 pub fn scratch(name: &str) -> PathBuf {
     static RUNS: AtomicUsize = AtomicUsize::new(0);
     let run = RUNS.fetch_add(1, Ordering::Relaxed);
@@ -48,12 +48,12 @@ pub fn scratch(name: &str) -> PathBuf {
     folder
 }
 
-/// Folder in which cargo puts the shared libraries that the tests depend on.
+/// Folder in which cargo stores the shared libraries on which the tests depend.
 fn libraries() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_owned()
 }
 
-/// `libgpuflame.so`, as built for the tests.
+/// Path of the `libgpuflame.so` that cargo built for the tests.
 pub fn gpuflame() -> PathBuf {
     libraries().join("libgpuflame.so")
 }
@@ -69,8 +69,8 @@ pub fn cuda() -> &'static Path {
     FOLDER.get_or_init(|| stage("cuda", &["libcupti.so.13", "libcupti.so.12", "libcupti.so.11.8"]))
 }
 
-/// Creates a folder with the simulated libraries. The folder has CUPTI under these names, or no CUPTI if there are
-/// none.
+/// Creates a folder with the simulated libraries. `cupti` are the file names of CUPTI in this folder; if it is empty,
+/// the folder has no CUPTI.
 pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     let folder = scratch(name);
     let link = |library: &str, soname: &str| {
@@ -88,7 +88,7 @@ pub fn stage(name: &str, cupti: &[&str]) -> PathBuf {
     folder
 }
 
-/// Compiles `source` (a path in the repository; `.c` or `.cpp`) with `flags`, linked to the CUDA runtime.
+/// Compiles `source` (a path in the repository; `.c` or `.cpp`) with `flags`, and links it with the CUDA runtime.
 pub fn compile(source: &str, flags: &[&str]) -> PathBuf {
     let source = root().join(source);
     let is_cpp = source.extension() == Some(OsStr::new("cpp"));
@@ -134,7 +134,7 @@ pub struct Run {
     folder: PathBuf,
 }
 
-/// Outputs of a finished run.
+/// Exit status and outputs of a finished run.
 pub struct Done {
     pub code: Option<i32>,
     /// Signal that ended the process.
@@ -155,7 +155,8 @@ impl Run {
             }
         }
         command.current_dir(&folder).stdin(Stdio::null());
-        // If the tests were started in the background, these signals may be ignored; the programs would inherit that.
+        // If a shell started the tests in the background, they may ignore these signals, and their programs would
+        // inherit this. So restore the defaults.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
                 // SAFETY: setting a signal to its default action needs no handler.
@@ -166,7 +167,7 @@ impl Run {
         // SAFETY: between fork and exec only `signal` is called, which is async-signal-safe.
         unsafe { command.pre_exec(defaults) };
         command.env("GPUFLAME_OUTPUT", "out").env("GPUSIM_TRUTH", "summary:truth.json");
-        // Most tests read the ledger.
+        // Make gpuflame print its ledger, because most tests read it.
         command.env("GPUFLAME_VERBOSE", "1");
         let mut run = Self { command, folder };
         run.libraries(cuda());
@@ -217,9 +218,10 @@ impl Run {
         done
     }
 
-    /// Runs the program, however it ends.
+    /// Runs the program and returns its results, also if it fails.
     pub fn done(mut self) -> Done {
-        // A child that another test has just forked may still have the file of this test's program open for writing.
+        // Try again while exec fails: a child that another test has just forked may still have this test's program file
+        // open for writing.
         let mut output = self.command.output();
         for _ in 0..100 {
             if !output.as_ref().is_err_and(|error| error.kind() == ErrorKind::ExecutableFileBusy) {
@@ -261,12 +263,12 @@ impl Done {
             .unwrap_or_else(|error| panic!("{}: {error}\n{}", path.display(), self.stderr))
     }
 
-    /// Folded stacks: the frames, root first, and the weight of each.
+    /// Folded stacks in the output `out.folded`: the frames of each stack, root first, and the stack's weight.
     pub fn folded(&self) -> Vec<(Vec<String>, u64)> {
         self.folded_file("out.folded")
     }
 
-    /// Folded stacks of the file `name`.
+    /// Folded stacks in the file `name`.
     pub fn folded_file(&self, name: &str) -> Vec<(Vec<String>, u64)> {
         let line = |line: &str| {
             let (stack, weight) = line.rsplit_once(' ').unwrap();
@@ -275,7 +277,8 @@ impl Done {
         self.file(name).lines().filter(|text| !text.starts_with("# ")).map(line).collect()
     }
 
-    /// GPU time by (call site, leaf frame), without API calls, so that it can be compared with the truth file.
+    /// GPU time for each pair of call site and leaf frame. API call frames are removed, so that tests can compare the
+    /// result with the truth file.
     pub fn by_site(&self) -> BTreeMap<(String, String), u64> {
         let mut sums = BTreeMap::new();
         for (mut frames, weight) in self.folded() {

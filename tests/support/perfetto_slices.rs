@@ -1,23 +1,24 @@
-//! Reads the slices of a track from a trace in Perfetto's protobuf, by the field numbers of Perfetto's definitions.
+//! Reads the slices of a track from a Perfetto protobuf trace. The field numbers are from Perfetto's public
+//! definitions.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
 use std::collections::BTreeMap;
 
-/// A slice of a track.
+/// A slice (a named time range) on a track.
 #[derive(Debug, Default)]
 pub struct Slice {
     pub start: u64,
     pub end: u64,
     pub title: String,
-    /// Facts by name.
+    /// Annotations of the slice, keyed by name.
     pub notes: BTreeMap<String, String>,
-    /// Flows that begin in the slice.
+    /// Ids of the flows that begin in the slice.
     pub flows: Vec<u64>,
-    /// Flows that end in the slice.
+    /// Ids of the flows that end in the slice.
     pub ending_flows: Vec<u64>,
 }
 
-/// Value of a field of a message.
+/// Value of a field in a protobuf message.
 enum Field<'a> {
     Number(u64),
     Bytes(&'a [u8]),
@@ -38,7 +39,7 @@ fn varint(data: &mut &[u8]) -> u64 {
     value
 }
 
-/// Fields of a message by number, as the wire format of protobuf has them.
+/// Decodes a message in protobuf's wire format. Returns its fields, keyed by field number.
 fn fields(mut data: &[u8]) -> Message<'_> {
     let mut all = Message::new();
     while !data.is_empty() {
@@ -85,9 +86,9 @@ fn text(message: &Message<'_>, field: u64) -> String {
     bytes(message, field).first().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default()
 }
 
-/// Slices of the track with a name. Field numbers: packet 1, timestamp 8, event 11, track descriptor 60 with uuid 1 and
-/// name 2. An event has annotations 4, type 9, track 11, name 23, flows 47 and ending flows 48. An annotation has a
-/// number 3, a text 6 and a name 10.
+/// Returns the slices on the track with the name `track`. Field numbers: packet 1, timestamp 8, event 11, track
+/// descriptor 60 with uuid 1 and name 2. Fields of an event: annotations 4, type 9, track 11, name 23, flows 47 and
+/// ending flows 48. Fields of an annotation: number 3, text 6 and name 10.
 pub fn slices_of(trace: &[u8], track: &str) -> Vec<Slice> {
     let trace = fields(trace);
     let packets: Vec<Message<'_>> = bytes(&trace, 1).into_iter().map(fields).collect();

@@ -1,13 +1,14 @@
-//! Python interpreters on this machine.
+//! Finds the Python interpreters on this machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Oldest supported version of Python.
+/// Oldest Python version that gpuflame supports.
 pub const OLDEST: (u32, u32) = (3, 9);
 
-/// Pythons on this machine that have these modules, by version: `python3`, and the Pythons of pyenv.
+/// Paths of the Python interpreters that have these modules, keyed by version: `python3`, and the interpreters that
+/// pyenv installed.
 pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     let versions = std::env::var_os("HOME").map(|home| Path::new(&home).join(".pyenv/versions"));
     let folders = versions.and_then(|folder| folder.read_dir().ok()).into_iter().flatten().flatten();
@@ -17,8 +18,8 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
     known.filter(|(found, _)| *found >= OLDEST).collect()
 }
 
-/// Returns the Python that can build the Python package; `tests/python/install` installs it. If there is none, skips
-/// the test.
+/// Returns the path of a Python that can build gpuflame's Python package; `tests/python/install` installs this Python.
+/// If it is missing, the function skips the test.
 #[allow(dead_code)] // Some test binaries build no package.
 pub fn package_builder() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
@@ -32,12 +33,12 @@ pub fn package_builder() -> Option<PathBuf> {
     found
 }
 
-/// Exit code of a script that cannot do its task on this machine.
+/// Exit code with which a script reports that this machine cannot run it.
 const UNAVAILABLE_EXIT_CODE: i32 = 75;
 
-/// Pythons that `tests/python/interpreters` has unpacked, by version and then by name: `python3.14d` is a debug build
-/// of 3.14. In CI these Pythons must exist. The exception: Debian no longer has them, because its newest release
-/// changes every day.
+/// Python interpreters that `tests/python/interpreters` has unpacked, sorted by version and then by name: `python3.14d`
+/// is a debug build of 3.14. In CI these interpreters must exist, unless Debian no longer has their packages: its
+/// newest release changes every day.
 pub fn debian_pythons() -> Vec<((u32, u32), PathBuf)> {
     let script = super::root().join("tests/python/interpreters");
     let output = Command::new(script).args((!super::is_ci()).then_some("--found")).output().unwrap();

@@ -1,20 +1,21 @@
-//! Random simulated programs (`random.c`): running one, and reading its schedule.
+//! Runs the random program `random.c` on the simulated CUDA stack, and reads its schedule.
 
 use std::collections::BTreeMap;
 
 use gpusim_selftest::{Outcome, Run};
 use serde_json::Value;
 
-// Features that a program can leave out, as bits that `random.c` defines.
+// Features that `random.c` can leave out. The bits are those that `random.c` defines.
 pub(crate) const GRAPHS: u32 = 1;
 pub(crate) const PROGRAMMATIC: u32 = 2;
 pub(crate) const HOST_FUNCTIONS: u32 = 4;
 pub(crate) const LEGACY_STREAM: u32 = 8;
 pub(crate) const THREADS: u32 = 16;
-#[allow(dead_code)] // not all tests leave them out
+#[allow(dead_code)] // only some tests leave out this feature
 pub(crate) const HOST_NODES: u32 = 32;
 
-/// Runs a program of 60 steps per thread on two GPUs, with these variables, without these features.
+/// Runs a random program with 60 steps per thread on two GPUs. `without` are the features to leave out, `variables` the
+/// environment variables.
 pub(crate) fn run(seed: u32, without: u32, variables: &[(&str, &str)]) -> Outcome {
     let args = [seed.to_string(), "60".to_owned(), without.to_string()];
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
@@ -28,22 +29,23 @@ pub(crate) fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("no {key} in {row}"))
 }
 
-/// End of the last call or work in a trace. Host functions of streams have no records there.
-#[allow(dead_code)] // the traces of other tests have host functions
+/// Time at which the last API call or GPU operation in a trace ends. In this trace, stream host functions have no
+/// records.
+#[allow(dead_code)] // other tests use traces with host functions
 pub(crate) fn end_of(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");
     let known = rows.filter(|row| row["kind"] != "pages" && (row["kind"] != "host" || row["graph"] != 0));
     known.map(|row| number(row, "end")).max().unwrap()
 }
 
-/// End of the last call or work in a trace with the host functions of streams.
-#[allow(dead_code)] // the traces of other tests lack host functions
+/// Time at which the last API call or GPU operation ends in a trace that also contains stream host functions.
+#[allow(dead_code)] // other tests use traces without host functions
 pub(crate) fn end_with_host_functions(schedule: &[Value]) -> u64 {
     let rows = schedule.iter().filter(|row| row["what"] == "op" || row["what"] == "call");
     rows.filter(|row| row["kind"] != "pages").map(|row| number(row, "end")).max().unwrap()
 }
 
-/// How often each thing was checked.
+/// Number of times that each feature or check occurred, keyed by name.
 #[derive(Debug, Default)]
 pub(crate) struct Counts(BTreeMap<String, u32>);
 
@@ -57,7 +59,7 @@ impl Counts {
     }
 }
 
-/// Features of programs that [`count_features`] counts.
+/// Features of random programs that [`count_features`] counts.
 pub(crate) const FEATURES: [&str; 8] = [
     "graphs",
     "events",
@@ -69,7 +71,7 @@ pub(crate) const FEATURES: [&str; 8] = [
     "host functions",
 ];
 
-/// Counts the features that a program uses.
+/// Counts the features that a program's schedule uses.
 pub(crate) fn count_features(schedule: &[Value], counts: &mut Counts) {
     let ops = || schedule.iter().filter(|row| row["what"] == "op");
     let mut calls = schedule.iter().filter(|row| row["what"] == "call");
@@ -89,7 +91,7 @@ pub(crate) fn count_features(schedule: &[Value], counts: &mut Counts) {
     used.for_each(|(feature, _)| counts.add(format!("with {feature}")));
 }
 
-/// Asserts that each feature was counted in at least this number of programs.
+/// Asserts that at least `min_programs` programs use each feature.
 pub(crate) fn assert_features(counts: &Counts, min_programs: u32) {
     for feature in FEATURES {
         assert!(counts.of(&format!("with {feature}")) >= min_programs, "{feature}: {counts:?}");

@@ -1,4 +1,4 @@
-//! Hand-made traces of two ranks that meet in collectives.
+//! Hand-made traces of two ranks that wait for each other in collectives.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
 use std::fs;
@@ -6,11 +6,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// Names of the collectives' kernels.
+/// Kernel names of the two collectives.
 pub const GATHER: &str = "ncclDevKernel_AllGather";
 pub const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Writes a trace of torch.profiler: kernels as (name, start, end) in us, and steps as (start, end).
+/// Writes a rank's trace in torch.profiler's format. Kernels are (name, start, end) and steps are (start, end), with
+/// times in us.
 pub fn write_rank(folder: &Path, rank: u32, steps: &[(u64, u64)], kernels: &[(&str, u64, u64)]) {
     let step = |(at, &(start, end)): (usize, &(u64, u64))| {
         json!({ "ph": "X", "cat": "user_annotation", "name": format!("ProfilerStep#{at}"), "pid": 1, "tid": 1,
@@ -28,9 +29,9 @@ pub fn write_rank(folder: &Path, rank: u32, steps: &[(u64, u64)], kernels: &[(&s
     fs::write(folder.join(format!("rank{rank}.json")), trace.to_string()).unwrap();
 }
 
-/// Writes the traces of two ranks whose clocks are 11.5 s apart, with three steps of 65 us. In each step, rank 0 works for 10
-/// us, and rank 1 works for 20 us and is idle for 10 us. A gather follows, which takes 10 us. Then rank 0 works for 20 us and
-/// rank 1 for 10 us. The reduce at the end takes 5 us.
+/// Writes the traces of two ranks whose clocks are 11.5 s apart, with three steps of 65 us. In each step, rank 0 first
+/// works for 10 us, and rank 1 works for 20 us and is idle for 10 us. A gather follows, which takes 10 us. Then rank 0
+/// works for 20 us and rank 1 works for 10 us. The reduce at the end of the step takes 5 us.
 pub fn two_ranks(folder: &Path) {
     for rank in 0..2 {
         let (mut steps, mut kernels) = (Vec::new(), Vec::new());

@@ -1,4 +1,4 @@
-//! Traces that other tools recorded, for tests of a property that all traces must have.
+//! Finds traces that other tools recorded. Tests check a property of all these traces.
 #![allow(dead_code, unreachable_pub)] // Some test binaries use only a part of this module.
 
 use std::path::{Path, PathBuf};
@@ -9,13 +9,13 @@ use serde_json::Value;
 #[path = "skip.rs"]
 pub mod skip;
 
-/// Refusals of files without GPU work.
+/// Parts of the error messages with which the command refuses files without GPU work.
 const REFUSALS: [&str; 4] =
     ["contains no GPU work", "is a PyTorch execution trace", "not a trace", "no trace"];
 
-/// Returns all traces in the folder that `GPUFLAME_TRACES` names, without the operations of straggler studies. Archives
-/// are unpacked into a folder `name` of the build. If no folder is named, prints why the test is skipped, and returns
-/// `None`.
+/// Returns the paths of all traces in the folder that `GPUFLAME_TRACES` names, without the operation files of straggler
+/// studies. Archives are unpacked into the build folder's subfolder `name`. If the variable is not set, the function
+/// prints the reason for skipping the test, and returns `None`.
 pub fn real_traces(name: &str) -> Option<Vec<PathBuf>> {
     let Some(folder) = std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from) else {
         skip::skip("there is no folder of real traces (GPUFLAME_TRACES names one)");
@@ -39,13 +39,14 @@ pub fn real_traces(name: &str) -> Option<Vec<PathBuf>> {
     Some(all)
 }
 
-/// Files in a folder and its subfolders.
+/// Paths of the files in a folder and its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// Runs the command, which must be built, and returns its tables. Returns `None` for a file without GPU work.
+/// Runs the gpuflame command `program`, and returns the tables that it prints. Returns `None` if the file contains no
+/// GPU work.
 pub fn tables(program: &str, args: &[&str]) -> Option<Value> {
     let output = Command::new(program).arg("-q").args(args).args(["--format", "json"]).output().unwrap();
     if !output.status.success() {

@@ -1,6 +1,6 @@
-//! Comparison of recordings that hold CUPTI's callbacks and records as a client received them (tests/gpu/probe): the order of
-//! callbacks, their ids, and the fields of records. Times, addresses and absolute ids differ between runs, so they are left out
-//! or renumbered. Everything else is compared, and every difference is listed.
+//! Compares recordings of the probe (tests/gpu/probe), which contain CUPTI's callbacks and records as a client received
+//! them. The comparison covers the order of callbacks, their ids, and the fields of records, and lists every
+//! difference. Times and addresses differ between runs, so they are left out; ids are renumbered.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -8,11 +8,11 @@ use std::path::Path;
 
 use serde_json::Value;
 
-/// A recording as lines of text. The lines must be equal for two runs of the same program.
+/// A recording, converted to lines of text. Two runs of the same program must have the same lines.
 pub(crate) struct Recording {
-    /// Callbacks in order.
+    /// One line per callback, in the order of the callbacks.
     pub(crate) callbacks: Vec<String>,
-    /// Records, sorted: a buffer is not ordered, and it is random which buffer has a record.
+    /// One line per activity record, sorted, because the order of records and their distribution to buffers are random.
     pub(crate) records: Vec<String>,
 }
 
@@ -37,8 +37,8 @@ impl Recording {
         Self { callbacks, records }
     }
 
-    /// Lines that only this recording has (marked `-`), and lines that only `other` has (marked `+`); empty if the
-    /// recordings agree.
+    /// Returns lines that only this recording has (marked `-`), and lines that only `other` has (marked `+`). The
+    /// result is empty if the recordings agree.
     pub(crate) fn differences(&self, other: &Self) -> Vec<String> {
         let mut found = diff("callback", &self.callbacks, &other.callbacks);
         found.extend(diff("record", &self.records, &other.records));
@@ -46,7 +46,7 @@ impl Recording {
     }
 }
 
-/// Renumbers ids in order of first appearance.
+/// Renumbers ids in the order of their first appearance.
 #[derive(Default)]
 struct Ids(HashMap<(&'static str, u64), usize>, BTreeMap<&'static str, usize>);
 
@@ -59,12 +59,12 @@ impl Ids {
         })
     }
 
-    /// Renumbers an id, except 0, which means that there is no id.
+    /// Renumbers an id. The id 0 stays 0, because it means that there is no id.
     fn rename_some(&mut self, what: &'static str, id: u64) -> usize {
         if id == 0 { 0 } else { self.rename(what, id) }
     }
 
-    /// Renumbers streams in order of appearance, except the default stream, which is 7 everywhere.
+    /// Renumbers a stream id. The default stream's id 7 stays, because it is 7 in all recordings.
     fn stream(&mut self, id: i64) -> String {
         match id {
             -1 => "none".to_owned(),
@@ -74,7 +74,8 @@ impl Ids {
     }
 }
 
-/// Id of the resource callback whose field `original` is a graph; in all other callbacks that field is a node.
+/// Id of the resource callback whose field `original` is a graph. In all other resource callbacks, `original` is a
+/// graph node.
 const GRAPH_CLONED: u32 = 11;
 
 fn number(row: &Value, field: &str) -> u64 {
@@ -123,7 +124,8 @@ fn callback(row: &Value, ids: &mut Ids) -> Option<String> {
     row.get("state").map(|state| format!("state {state}"))
 }
 
-/// A field of a record: name, offset, and size in bytes. Ids are renumbered, and times are not listed.
+/// A field of an activity record: its name, its offset, and its size in bytes. Fields with times are not in the lists
+/// below, because times differ between runs.
 type Field = (&'static str, usize, usize);
 const KERNEL: &[Field] = &[
     ("device", 40, 4),
@@ -172,8 +174,8 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
         (0..hex.len()).step_by(2).map(|i| u8::from_str_radix(&hex[i..i + 2], 16).unwrap()).collect();
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
-    // Records of overhead (kind 17) come from the driver's own work, such as loading a module. The number of these
-    // records differs from run to run, and gpuflame does not request them.
+    // The driver makes overhead records (kind 17) for its own work, such as loading a module. Their number differs from
+    // run to run, and gpuflame does not enable them. So the comparison skips them.
     let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
     places
         .zip(names)
@@ -208,7 +210,7 @@ fn record(bytes: &[u8], name: &Value, ids: &mut Ids) -> String {
     text + if is_timed { " timed" } else { " not timed" }
 }
 
-/// Lists the lines that are not part of a longest common subsequence of both lists.
+/// Returns the lines that are not part of a longest common subsequence of both lists.
 fn diff(what: &str, one: &[String], other: &[String]) -> Vec<String> {
     let width = other.len() + 1;
     let mut longest = vec![0_u32; (one.len() + 1) * width];

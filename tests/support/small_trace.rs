@@ -1,4 +1,4 @@
-//! Small hand-made traces, with times that a person can check.
+//! Small hand-made traces in torch.profiler's format, with times that a person can check.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ impl Trace {
         self
     }
 
-    #[allow(dead_code)] // not all tests have waits of the host
+    #[allow(dead_code)] // only some tests have host waits
     pub(crate) fn sync(mut self, id: u32, stream: u32, (from, to): (u32, u32)) -> Self {
         self.0.push(json!({
             "ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": stream, "ts": from,
@@ -38,14 +38,14 @@ impl Trace {
         self
     }
 
-    /// Adds another event.
-    #[allow(dead_code)] // not all tests have other events
+    /// Adds a trace event of any kind.
+    #[allow(dead_code)] // only some tests have other trace events
     pub(crate) fn add(mut self, event: Value) -> Self {
         self.0.push(event);
         self
     }
 
-    /// Writes the trace to a file of this name. Returns the path.
+    /// Writes the trace to the file `NAME.json`, and returns the file's path.
     pub(crate) fn write(self, name: &str) -> PathBuf {
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
         std::fs::write(&file, json!({ "traceEvents": self.0 }).to_string()).unwrap();

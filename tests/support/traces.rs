@@ -1,16 +1,17 @@
-//! Hand-made traces of torch.profiler, in microseconds.
+//! Hand-made traces in torch.profiler's format. All times are in microseconds.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A trace: its events, in the order in which they were added. The process is 1. The caller chooses the threads.
+/// A trace: its events, in the order in which the test added them. All events have the process id 1; the caller chooses
+/// the thread ids.
 #[derive(Debug, Default)]
 pub struct Trace(pub Vec<Value>);
 
 impl Trace {
-    /// Adds a slice of a thread.
+    /// Adds a slice (a named time range) on a thread.
     pub fn slice(&mut self, category: &str, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
         self.0.push(json!({
             "ph": "X", "cat": category, "name": name, "pid": 1, "tid": thread, "ts": start, "dur": end - start
@@ -18,12 +19,12 @@ impl Trace {
         self
     }
 
-    /// Adds a Python function.
+    /// Adds a call of a Python function.
     pub fn python(&mut self, name: &str, thread: u32, start: u64, end: u64) -> &mut Self {
         self.slice("python_function", name, thread, start, end)
     }
 
-    /// Adds a launching call of 2 us, and the kernel that it launches on stream 7 of GPU 0.
+    /// Adds an API call of 2 us and the kernel that this call launches on stream 7 of GPU 0.
     pub fn launch(
         &mut self,
         id: u32,
@@ -38,7 +39,7 @@ impl Trace {
         self.work("kernel", id, kernel, 7, start, end)
     }
 
-    /// Adds work of GPU 0, launched by the call with this id.
+    /// Adds a kernel, copy or fill on GPU 0 that the API call with this correlation id launched.
     pub fn work(
         &mut self,
         category: &str,
@@ -55,7 +56,7 @@ impl Trace {
         self
     }
 
-    /// Writes the trace.
+    /// Writes the trace to the file `path`.
     pub fn write(&self, path: &Path) {
         fs::write(path, json!({ "traceEvents": self.0 }).to_string()).unwrap();
     }

@@ -1,5 +1,5 @@
-//! A stack capture never allocates memory. This holds for the first capture, which compiles every unwind rule, and for
-//! the thousandth.
+//! Tests that a stack capture never allocates memory. This must hold for the first capture, which compiles every unwind
+//! rule, and for the thousandth capture.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]
@@ -12,15 +12,15 @@ use deep::deep;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
 thread_local! {
-    /// Number of allocations of this thread. The number is per thread because the test harness may allocate on another
+    /// Number of allocations by this thread. The count is per thread because the test harness may allocate on another
     /// thread at any time.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator with a counter.
+/// An allocator that counts allocations and calls the system's allocator.
 struct Counting;
 
-// SAFETY: all calls are passed on unchanged.
+// SAFETY: `Counting` passes all calls unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);

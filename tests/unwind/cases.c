@@ -1,5 +1,5 @@
-/* Stacks of every shape that the unwinder must handle. tests/unwind compiles this file with and without optimisation
-   and frame pointers. Each case calls back from its deepest frame. */
+/* Functions that build stacks of every shape that the unwinder must handle. tests/unwind compiles this file with and
+   without optimisation and frame pointers. Each case calls the test's hook from its deepest frame. */
 #define _GNU_SOURCE
 #include <alloca.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static void on_signal(int n) { (void)n; leaf(); KEEP; }
 static void on_fault(int n, siginfo_t *i, void *c) {
     (void)n; (void)i;
     leaf();
-    ((ucontext_t *)c)->uc_mcontext.gregs[REG_RIP] += 2; /* past the two bytes of ud2 */
+    ((ucontext_t *)c)->uc_mcontext.gregs[REG_RIP] += 2; /* skip the two bytes of the ud2 instruction */
 }
 static void catch_it(int n, int flags) {
     struct sigaction a = { 0 };
@@ -82,7 +82,7 @@ void in_fault(hook h) { current = h; catch_it(SIGILL, SA_SIGINFO); faulting(); K
 static void on_null_call(int n, siginfo_t *i, void *c) {
     (void)n; (void)i;
     leaf(); leaf();
-    greg_t *r = ((ucontext_t *)c)->uc_mcontext.gregs; /* as if the function had returned */
+    greg_t *r = ((ucontext_t *)c)->uc_mcontext.gregs; /* continue as if the function had returned */
     r[REG_RIP] = *(greg_t *)r[REG_RSP];
     r[REG_RSP] += 8;
 }
@@ -128,8 +128,8 @@ void coroutine(hook h) {
     munmap(room, size);
     KEEP;
 }
-/* A thread whose stack is directly below the stack of a coroutine. The coroutine's stack is unmapped, and a new one
-   is mapped elsewhere. */
+/* A thread whose stack is directly below a coroutine's stack. The coroutine's stack is unmapped, and a new stack is
+   mapped at another address. */
 static size_t half = 256 << 10;
 static char *halves, *third;
 FAR void run_on(char *room) {
@@ -195,10 +195,11 @@ __asm__(
 static hook inner;
 FAR void call_through_rbx(void) { asm_cfa_in_rbx(inner); KEEP; }
 void slow_frames(hook h) { current = h; inner = leaf; asm_cfa_in_rbx(call_through_rbx); asm_with_cfi(leaf); KEEP; }
-/* The stack ends above asm_over_return if the return address is 0. If it is the first instruction of that function,
- * the stack continues: the caller's return address is next on the stack. */
+/* Changes a return address on the stack. If the return address is 0, the stack ends above asm_over_return. If the
+ * address is that of asm_over_return's first instruction, the stack continues with the caller's return address, which
+ * is next on the stack. */
 FAR void change_return(uintptr_t *address) {
-    for (int i = 0; i < 15; i++) { /* after each call, then after every third */
+    for (int i = 0; i < 15; i++) { /* changes after each call, then after every third call */
         *address = (i < 6 ? i : i / 3) % 2 ? (uintptr_t)asm_over_return + 1 : 0;
         leaf();
     }

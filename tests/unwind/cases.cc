@@ -1,4 +1,4 @@
-// C++ shapes: constructors, virtual calls through thunks, cleanup paths, std::function, sort.
+// Stacks of C++ code: constructors, virtual calls through thunks, cleanup paths, std::function, sort.
 #include <algorithm>
 #include <functional>
 #include <string>

@@ -1,4 +1,5 @@
-//! Copied stacks: compares them with stacks walked in place, and walks copies of arbitrary bytes.
+//! Tests the unwinding of stack copies: compares it with unwinding the same stack in place, and unwinds copies with
+//! arbitrary bytes.
 #![cfg(target_arch = "x86_64")]
 
 use std::hint::black_box;
@@ -6,13 +7,13 @@ use std::hint::black_box;
 use gpuflame_model::record::{ContextFlags, Frame};
 use gpuflame_unwind::{self as unwind, CopyUnwinder, REGISTERS, Skip, Unwinder};
 
-/// Registers and stack bytes that a sample of this thread would hold.
+/// The registers and stack bytes that a sample of this thread would contain.
 struct Copy {
     registers: [u64; REGISTERS],
     stack: Vec<u8>,
 }
 
-/// Registers in DWARF's order, in which `rsp` has the number 7.
+/// Registers in DWARF's order, in which `rsp` has the index 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -33,7 +34,8 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// Returns the registers, as `getcontext` stores them, and the next `bytes` bytes of the stack, which must exist.
+/// Returns the registers, as `getcontext` stores them, and a copy of the `bytes` bytes of stack above the stack
+/// pointer, which must exist.
 #[inline(always)]
 fn copy(bytes: usize) -> Copy {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -43,12 +45,12 @@ fn copy(bytes: usize) -> Copy {
         context
     };
     let registers = ORDER.map(|register| context.uc_mcontext.gregs[register as usize] as u64);
-    // SAFETY: the caller guarantees that the stack holds `bytes` bytes above its frame.
+    // SAFETY: the caller guarantees that the stack has `bytes` bytes above its frame.
     let stack = unsafe { std::slice::from_raw_parts(registers[7] as *const u8, bytes) }.to_vec();
     Copy { registers, stack }
 }
 
-/// Runs `body` `calls` calls deep.
+/// Runs `body` below `calls` nested calls.
 #[inline(never)]
 fn deep(calls: usize, body: &mut dyn FnMut()) {
     match calls {
@@ -58,7 +60,7 @@ fn deep(calls: usize, body: &mut dyn FnMut()) {
     black_box(calls);
 }
 
-/// Runs `body` `calls` calls deep, with more stack above it than a copy ever holds.
+/// Runs `body` below `calls` nested calls, with more stack above them than a copy ever contains.
 fn on_a_deep_stack(calls: usize, mut body: impl FnMut() + Send) {
     let below = || {
         let room = black_box([0_u8; 128 << 10]);
@@ -79,8 +81,8 @@ fn walking_a_partial_stack_copy_gives_the_frames_that_it_contains() {
         let copied = copy(64 << 10);
         let there = unwinder.capture(Skip::None).frames.to_vec();
         let walked = copies.walk(&copied.registers, &copied.stack);
-        // The first frame is in the same function, but at another address; the outermost frames are above the copied
-        // part.
+        // The first frames of the two stacks are in the same function, but at different addresses. The outermost frames
+        // are missing, because they are above the copied part.
         let callers = walked.frames[1..].to_vec();
         assert!(callers.len() > 40 && callers.len() < there.len() - 1, "{}", callers.len());
         assert_eq!(there[1..][..callers.len()], callers);
@@ -101,7 +103,7 @@ fn is_part(callers: &[Frame], frames: &[Frame]) -> bool {
     frames.len() <= 1 || callers.starts_with(&frames[1..])
 }
 
-/// Number of bytes of the thread's stack above an address on it.
+/// Number of bytes between an address on the thread's stack and the end of the stack.
 fn above(address: usize) -> usize {
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: the attributes are initialized before they are read, and destroyed once.

@@ -1,8 +1,9 @@
-//! The cost of a capture on a fiber's stack does not depend on the number of fibers.
+//! Tests that the cost of a capture on a fiber's stack does not depend on the number of fibers.
 //!
-//! The test counts the system calls of captures. Linux returns them as signals (see `tests/capture/syscalls.rs`), and
-//! the handler then makes the call itself. Tests run on several threads at the same time, so all state is per thread:
-//! if another thread set the selector while this thread is in its handler, the process would end.
+//! The test counts the system calls that captures make. Linux turns each of these calls into a signal (see
+//! `tests/capture/syscalls.rs`), and the signal handler then makes the call itself. Tests run on several threads at the
+//! same time, so all state is per thread. If another thread set the selector while this thread is in its handler, the
+//! process would end.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -32,7 +33,7 @@ const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
 thread_local! {
-    /// Selector that the kernel checks: it lets system calls of this thread pass, or returns them as signals.
+    /// Selector that the kernel reads: its value lets this thread's system calls pass, or turns them into signals.
     static SELECTOR: AtomicU8 = const { AtomicU8::new(PASS) };
     /// Number of caught system calls of each kind: `process_vm_readv`, `getpid`, and all others.
     static CALLS: [AtomicUsize; 3] = const { [const { AtomicUsize::new(0) }; 3] };
@@ -41,18 +42,18 @@ thread_local! {
     static FLAGS: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Lets this thread's system calls pass, or makes them return as signals.
+/// Lets this thread's system calls pass, or turns them into signals.
 fn select(passing: u8) {
     SELECTOR.with(|selector| selector.store(passing, Ordering::SeqCst));
 }
 
-/// A handler returns to this address. The kernel lets the system call at this address pass.
+/// Code to which the signal handler returns. The kernel lets the system call in this code pass.
 #[unsafe(naked)]
 extern "C" fn restore() {
     naked_asm!("mov eax, 15", "syscall", "ud2")
 }
 
-/// Counts a caught system call, and then makes it.
+/// Signal handler that counts a caught system call, and then makes the call.
 extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_void) {
     select(PASS);
     // SAFETY: the kernel passes the interrupted registers.
@@ -65,7 +66,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     };
     CALLS.with(|calls| calls[counter].fetch_add(1, Ordering::Relaxed));
     let result: i64;
-    // SAFETY: the same call with the same arguments, for which the interrupted code is responsible.
+    // SAFETY: this is the interrupted code's own call with the same arguments, for which that code is responsible.
     unsafe {
         asm!(
             "syscall",
@@ -84,7 +85,7 @@ extern "C" fn caught(_signal: i32, _info: *mut libc::siginfo_t, context: *mut c_
     select(CATCH);
 }
 
-/// The kernel's own struct of a signal action.
+/// The kernel's struct for a signal action, which differs from the C library's.
 #[repr(C)]
 struct KernelAction {
     handler: usize,
@@ -93,8 +94,8 @@ struct KernelAction {
     mask: u64,
 }
 
-/// Makes system calls of this thread return as signals while the selector is set. Returns false if this kernel does not
-/// support that.
+/// Makes the kernel turn this thread's system calls into signals while the selector is set. Returns false if the kernel
+/// does not support this.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: i32 = 59;
     const ON: usize = 1;
@@ -129,7 +130,7 @@ extern "C-unwind" fn capture() {
     FLAGS.set(captured.flags.0);
 }
 
-/// Uses more than a page of stack, and captures at the low end.
+/// Uses more than a page of stack, and captures in the deepest frame.
 extern "C-unwind" fn dive() {
     #[inline(never)]
     fn deep(calls: u32) -> u8 {
@@ -144,8 +145,8 @@ extern "C-unwind" fn dive() {
     std::hint::black_box(deep(12));
 }
 
-/// `FIBERS` stacks with an unreadable page between each two, and an unwinder for this thread. Returns `None` if this
-/// kernel cannot return system calls as signals.
+/// Maps `FIBERS` stacks with an unreadable page between each two, and creates an unwinder for this thread. Returns
+/// `None` if this kernel cannot turn system calls into signals.
 fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
     foreign();
@@ -170,8 +171,8 @@ fn fibers() -> Option<*mut c_void> {
     Some(stacks)
 }
 
-/// Runs `hook` on each fiber, `below` bytes below the end of its stack, and returns the number of system calls that the
-/// captures made.
+/// Runs `hook` on each fiber, `below` bytes below the end of the fiber's stack. Returns the number of system calls that
+/// the captures made.
 fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, flags: u32) -> [usize; 3] {
     CALLS.with(|calls| calls.iter().for_each(|count| count.store(0, Ordering::Relaxed)));
     for fiber in 0..FIBERS {
@@ -186,10 +187,11 @@ fn calls_of(stacks: *mut c_void, hook: extern "C-unwind" fn(), below: usize, fla
 fn a_capture_on_any_of_2000_fibers_takes_one_system_call() {
     let Some(stacks) = fibers() else { return };
     for round in 0..4 {
-        // No return address follows the outermost frames on this stack, so walks do not reach a root.
+        // There is no return address above the outermost frames on this stack, so captures do not reach a root.
         let calls = calls_of(stacks, capture, 0, ContextFlags::CUT);
         eprintln!("round {round}: {calls:?}");
-        // The first capture does more: it learns unwind rules, and maps the buffer for the copy.
+        // The first round makes more system calls, because its first capture reads unwind rules and maps the copy's
+        // buffer.
         if round > 0 {
             assert_eq!(calls, [FIBERS, 0, 0]);
         }

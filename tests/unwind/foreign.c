@@ -1,7 +1,7 @@
-/* Stacks that a program made itself, and wrong unwind information. */
+/* Functions that switch to a stack that the program allocated itself, and functions with wrong unwind information. */
 
-/* Calls `hook` on another stack, to which it switches by hand. The function's unwind information does not describe
- * the switch, so it leads past `top`. */
+/* Switches by hand to another stack, which ends at `top`, and calls `hook` there. The function's unwind information
+ * does not describe the switch, so an unwinder reads memory past `top`. */
 __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 {
     __asm__ volatile("mov %%rsp, %%rbx\n\tmov %1, %%rsp\n\tcall *%0\n\tmov %%rbx, %%rsp"
@@ -10,7 +10,8 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
                      : "rax", "rbx", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11", "memory", "cc");
 }
 
-/* A function that calls its argument. The macro adds one instruction of unwind information, in bytes. */
+/* WITH(name, bytes) defines a function that calls its argument. The bytes are one instruction that the macro adds to
+ * the function's unwind information. */
 #define WITH(name, ...)                                                                                        \
     __asm__(".text\n\t.globl " #name "\n\t.type " #name ", @function\n" #name ":\n\t"                          \
             ".cfi_startproc\n\tpush %rbx\n\t.cfi_def_cfa_offset 16\n\t.cfi_escape " #__VA_ARGS__ "\n\t"        \
@@ -19,7 +20,7 @@ __attribute__((noinline)) void on_stack(void (*hook)(void), void *top)
 /* DW_CFA_nop */
 WITH(right, 0)
 
-/* DW_CFA_val_expression of rsp: each function claims another value for the caller's stack pointer. */
+/* DW_CFA_val_expression of rsp: each of these functions claims a wrong value for the caller's stack pointer. */
 #define SP(name, length, ...) WITH(name, 0x16, 7, length, __VA_ARGS__)
 SP(sp_low, 3, 0x0a, 0x00, 0x10)                                              /* 0x1000 */
 SP(sp_below, 4, 0x77, 0x80, 0x80, 0x40)                                      /* rsp - 1 MiB */
@@ -41,14 +42,14 @@ CFA(cfa_end, 9, 0x0e, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff)
 CFA(cfa_from_nowhere, 2, 0x38, 0x06)
 CFA(cfa_for_ever, 3, 0x2f, 0xfd, 0xff)
 
-/* DW_CFA_def_cfa rbx/rbp/rsp + ULEB, DW_CFA_def_cfa_sf rsp - 4096 */
+/* DW_CFA_def_cfa with rbx, rbp or rsp plus a ULEB number, and DW_CFA_def_cfa_sf with rsp - 4096 */
 WITH(cfa_far, 0x0c, 7, 0x80, 0x80, 0x80, 0x80, 0x08)
 WITH(cfa_backwards, 0x12, 7, 0x80, 0x04)
 
-/* Correct except for the location of the return address or of rbp: DW_CFA_expression */
+/* DW_CFA_expression: the unwind information is correct except for the location of the return address or of rbp */
 WITH(return_from_nowhere, 0x10, 16, 1, 0x38)
 WITH(rbp_from_nowhere, 0x10, 6, 1, 0x38)
-/* DW_CFA_val_expression of the return address: a value that is not an address at all, and the right address with an
- * extra bit set. */
+/* DW_CFA_val_expression of the return address: the first value is not an address at all, and the second is the right
+ * address with an extra bit set. */
 WITH(return_to_no_address, 0x16, 16, 9, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0x80)
 WITH(return_to_nearly_an_address, 0x16, 16, 13, 0x38, 0x1c, 0x06, 0x0e, 0, 0, 0, 0, 0, 0, 1, 0, 0x21)

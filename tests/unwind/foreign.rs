@@ -1,5 +1,5 @@
-//! Stacks that are not the thread's own, and wrong unwind information: the unwinder must never read memory that does
-//! not exist.
+//! Tests captures on stacks that are not the thread's own, and with wrong unwind information. The unwinder must never
+//! read memory that is not mapped.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -16,15 +16,16 @@ use gpuflame_model::record::{ContextFlags, FrameKind};
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 use switch::{foreign, on_stack};
 
-/// Serializes the tests: no test may map memory that another one has unmapped and will map again.
+/// Lock that serializes the tests: a test must not map memory at an address that another test has unmapped and will map
+/// again.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Size of the stacks of small fibers.
+/// Size of a small fiber's stack in bytes.
 const STACK: usize = 256 << 10;
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// Addresses of the last callback's callers, and its flags.
+    /// Addresses and flags of the stack that the last callback captured.
     static SEEN: RefCell<(Vec<u64>, ContextFlags)> = const { RefCell::new((Vec::new(), ContextFlags(0))) };
 }
 
@@ -45,7 +46,8 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Whether `address` is in the function at `start`; all these functions are short.
+/// Whether `address` is less than 100 bytes after `start`, and so in the function at `start`: all these functions are
+/// short.
 fn is_in(address: Option<&u64>, start: *mut c_void) -> bool {
     address.is_some_and(|address| address.wrapping_sub(start as u64) < 100)
 }
@@ -84,13 +86,13 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // Above the stack are, one after the other: a neighbour in the same mapping, nothing, an unreadable page,
-            // and a neighbour again.
+            // In the four rounds, the memory above the stack is: another stack in the same mapping, unmapped, an
+            // unreadable page, and another stack again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {
                     assert!(is_in(frames.first(), switched), "{frames:x?}");
-                    // Memory above the stack, if any, holds a return address of 0.
+                    // If there is memory above the stack, it contains a return address of 0.
                     assert_eq!(frames.len(), 1, "round {round}, stack {stack}: {frames:x?}");
                     assert_eq!(flags.has(ContextFlags::CUT), is_cut);
                 });
@@ -98,7 +100,7 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
             look_at(false);
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            // SAFETY: the neighbour is ours, and no code runs on it.
+            // SAFETY: the memory above the stack belongs to this test, and no code runs on it.
             unsafe {
                 assert_eq!(libc::munmap(top, STACK), 0);
                 look_at(true);
@@ -139,7 +141,7 @@ fn walking_with_broken_unwind_information_is_safe() {
         "return_to_no_address",
         "return_to_nearly_an_address",
     ];
-    // This call teaches the unwinder the rules of all callers.
+    // During this call, the unwinder reads and caches the unwind rules of all callers.
     call(library.symbol("right"), None);
     call(library.symbol("right"), Some(region.at(STACK)));
     SEEN.with_borrow(|(frames, _)| assert!(frames.len() > 2, "{frames:x?}"));
@@ -167,7 +169,7 @@ fn an_unrecoverable_register_does_not_end_a_walk() {
     });
 }
 
-/// Calls a function of the library, which calls `look`, optionally on another stack.
+/// Calls a function in the library, optionally on another stack. The function calls `look`.
 fn call(function: *mut c_void, stack: Option<*mut c_void>) {
     thread_local! {
         static FUNCTION: RefCell<*mut c_void> = const { RefCell::new(null_mut()) };
@@ -214,7 +216,8 @@ fn a_stack_of_a_megabyte_in_large_frames_is_walked() {
     });
 }
 
-/// Handlers run on a signal stack; from there, the walk continues on the thread's own stack or on a coroutine's.
+/// The signal handler runs on a signal stack. From there, the walk must continue on the thread's own stack or on a
+/// coroutine's stack.
 #[test]
 fn a_walk_continues_from_a_signal_stack_to_the_interrupted_stack() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());

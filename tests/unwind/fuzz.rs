@@ -1,4 +1,5 @@
-//! Random stacks: compares the unwinder with libgcc's, and the stack caches with the plain walk.
+//! Tests random stacks: compares the unwinder with libgcc's unwinder, and captures with stack caches with captures
+//! without them.
 //!
 //! `GPUFLAME_FUZZ=N` makes both tests N times longer, with other seeds.
 #![cfg(target_arch = "x86_64")]
@@ -24,31 +25,31 @@ use oracle::{Addresses, capture_both};
 
 /// Calls (dives) and returns (climbs) at random in a call tree, with a capture at the end of every dive.
 ///
-/// Only a few functions may be at a given depth, and frames grow by only a few sizes. So many dives put the same return
-/// addresses in the same places as earlier dives, with other frames in between. A cache that checks too little then
-/// returns a wrong stack.
+/// At each depth the test calls only a few functions, and frames have only a few sizes. So many dives put the same
+/// return addresses in the same places as earlier dives, with other frames in between. A cache that checks too little
+/// then returns a wrong stack.
 struct Fuzz<'a> {
     random: Random,
     functions: &'a [Function],
     depth: usize,
     deepest: usize,
-    /// Depth to which this dive goes; after a capture, the depth to which the climb goes.
+    /// Depth at which this dive ends; after a capture, the depth at which the climb ends.
     target: usize,
     climbs: bool,
-    /// Number that selects which functions appear at which depth.
+    /// Number that selects the functions for each depth.
     scene: usize,
     captures_left: usize,
     capture: &'a mut dyn FnMut(),
 }
 
 const DEEPEST: usize = 120;
-/// Depth of a coroutine's stack. The depth is small, so that the coroutine often reaches the same places by the same
-/// path.
+/// Maximum depth of a coroutine's stack. The depth is small, so that the coroutine often reaches the same stack
+/// position through the same calls.
 const NOT_DEEP: usize = 5;
 const SHALLOWEST: usize = 3;
 
 impl Fuzz<'_> {
-    /// Next function to call; `None` to return.
+    /// Returns the next function to call, or `None` to return from the current function.
     fn choose(&mut self) -> Option<Function> {
         if !self.climbs && self.depth >= self.target {
             self.captures_left -= 1;
@@ -79,7 +80,8 @@ impl Fuzz<'_> {
     }
 }
 
-/// Decides what the calling generated function does next.
+/// Callback of the generated functions: returns the function that the caller must call next, or `None` if it must
+/// return.
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
     // SAFETY: `run` stored a pointer to its own state in `program`, and waits for the walk to end.
     let fuzz = unsafe { &mut *program.state.cast::<Fuzz<'_>>() };
@@ -92,12 +94,12 @@ extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
     chosen
 }
 
-/// Makes `captures` captures on random stacks of `functions`.
+/// Calls `functions` at random, and runs `capture` on `captures` of these random stacks.
 fn run(seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
     run_to(DEEPEST, seed, functions, captures, capture);
 }
 
-/// Makes `captures` captures on random stacks of at most `deepest` calls.
+/// Runs `capture` on `captures` random stacks of at most `deepest` calls.
 fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, capture: &mut dyn FnMut()) {
     let mut fuzz = Fuzz {
         random: Random::new(seed),
@@ -119,7 +121,7 @@ fn run_to(deepest: usize, seed: u64, functions: &[Function], captures: usize, ca
     assert_eq!(fuzz.captures_left, 0);
 }
 
-/// Eight libraries of every kind.
+/// Generates eight libraries with all kinds of compiler options, and returns their functions.
 fn functions() -> Vec<Function> {
     let kinds = [OMIT, KEEP, REALIGN, OMIT, UNOPTIMISED, REALIGN, OMIT, KEEP];
     (1u64..).zip(kinds).flat_map(|(seed, options)| generate::library(seed, options)).collect()
@@ -129,7 +131,7 @@ fn times() -> usize {
     std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1)
 }
 
-/// Returns seeds that differ in every repetition.
+/// Returns the seeds of a test. Each repetition with `GPUFLAME_FUZZ` has other seeds.
 fn seeds(base: u64) -> impl Iterator<Item = u64> {
     base..base + times() as u64
 }
@@ -188,7 +190,8 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
     without.use_caches(false);
     let mut kept: Vec<Vec<Frame>> = vec![Vec::new(); Unwinder::MAX_CACHED_STACKS];
     let (mut told, mut new, mut different) = (0, 0, 0);
-    // Stacks that are deeper, or have many functions, hardly ever repeat.
+    // Few functions and small depths make stacks repeat often; stacks that are deeper or have many functions hardly
+    // ever repeat.
     for (seed, functions, deepest) in seeds(400).flat_map(|seed| {
         [(seed, &functions[..2], 3), (seed, &functions[..4], NOT_DEEP), (seed, &functions[..], DEEPEST)]
     }) {
@@ -216,18 +219,18 @@ fn a_repeated_stacks_number_refers_to_an_equal_stack() {
 }
 
 thread_local! {
-    /// Work that the next coroutine will run.
+    /// Closure that the next coroutine will run.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
-/// Runs `work` on the stack below `top`.
+/// Runs `work` on another stack, which ends at `top`.
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
         // SAFETY: `on_another_stack` borrows the work for as long as this function runs.
         unsafe { (*work)() };
     }
-    // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
+    // SAFETY: only the lifetime changes; `begin` takes the closure and returns before this function returns.
     WORK.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(work) }));
     switch::on_stack(begin, top);
 }
@@ -240,7 +243,7 @@ fn cached_paths_on_foreign_stacks_equal_uncached_walks() {
     let mut without = Unwinder::new().expect("memory for an unwinder");
     without.use_caches(false);
     const STACK: usize = 64 << 10;
-    // Above the first stack is the end of the next stack; above the last stack there are zeroes.
+    // The stacks are adjacent: above each stack is the next one, and above the last stack are zeroes.
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let (mut frames, mut different, mut whole) = (0, 0, 0);
     for seed in seeds(300) {

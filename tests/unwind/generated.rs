@@ -1,4 +1,5 @@
-//! Random stacks of functions that are generated at run time, keep any value in rbp, and replace each other.
+//! Tests random stacks of functions that are generated at run time. These functions store any value in rbp, and replace
+//! each other.
 //!
 //! The test knows each return address. A stack is *right* if it reaches the thread's first frame and has these return
 //! addresses in order, with the same frames between each two.
@@ -28,14 +29,14 @@ const DEEPEST: usize = 9;
 const CAPTURES: usize = 400;
 const SEEDS: u64 = 20;
 
-/// A random walk of calls, returns and captures.
+/// A random sequence of calls, returns and captures.
 struct Walk<'a> {
     random: Random,
     area: Area,
     mix: Mix,
-    /// If set to N, one call in N first replaces an older function by a new one.
+    /// If set to N, before one call in N the test replaces an old function by a new function.
     replaces: Option<usize>,
-    /// Slots of the functions on the stack, outermost first.
+    /// Slots of the functions that are on the stack, outermost first.
     active: Vec<usize>,
     captures_left: usize,
     capture: &'a mut dyn FnMut(&Truth<'_>),
@@ -48,7 +49,7 @@ struct Truth<'a> {
 }
 
 extern "C-unwind" fn next(walk: *mut c_void) {
-    // SAFETY: `step` passed a pointer to itself, and waits.
+    // SAFETY: `step` passed a pointer to its `Walk`, and waits until this function returns.
     unsafe { &mut *walk.cast::<Walk<'_>>() }.step();
 }
 
@@ -66,7 +67,7 @@ impl Walk<'_> {
         Walk { random, area, mix, replaces, active: Vec::new(), captures_left: captures, capture }.step();
     }
 
-    /// Captures, calls and returns at random.
+    /// Captures, calls and returns in a random order.
     #[inline(never)]
     fn step(&mut self) {
         while self.captures_left > 0 {
@@ -98,7 +99,7 @@ impl Walk<'_> {
 }
 
 impl Truth<'_> {
-    /// Whether these frames, leaf first, are the true stack down to its root.
+    /// Whether these frames, leaf first, are the true stack including its root.
     fn is(&self, frames: &[Frame], flags: ContextFlags, root: &[Frame]) -> bool {
         let is_ours = |frame: &Frame| match frame.kind() {
             FrameKind::Native { address, .. } => self.area.contains(address),
@@ -111,7 +112,7 @@ impl Truth<'_> {
         let found = frames.iter().filter(|frame| is_ours(frame)).map(place);
         let expected = self.active.iter().rev().map(|slot| self.area.return_address(*slot));
         let others: Vec<&[Frame]> = frames.split(is_ours).collect();
-        // The frames at the leaf and at the root are the test's own.
+        // The frames at the leaf and at the root belong to the test itself.
         let between = others.get(1..others.len() - 1).unwrap_or_default();
         flags.0 & (ContextFlags::CUT | ContextFlags::TRUNCATED) == 0
             && found.eq(expected)
@@ -120,7 +121,7 @@ impl Truth<'_> {
     }
 }
 
-/// Number of stacks that were captured in one way, and number of right stacks among them.
+/// Number of stacks that one way of capturing produced, and the number of right stacks among them.
 #[derive(Debug, Default)]
 struct Score {
     right: usize,
@@ -138,14 +139,14 @@ impl Score {
     }
 }
 
-/// The unwinders for the ways to capture a stack, and what they need.
+/// The unwinders for the different ways to capture a stack, the results, and the data for the checks.
 struct Ways {
     cached: Unwinder,
     numbered: Unwinder,
     plain: Unwinder,
     copies: CopyUnwinder,
     numbers: Vec<(Vec<Frame>, ContextFlags)>,
-    /// The outermost frames, which all stacks have, up to the end of the stack.
+    /// The outermost frames up to the end of the stack, which are the same in all stacks.
     root: Vec<Frame>,
     top: usize,
     scores: [Score; 4],
@@ -163,7 +164,7 @@ impl Ways {
         let new = || Unwinder::new().expect("memory for an unwinder");
         let [mut cached, numbered, mut plain] = [new(), new(), new()];
         plain.use_caches(false);
-        // Skip two frames: this function's caller will be at another instruction later.
+        // Skip two frames, because this function's caller will later be at another instruction.
         let root = cached.capture(Skip::Count(2)).frames.to_vec();
         let copies = CopyUnwinder::new().expect("memory for an unwinder");
         let numbers = vec![(Vec::new(), ContextFlags(0)); Unwinder::MAX_CACHED_STACKS];
@@ -205,7 +206,7 @@ impl Ways {
     }
 }
 
-/// Registers in DWARF's order, in which `rsp` has the number 7.
+/// Registers in DWARF's order, in which `rsp` has the index 7.
 const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RAX,
     libc::REG_RDX,
@@ -226,7 +227,7 @@ const ORDER: [libc::c_int; REGISTERS] = [
     libc::REG_RIP,
 ];
 
-/// Takes a sample as the kernel would take it at this point: the registers, and the stack up to `top`.
+/// Returns the sample that the kernel would take at this point: the registers, and the stack up to `top`.
 #[inline(always)]
 fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     // SAFETY: zeroes are a valid context, and getcontext fills it in.
@@ -241,7 +242,7 @@ fn sample<'a>(top: usize) -> ([u64; REGISTERS], &'a [u8]) {
     (registers, unsafe { std::slice::from_raw_parts(sp as *const u8, top - sp) })
 }
 
-/// End of this thread's stack.
+/// Address at which this thread's stack ends.
 fn top_of_stack() -> usize {
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
     // SAFETY: the attributes are initialized before they are read, and destroyed once.
@@ -254,7 +255,7 @@ fn top_of_stack() -> usize {
     lowest as usize + size
 }
 
-/// Seeds for the test with index `which`. They differ in every repetition.
+/// Seeds for the test with index `which`. Each repetition with `GPUFLAME_FUZZ` has other seeds.
 fn seeds(which: u64) -> impl Iterator<Item = u64> {
     let times = std::env::var("GPUFLAME_FUZZ").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
     let first = which << 32;
@@ -262,23 +263,23 @@ fn seeds(which: u64) -> impl Iterator<Item = u64> {
 }
 
 thread_local! {
-    /// Work that the next coroutine will run.
+    /// Closure that the next coroutine will run.
     static WORK: Cell<Option<*mut (dyn FnMut() + 'static)>> = const { Cell::new(None) };
 }
 
-/// Runs `work` on the stack below `top`.
+/// Runs `work` on another stack, which ends at `top`.
 fn on_another_stack(top: *mut c_void, work: &mut dyn FnMut()) {
     extern "C-unwind" fn begin() {
         let work = WORK.take().expect("it was put there just now");
         // SAFETY: `on_another_stack` borrows the work for as long as this function runs.
         unsafe { (*work)() };
     }
-    // SAFETY: only the lifetime changes; `begin` takes the work and runs before this function returns.
+    // SAFETY: only the lifetime changes; `begin` takes the closure and returns before this function returns.
     WORK.set(Some(unsafe { std::mem::transmute::<&mut dyn FnMut(), *mut (dyn FnMut() + 'static)>(work) }));
     switch::on_stack(begin, top);
 }
 
-/// Captures on the thread's own stack.
+/// Makes captures on the thread's own stack.
 fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     let mut ways = Ways::new(top_of_stack());
     for seed in seeds {
@@ -287,13 +288,13 @@ fn on_the_own_stack(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option
     black_box(ways)
 }
 
-/// Captures on four stacks in turn. Above the last stack there are zeroes.
+/// Makes captures on four other stacks in turn. Above the last stack there are zeroes.
 fn on_other_stacks(seeds: impl Iterator<Item = u64>, mix: Mix, replaces: Option<usize>) -> Ways {
     const STACK: usize = 128 << 10;
     let mut stacks = vec![0u128; 5 * STACK / 16];
     let top = stacks.as_mut_ptr_range().end.addr();
     let mut ways = Ways::new(top);
-    // These other stacks have roots of their own.
+    // These stacks do not have the thread's outermost frames.
     ways.root.clear();
     for seed in seeds {
         let first = stacks[(1 + seed as usize % 4) * STACK / 16..].as_mut_ptr().cast();
@@ -315,8 +316,8 @@ fn generated_frames_are_walked_to_the_root_for_any_value_of_rbp() {
     }
 }
 
-/// A cached rule may be stale until it is checked. Without such checks, the share of right stacks is 21 % on the
-/// thread's own stack and 18 % on other stacks; with checks it is at least 98 %.
+/// If generated code was replaced, a cached unwind rule is stale until the unwinder checks it. Without such checks, the
+/// share of right stacks is 21 % on the thread's own stack and 18 % on other stacks; with checks it is at least 98 %.
 #[test]
 fn most_stacks_are_right_while_generated_code_is_replaced_in_place() {
     let own = on_the_own_stack(seeds(3), Mix::Walkable, Some(20));
@@ -351,11 +352,11 @@ fn a_stack_is_right_again_after_a_bounded_number_of_captures() {
     }
 }
 
-/// Runs `work` below the function in the first slot.
+/// Runs `work` in a call from the generated function in the first slot.
 #[inline(never)]
 fn through(area: &Area, mut work: &mut dyn FnMut()) {
     extern "C-unwind" fn run(work: *mut c_void) {
-        // SAFETY: `through` passed a pointer to its own variable, and waits.
+        // SAFETY: `through` passed a pointer to its own variable, and waits until this function returns.
         unsafe { (*work.cast::<&mut dyn FnMut()>())() };
     }
     area.function(0)(run, (&raw mut work).cast());

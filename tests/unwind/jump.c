@@ -1,9 +1,9 @@
-/* Jumps from a signal handler. */
+/* Leaves a signal handler by longjmp. */
 #include <setjmp.h>
 
 static __thread sigjmp_buf back;
 
-/* Returns 1 if `call` jumped instead of returning. */
+/* Calls `call`. Returns 1 if `call` jumped back here instead of returning. */
 int come_back(void (*call)(void))
 {
     if (sigsetjmp(back, 1))

@@ -1,5 +1,6 @@
-/* Calls back from inside the dynamic loader: from an IFUNC resolver during lazy binding and, if GPUFLAME_TEST_HOOK
-   holds the address of a function, from a constructor during dlopen. */
+/* Calls the test's hook from inside the dynamic loader: from an IFUNC resolver during lazy binding, and from a
+   constructor during dlopen. The constructor does this only if GPUFLAME_TEST_HOOK contains the address of a
+   function. */
 #include <stdint.h>
 #include <stdlib.h>
 

@@ -1,5 +1,5 @@
-//! Captures on the main thread. The test harness gives every other test a thread of its own. The main thread's stack is
-//! found in another way, and most programs launch from it.
+//! Tests captures on the main thread, without the test harness, which runs each test on another thread. The unwinder
+//! finds the bounds of the main thread's stack in a special way, and most programs launch from the main thread.
 
 fn main() {
     #[cfg(target_arch = "x86_64")]
@@ -36,7 +36,8 @@ mod main_thread {
         the_stack_ends_where_the_kernel_put_its_end();
     }
 
-    /// No file can be opened during the capture. So the C library cannot find the bounds of this stack.
+    /// The test forbids opening files during the capture. So the C library cannot find the bounds of the main thread's
+    /// stack.
     fn the_stack_is_walked_to_its_root_without_a_look_at_proc() {
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         // SAFETY: getrlimit writes to `limit`.
@@ -67,14 +68,14 @@ mod main_thread {
         });
     }
 
-    /// In code without unwind information, a frame pointer is followed only if it points into the stack.
+    /// In code without unwind information, the unwinder follows a frame pointer only if it points into the stack.
     fn the_stack_ends_where_the_kernel_put_its_end() {
         let end = stack_end();
         assert_ne!(flags_with_frame_pointer(end - 16) & ContextFlags::GUESSED, 0, "its last two words");
         assert_eq!(flags_with_frame_pointer(end - 8), ContextFlags::CUT, "one word beyond");
     }
 
-    /// The address of argc, below which the program's own stack begins: `startstack` in proc(5).
+    /// Returns the address of argc, which is the end of the program's own stack: `startstack` in proc(5).
     fn stack_end() -> u64 {
         let stat = fs::read_to_string("/proc/self/stat").expect("proc is mounted");
         let (_, from_the_third) = stat.rsplit_once(") ").expect("a name in parentheses");
@@ -89,7 +90,8 @@ mod main_thread {
         FLAGS.set(unwinder().capture(Skip::None).flags.0);
     }
 
-    /// Flags of a capture below code without unwind information that has this value in rbp.
+    /// Calls code without unwind information with this value in rbp, captures below it, and returns the capture's
+    /// flags.
     fn flags_with_frame_pointer(rbp: u64) -> u32 {
         Code::new().run(look, None, Some(rbp as usize));
         FLAGS.get()

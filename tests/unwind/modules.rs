@@ -1,4 +1,5 @@
-//! The module map: which file was loaded at which address. Libraries may be loaded and unloaded between two updates.
+//! Tests the module map, which records the files that were loaded at each address. Libraries may be loaded and unloaded
+//! between two updates of the map.
 //!
 //! Only one test runs at a time, because every test loads and unloads libraries and the loader's counters are
 //! process-wide.
@@ -23,7 +24,7 @@ use seen::{SEEN, call, look, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Module to which an address belonged when its frame was captured. By the map's rule, this is the module that covers
+/// Returns the module to which a frame's address belonged when the frame was captured. This is the module that covers
 /// the address and has the frame's epoch.
 fn module_of(frame: Frame, modules: &[Module]) -> Option<&Module> {
     let FrameKind::Native { address, epoch } = frame.kind() else { return None };
@@ -93,7 +94,7 @@ fn a_module_is_reported_as_new_once() {
     let mut modules = Vec::new();
     map.refresh(&mut modules);
     let before = modules.len();
-    // A file that no other test loads.
+    // Open a library that no other test loads.
     let library = Library::open(&compile("twin.c", &["-O2", "-DNEWS"]));
     call(library, "twin");
     map.refresh(&mut modules);

@@ -1,5 +1,5 @@
-//! Places where a capture is hard: generated code, code without unwind information, signals at any instruction, captures
-//! inside captures, constructors, and very deep stacks.
+//! Tests captures in difficult places: in generated code, in code without unwind information, in signal handlers at any
+//! instruction, inside other captures, in constructors, and on very deep stacks.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -26,7 +26,7 @@ use oracle::{Addresses, capture_both, unwinder};
 
 type Case = extern "C-unwind" fn(extern "C-unwind" fn());
 
-/// Result of a callback: the flags, the addresses that we found, and those that libgcc found.
+/// Result of a callback: the flags, the addresses that gpuflame's unwinder found, and the addresses that libgcc found.
 type Seen = (u32, Vec<u64>, Vec<u64>);
 
 thread_local! {
@@ -85,7 +85,7 @@ const RETURNING: &[u8] = &[0x55, 0xbd, 7, 0, 0, 0, 0xff, 0xd7, 0x5d, 0xc3];
 /// mov rbp, rsp; call rdi; mov ecx, 1; pop rbp; ret
 const WITH_FRAME_POINTER: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0xb9, 1, 0, 0, 0, 0x5d, 0xc3];
 
-/// Generated code that calls its argument.
+/// Writes the machine code `code` to a new mapping, and returns it as a function that calls its argument.
 fn generated(code: &[u8]) -> Case {
     // SAFETY: the mapping is fresh, and filled before it is called.
     unsafe {
@@ -120,7 +120,7 @@ fn generated_code_without_a_frame_pointer_cuts_the_stack() {
 #[test]
 fn a_constructor_in_dlopen_agrees_with_libgcc() {
     let library = compile("lazy.c", &["-O2"]);
-    // SAFETY: no other test of this process reads or writes the environment.
+    // SAFETY: no other test in this process reads or writes the environment.
     unsafe { std::env::set_var("GPUFLAME_TEST_HOOK", format!("{:x}", look as *const () as usize)) };
     Library::open(&library);
     let seen = seen();
@@ -153,8 +153,8 @@ fn the_verifier_compares_stacks_of_any_depth_up_to_their_truncation() {
     let right = VerifyResult { plain_agrees: true, libgcc_agrees: true };
     let wrong = VerifyResult { plain_agrees: false, libgcc_agrees: false };
     let mut verifier = Verifier::new().expect("memory for a verifier");
-    // At depths near `MAX_FRAMES`, the root of the stack begins to be lost: first in the first capture, then in the
-    // second. The test tries these depths, and one much larger depth.
+    // At depths near `MAX_FRAMES`, a stack becomes too deep, and the capture loses its root: at a smaller depth in the
+    // first capture than in the second. The test tries all these depths, and one much larger depth.
     for calls in (MAX_FRAMES - 60..MAX_FRAMES + 5).chain([MAX_FRAMES + 200]) {
         deep(calls, &mut || {
             let here = 0u8;
@@ -206,7 +206,7 @@ unsafe extern "C-unwind" {
     fn passes_its_stack_pointer(callback: extern "C-unwind" fn(u64));
 }
 
-/// A compiler may put the variable that identifies a frame at the very bottom of that frame.
+/// A variable's address identifies a frame, and a compiler may put this variable at the very bottom of the frame.
 #[test]
 fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
     extern "C-unwind" fn look(lowest: u64) {
@@ -235,7 +235,7 @@ fn inside_len(all: &[gpuflame_model::record::Frame], address: u64) -> usize {
     all.iter().skip_while(|frame| (address - 4096..address + 4096).contains(&frame.0)).count()
 }
 
-/// State shared between a handler and its test. A handler may not allocate.
+/// State that a signal handler shares with its test. It has a fixed size, because a handler must not allocate.
 struct Handled {
     same: AtomicUsize,
     different: AtomicUsize,
@@ -266,7 +266,7 @@ extern "C-unwind" fn compare_in_handler(_signal: c_int) {
 }
 
 fn handle(signal: c_int, handler: extern "C-unwind" fn(c_int)) {
-    // SAFETY: the handler only captures and counts.
+    // SAFETY: the signal handler only captures and counts.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -275,7 +275,7 @@ fn handle(signal: c_int, handler: extern "C-unwind" fn(c_int)) {
     }
 }
 
-/// Runs `work` again and again on a thread, and sends the thread `signal` until `handled` signals were handled.
+/// Runs `work` repeatedly on a thread, and sends `signal` to this thread until it has handled `handled` signals.
 fn interrupt(signal: c_int, handled: usize, work: impl Fn() + Send + 'static) {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
@@ -297,7 +297,7 @@ fn interrupt(signal: c_int, handled: usize, work: impl Fn() + Send + 'static) {
     };
     let (first, mut pause) = (total(), 1);
     while total() < first + handled && !worker.is_finished() {
-        // SAFETY: the worker has not been joined.
+        // SAFETY: the worker thread has not been joined, so its id is valid.
         unsafe { libc::pthread_kill(thread, signal) };
         pause = pause * 7 % 97;
         thread::sleep(Duration::from_micros(pause));
@@ -367,8 +367,8 @@ fn a_nested_capture_does_not_change_the_outer_one() {
     assert!(HANDLED.nested.load(Ordering::Relaxed) > 0, "no signal arrived inside a capture");
 }
 
-/// Captures the stack at a depth of `calls`. A handler may capture after this capture and before its frames are copied.
-/// The handler then legitimately reuses the same memory, so the capture is repeated.
+/// Captures the stack below `calls` nested calls. A signal handler may also capture before this function has copied the
+/// frames. The handler's capture reuses the same memory, which is allowed, so this function then captures again.
 fn capture_undisturbed(calls: usize) -> Vec<u64> {
     let mut frames = Addresses::new();
     let full =

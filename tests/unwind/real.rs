@@ -1,7 +1,8 @@
-//! Captures below NVIDIA's own CUDA runtime. The runtime loads the driver by name and finds the test's own driver,
-//! whose constructor captures the stack. The stack therefore includes the real library and the dynamic loader.
+//! Tests captures below NVIDIA's own CUDA runtime. The runtime loads the driver by name and finds the test's fake
+//! driver, whose constructor captures the stack. The stack therefore includes the real runtime and the dynamic loader.
 //!
-//! `GPUFLAME_TEST_CUDART` names the library; `tests/cupti-wheels.sh` fetches one of each release.
+//! `GPUFLAME_TEST_CUDART` is the path of the runtime library; `tests/cupti-wheels.sh` downloads the library of each
+//! release.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -19,10 +20,10 @@ use std::{env, fs, mem};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// A stack found by our unwinder, the same stack found by libgcc's, and the flags.
+/// A stack as gpuflame's unwinder found it, the same stack as libgcc found it, and the capture's flags.
 type Seen = (Vec<u64>, Vec<u64>, u32);
 
-/// Captures made by the constructor.
+/// Stacks that the fake driver's constructor captured.
 static SEEN: Mutex<Vec<Seen>> = Mutex::new(Vec::new());
 
 extern "C-unwind" fn look() {
@@ -41,7 +42,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("real-cudart");
     let driver = folder.join("libcuda.so.1");
     if env::var_os("LD_LIBRARY_PATH").is_none_or(|path| path != folder.as_os_str()) {
-        // Runs this test again, with LD_LIBRARY_PATH set so that the runtime finds our driver.
+        // Run this test again in a new process, with LD_LIBRARY_PATH set so that the runtime finds the fake driver.
         fs::create_dir_all(&folder).expect("the target folder is writable");
         fs::copy(compile("lazy.c", &["-O2"]), &driver).expect("the driver is copied");
         let mut again = Command::new(env::current_exe().expect("a test has a file"));
@@ -55,7 +56,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
         return;
     }
     let runtime = Library::open(Path::new(&cudart));
-    // SAFETY: this is the only test of this process, and no other thread uses the environment.
+    // SAFETY: this is the only test in this process, and no other thread uses the environment.
     unsafe { env::set_var("GPUFLAME_TEST_HOOK", format!("{:x}", look as *const () as usize)) };
     // SAFETY: the runtime's function has this type.
     let count: extern "C" fn(*mut c_int) -> c_int =
@@ -72,7 +73,7 @@ fn stacks_through_the_real_runtime_agree_with_libgcc() {
     assert!(inside >= 2, "the stack does not run through the runtime");
 }
 
-/// Path of the file that is loaded at an address.
+/// Returns the path of the file that is loaded at an address.
 fn file_of(address: u64) -> String {
     let mut info = mem::MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: dladdr accepts any address; on failure the zeroed description remains.

@@ -1,4 +1,5 @@
-//! Captures in a sandbox that refuses the system call for reading foreign stacks, and further calls.
+//! Tests captures in a sandbox. The sandbox refuses process_vm_readv, with which the unwinder reads foreign stacks, and
+//! further system calls.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "support/build.rs"]
@@ -16,7 +17,7 @@ use switch::{foreign, on_stack};
 
 const STACK: usize = 64 << 10;
 
-/// Makes the kernel refuse these system calls to this thread from now on, with EPERM.
+/// Makes the kernel refuse these system calls of this thread: they fail with EPERM.
 fn refuse(calls: &[i64]) {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
@@ -53,7 +54,8 @@ extern "C-unwind" fn look() {
     });
 }
 
-/// Results before and after `calls` are refused. The last frame of the stack is followed by no return address.
+/// Captures before and after the kernel refuses `calls`, and returns both results. There is no return address above the
+/// stack's last frame.
 fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
     let look_at = move || {
         unwind::prepare();

@@ -1,4 +1,5 @@
-//! Compares the unwinder with libgcc's, on stacks of every shape, compiled here with gcc.
+//! Compares gpuflame's unwinder with libgcc's, on stacks of every shape. The test compiles the code for these stacks
+//! with gcc.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -15,12 +16,13 @@ use std::{env, thread};
 use build::{Library, compile};
 use oracle::{Addresses, capture_both};
 
-/// Number of callbacks of a case, and the flags of its captures. One case runs at a time.
+/// Number of callbacks in a case, and the flags of the case's captures. Only one case runs at a time.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 static FLAGS: AtomicU32 = AtomicU32::new(0);
 static ONE_CASE: Mutex<()> = Mutex::new(());
 
-/// Callback of a case: captures twice (with rules not cached, then cached) and compares both stacks with libgcc's.
+/// Callback of a case: captures twice and compares both stacks with libgcc's. In the second capture, the unwind rules
+/// are cached.
 extern "C-unwind" fn check() {
     check_once();
     check_once();
@@ -34,7 +36,7 @@ extern "C-unwind" fn check_once() {
 }
 
 fn assert_same(ours: &Addresses, theirs: &Addresses) {
-    // The innermost frame is the capturing function, which calls each unwinder at another place.
+    // Skip the innermost frame: it is the capturing function, which calls each unwinder from another instruction.
     assert!(ours.count > 0 && theirs.count > 0, "empty: {} {}", ours.count, theirs.count);
     assert_eq!(hex(&ours.as_slice()[1..]), hex(&theirs.as_slice()[1..]));
 }
@@ -55,7 +57,7 @@ const BUILDS: [&[&str]; 5] = [
     &["-O2", "-mpreferred-stack-boundary=6", "-mincoming-stack-boundary=4"],
 ];
 
-/// Runs one case in every build, on a thread of its own, and returns the flags of its captures.
+/// Runs a case in every build, each time on a new thread, and returns the flags of the case's captures.
 fn run(source: &str, case: &str, check: extern "C-unwind" fn()) -> u32 {
     let _alone = ONE_CASE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     FLAGS.store(0, Ordering::Relaxed);
@@ -98,7 +100,7 @@ agrees! {
     cleanups_of_an_exception_agree_with_libgcc: "cases.cc" "exceptions",
 }
 
-/// Runs one case in a process of its own, because a failure may crash the process.
+/// Runs a case in a separate process, because a failure may crash the process.
 fn run_alone(test: &str, case: &str, check: extern "C-unwind" fn()) {
     const OWN: &str = "GPUFLAME_TEST_OWN_PROCESS";
     if env::var_os(OWN).is_some() {

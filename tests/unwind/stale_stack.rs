@@ -1,4 +1,5 @@
-//! A stack that is not the thread's own may have become shorter: a capture must not read past its new end.
+//! Tests a capture on a stack that is not the thread's own and that has become shorter. The capture must not read past
+//! the stack's new end.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -23,11 +24,12 @@ const HALF: usize = 256 << 10;
 #[test]
 fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     use_new_unwinder(true);
-    // `inner` is a return address into a frame of 1 KiB with a known rule; the guess will find it.
+    // `inner` is a return address in a function with a frame of 1 KiB and a cached unwind rule. The unwinder will guess
+    // that this is the caller.
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
-    // SAFETY: the memory is ours; the half that is unmapped is not used any more, and the words are in the mapped half.
+    // SAFETY: the memory is ours; the unmapped half is not used any more, and the words are in the mapped half.
     let frame = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -39,10 +41,10 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
         frame as usize
     };
     let code = Code::new();
-    // The call's stack begins further down, so it does not overwrite the frame.
+    // The call uses the stack 4 KiB below the frame, so it does not overwrite the frame.
     let stack = Some((frame & !15) - 4096);
-    // This call makes the stack's bounds known to the unwinder. The number in rbp is odd, because a frame pointer never
-    // is.
+    // In this call, the unwinder learns the bounds of the stack. The number in rbp is odd, because a frame pointer is
+    // never odd.
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());

@@ -1,6 +1,7 @@
-//! Libraries are loaded and unloaded at the same address: no rule may outlive its library.
+//! Tests libraries that are loaded and unloaded at the same address: no cached unwind rule may outlive its library.
 //!
-//! Only one test runs at a time: all of them load and unload libraries, and the loader's counters are process-wide.
+//! Only one test runs at a time, because all tests load and unload libraries and the loader's counters are
+//! process-wide.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]
@@ -33,11 +34,11 @@ use seen::{SEEN, call, capture, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Difference between the frame sizes of the twins: the two frames of the second twin together are larger by this
-/// amount, see `twin.c`.
+/// Difference between the twins in bytes: together, the two frames of the second twin are larger by this amount, see
+/// `twin.c`.
 const LARGER: usize = 2 * 0x100;
 
-/// Calls `case` with `hook`, `bytes` bytes further down the stack.
+/// Calls `case` with the argument `hook`, with the stack pointer lowered by `bytes` bytes.
 #[unsafe(naked)]
 extern "C-unwind" fn call_lower(
     case: extern "C-unwind" fn(extern "C-unwind" fn()),
@@ -62,7 +63,7 @@ extern "C-unwind" fn call_lower(
     )
 }
 
-/// Function to call on the other stack, and the number of bytes further down that stack at which it is called.
+/// Function to call on the other stack, and the number of bytes by which the stack pointer is lowered for this call.
 static CASE: AtomicUsize = AtomicUsize::new(0);
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
@@ -76,12 +77,12 @@ extern "C-unwind" fn call_case() {
     call_lower(case, seen::look, BYTES.load(Ordering::Relaxed));
 }
 
-/// Loads each twin in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns how often
-/// a twin was loaded at the other's address.
+/// Loads each twin in turn, calls it on the thread's own stack and on another stack, and unloads it. Returns the number
+/// of times that a twin was loaded at the other twin's address.
 ///
-/// Each twin is called often enough for its path to be cached. Another call is in between, because otherwise the
-/// last-stack cache would answer. The callback has the same stack pointer in both twins, so that both paths have the
-/// same key.
+/// Each twin is called so often that the unwinder caches its path. Another call is between these calls, because
+/// otherwise the last-stack cache would return the stack. The callback has the same stack pointer in both twins, so
+/// that both paths have the same key.
 fn alternate(times: usize, mut between: impl FnMut()) -> usize {
     let twins = twins();
     switch::foreign();
@@ -130,10 +131,10 @@ fn a_self_checking_capture_needs_no_poll() {
 fn a_self_checking_capture_does_not_wait_for_the_loader() {
     static IS_CAPTURED: AtomicBool = AtomicBool::new(false);
     extern "C" fn hold(_: *mut libc::dl_phdr_info, _: usize, channels: *mut c_void) -> c_int {
-        // SAFETY: the thread below passed a pointer to its channels, and waits.
+        // SAFETY: the thread below passed a pointer to its channels, and waits until this function returns.
         let (held, done) = unsafe { &*channels.cast::<(mpsc::Sender<()>, mpsc::Receiver<()>)>() };
         held.send(()).expect("the test waits");
-        // A capture that waits for the loader's lock eventually gets it.
+        // Use a timeout: a capture that waits for the loader's lock would otherwise wait for ever.
         IS_CAPTURED.store(done.recv_timeout(Duration::from_secs(100)).is_ok(), Ordering::SeqCst);
         1
     }
@@ -142,7 +143,7 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
     let ((held, is_held), (done, is_done)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
     let holder = thread::spawn(move || {
         let mut channels = (held, is_done);
-        // The test's first capture needs the loader, to learn its unwind rules.
+        // The test's first capture calls the loader to find its unwind rules, so it runs before the lock is held.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
         // SAFETY: `hold` gets the argument that it expects.
@@ -167,7 +168,7 @@ fn a_library_loaded_at_an_address_without_rules_is_recognised_at_once() {
         let library = Library::open(twin);
         let address = library.symbol("twin");
         call(library, "twin");
-        // Address of the call itself, which precedes the address to which the call returns.
+        // The frame's address is one byte before the return address, so that it is inside the call instruction.
         let inner = SEEN.take().1[0] + 1;
         library.close();
         let nothing = Code::that_calls_before(inner);

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{env, fs, process};
 
-/// Compiles `source` (a file in this folder's parent, or a path) as a shared library, once per set of options.
+/// Compiles `source` (a file in this folder's parent, or a path) to a shared library, once per set of options.
 pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _lock = ONE_AT_A_TIME.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -34,7 +34,7 @@ pub(crate) fn compile(source: impl AsRef<Path>, options: &[&str]) -> PathBuf {
     target
 }
 
-/// A library that stays loaded until `close`.
+/// A library that stays loaded until `close` is called.
 #[derive(Clone, Copy)]
 pub(crate) struct Library(pub(crate) *mut c_void);
 

@@ -1,4 +1,4 @@
-//! Code without unwind information, at an address that the test chooses.
+//! Writes machine code without unwind information, at an address that the test chooses.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
@@ -21,7 +21,7 @@ const BEFORE: [u8; 24] = [
 const AFTER: [u8; 7] = [0x48, 0x89, 0xdc, 0x5d, 0x5d, 0x5b, 0xc3];
 
 impl Code {
-    /// Places the code so that its call returns to `place`; nothing may be mapped there yet.
+    /// Writes the code so that its call returns to the address `place`, at which nothing may be mapped yet.
     pub(crate) fn that_calls_before(place: u64) -> Self {
         let entry = place as usize - BEFORE.len();
         let page = entry & !(PAGE - 1);
@@ -29,14 +29,15 @@ impl Code {
         Self::written(page as *mut c_void, entry, libc::MAP_FIXED_NOREPLACE)
     }
 
-    /// Places the code at any address.
+    /// Writes the code at any address.
     pub(crate) fn new() -> Self {
         Self::written(null_mut(), 0, 0)
     }
 
     fn written(page: *mut c_void, entry: usize, flags: i32) -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: nothing is replaced; with an address, the mapped page is the one that holds `entry`.
+        // SAFETY: the mapping replaces no other mapping. If the caller passes an address, the mapped page contains
+        // `entry`.
         unsafe {
             let mapped = libc::mmap(page, PAGE, all, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
             assert!(mapped != libc::MAP_FAILED && (page.is_null() || mapped == page), "no page at {page:?}");
@@ -47,7 +48,7 @@ impl Code {
         }
     }
 
-    /// Calls `hook`, optionally on another stack, and optionally with this value in rbp.
+    /// Calls `hook` from the code, optionally on another stack, and optionally with this value in rbp.
     pub(crate) fn run(&self, hook: extern "C-unwind" fn(), stack: Option<usize>, rbp: Option<usize>) {
         type Function = extern "C-unwind" fn(extern "C-unwind" fn(), usize, usize);
         // SAFETY: the bytes above are a function of this type.
@@ -58,7 +59,7 @@ impl Code {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        // SAFETY: the page is ours, and no code runs on it.
+        // SAFETY: the page belongs to this struct, and no thread runs its code.
         unsafe { libc::munmap(self.page, PAGE) };
     }
 }

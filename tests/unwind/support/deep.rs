@@ -1,4 +1,4 @@
-//! A stack that is deeper by a given number of frames.
+//! Runs a closure on a stack that is deeper by a given number of frames.
 
 use std::hint::black_box;
 

@@ -1,15 +1,15 @@
-//! Random functions generated at run time, without unwind information. Each calls its first argument.
+//! Generates random functions at run time, without unwind information. Each function calls its first argument.
 //!
-//! Each slot has a fixed return address, at which the call instruction of any function in the slot ends. The code up to
-//! the call is before this address, and the rest of the code is after it. So a function that replaces another one has
-//! the same return address, but another frame.
+//! The functions are in slots. In each slot, the call instruction of any function ends at the same address, the return
+//! address. The code up to the call is before this address, and the rest of the code is after it. So a function that
+//! replaces another function has the same return address, but another frame.
 
 use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use super::random::Random;
 
-/// Type of a generated function, which calls its first argument with the second.
+/// Type of a generated function, which calls its first argument and passes it the second argument.
 pub(crate) type Generated = extern "C-unwind" fn(extern "C-unwind" fn(*mut c_void), *mut c_void);
 
 pub(crate) const SLOTS: usize = 12;
@@ -18,8 +18,8 @@ const SLOT: usize = 128;
 const RETURN: usize = 64;
 const PAGE: usize = 4096;
 
-/// Memory for `SLOTS` functions, and an unreadable page next to it. The memory is never unmapped, so that no other area
-/// gets its address.
+/// Memory for `SLOTS` functions, followed by an unreadable page. The memory is never unmapped, so that no other area
+/// gets the same address.
 pub(crate) struct Area {
     start: usize,
     entries: [usize; SLOTS],
@@ -39,7 +39,7 @@ impl Area {
         Self { start, entries: [0; SLOTS] }
     }
 
-    /// Writes a new function into a slot. The old one must not be on the stack.
+    /// Writes a new function into a slot. The slot's old function must not be on the stack.
     pub(crate) fn write(&mut self, slot: usize, random: &mut Random, mix: Mix) {
         let (before, after) = function(random, mix, self.start + PAGE);
         assert!(before.len() <= RETURN && after.len() <= SLOT - RETURN);
@@ -66,7 +66,7 @@ impl Area {
     }
 }
 
-/// Kinds of functions.
+/// Kinds of generated functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mix {
     /// Every function can be unwound by its epilogue or by its frame pointer.
@@ -75,7 +75,7 @@ pub(crate) enum Mix {
     Any,
 }
 
-/// Callee-saved registers of a function, as the instructions that push and pop them.
+/// Machine instructions that push and pop each callee-saved register.
 const KEPT: [(&[u8], &[u8]); 6] = [
     (&[0x53], &[0x5b]),
     (RBP.0, RBP.1),
@@ -91,7 +91,7 @@ const NOP: u8 = 0x90;
 const LEAVE: u8 = 0xc9;
 const RET: u8 = 0xc3;
 
-/// Instructions of a function in two parts: up to its call, and from the address to which that call returns.
+/// Generates a function's instructions in two parts: up to the call, and after the call.
 fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     if mix == Mix::Any && random.below(50) == 0 {
         return without_a_way_out(random, unreadable);
@@ -103,8 +103,8 @@ fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u
     }
 }
 
-/// Pushes registers, reserves stack space, calls, and returns by an epilogue. If rbp is among the registers, it gets
-/// any value.
+/// Generates a function that pushes registers, reserves stack space, calls, and returns by an epilogue. If it pushes
+/// rbp, it then stores any value in rbp.
 fn with_epilogue(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut registers: Vec<_> = KEPT.to_vec();
@@ -143,7 +143,7 @@ fn with_frame_pointer(random: &mut Random) -> (Vec<u8>, Vec<u8>) {
     (before, vec![NOP, LEAVE, RET])
 }
 
-/// A function that cannot be unwound: a nop hides its epilogue, and it has no frame pointer.
+/// Generates a function that cannot be unwound: a nop hides its epilogue, and it has no frame pointer.
 fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let mut before = vec![0x55, 0x50, 0x50];
     before.extend(odd_rbp(random, unreadable));
@@ -151,13 +151,13 @@ fn without_a_way_out(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8
     (before, vec![NOP, 0x58, 0x58, 0x5d, RET])
 }
 
-/// Size of the locals below this number of saved registers; aligns the stack pointer to 16 bytes.
+/// Random size of the stack space below this number of saved registers; the size aligns the stack pointer to 16 bytes.
 fn room(random: &mut Random, registers: usize) -> usize {
     let words = if random.below(10) == 0 { random.below(400) } else { random.below(8) };
     8 * (words + (1 + registers + words) % 2)
 }
 
-/// Adds a number of bytes to rsp, or subtracts it.
+/// Instructions that add a number of bytes to rsp, or subtract it.
 fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     match bytes {
         0 => vec![],
@@ -166,7 +166,7 @@ fn add_to_rsp(operation: u8, bytes: usize) -> Vec<u8> {
     }
 }
 
-/// Loads rbp with a number, an unreadable address, or any address on the stack.
+/// Instructions that load a number, an unreadable address, or any address on the stack into rbp.
 fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     let values = [
         0,
@@ -185,7 +185,7 @@ fn odd_rbp(random: &mut Random, unreadable: usize) -> Vec<u8> {
     ];
     match random.below(values.len() + 5) {
         at if at < values.len() => [&[0x48, 0xbd][..], &values[at].to_le_bytes()].concat(),
-        // lea n(%rsp), %rbp: the address in rbp is misaligned, or is one that a frame pointer could have.
+        // lea n(%rsp), %rbp: the address in rbp is either misaligned or a possible frame pointer.
         at => {
             let distance = if at % 2 == 0 { random.below(600) } else { 8 * random.below(600) };
             [&[0x48, 0x8d, 0xac, 0x24][..], &(distance as u32).to_le_bytes()].concat()

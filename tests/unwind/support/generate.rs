@@ -1,8 +1,8 @@
-//! Writes libraries of random functions, for stacks that no author of a test would think of.
+//! Writes libraries of random C functions. They make stacks that the author of a test would not think of.
 //!
-//! Each function asks a callback what to call next, until the callback tells it to return. So one program builds any
-//! stack. Frame sizes, saved registers, `alloca`, over-aligned locals and the number of arguments vary by function.
-//! Frame pointers and realignment vary by library.
+//! Each function calls a callback, which returns the next function to call, or null if the function must return. So the
+//! same libraries can build any stack. Frame sizes, saved registers, `alloca`, over-aligned locals and the number of
+//! arguments vary by function. Frame pointers and realignment vary by library.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -18,13 +18,13 @@ pub(crate) const FUNCTIONS: usize = 64;
 pub(crate) type Next = extern "C-unwind" fn(&mut Program) -> Option<Function>;
 pub(crate) type Function = extern "C-unwind" fn(&mut Program, i64, i64) -> i64;
 
-/// The state that every generated function passes on. The C code knows the first three fields.
+/// State that every generated function passes to the next function. The C code declares the first three fields.
 #[repr(C)]
 pub(crate) struct Program {
     pub(crate) next: Next,
-    /// Number of units of 16 bytes by which the next growing frame grows.
+    /// Number of 16-byte units by which the next frame with a variable size grows.
     pub(crate) growth: i64,
-    /// Frame pointer of the function that asks for its next call, if it keeps one.
+    /// Frame pointer of the function that calls the callback, if this function keeps a frame pointer.
     pub(crate) frame: *const usize,
     pub(crate) state: *mut std::ffi::c_void,
 }
@@ -84,7 +84,7 @@ fn function(text: &mut String, number: usize, random: &mut Random) {
     let values: Vec<_> = (0..kept).map(|value| format!("k{value}")).collect();
     let out = text;
     if random.below(5) == 0 {
-        // There are so few values that rbp keeps the caller's value.
+        // This function has so few values that the compiler does not use rbp, which keeps the caller's value.
         let _ = writeln!(
             out,
             "long f{number}(struct p *p, long a, long b) {{ f n; char room[{room}]; memset(room, 1, sizeof room);\n\

@@ -1,4 +1,4 @@
-//! Threads that capture while another thread loads and unloads libraries.
+//! Runs threads that capture while another thread loads and unloads libraries.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -6,13 +6,13 @@ use std::thread;
 use super::build::{Library, compile};
 use super::seen::{SEEN, call, twins, use_new_unwinder};
 
-/// Libraries come and go at least this often: on a busy machine, the workers can be through with their rounds before
-/// the loading thread gets its turn.
+/// Minimum number of times that the test loads and unloads the libraries. On a busy machine, the workers may finish
+/// their rounds before the loading thread runs.
 const TURNS: usize = 100;
-/// Rounds that each worker captures in any case.
+/// Minimum number of rounds of captures that each worker makes.
 const ROUNDS: usize = 300;
 
-/// Captures on four threads while this one loads and unloads the twins, and asserts that each capture agrees with
+/// Captures on four threads while this thread loads and unloads the twins, and asserts that each capture agrees with
 /// libgcc. `after_each` runs after each unload.
 pub(crate) fn assert_agreement_during_loads(check_every_capture: bool, mut after_each: impl FnMut()) {
     let case = compile("cases.c", &["-O2"]);
@@ -48,7 +48,7 @@ pub(crate) fn assert_agreement_during_loads(check_every_capture: bool, mut after
     });
 }
 
-/// Sets the flag when it is dropped.
+/// Sets the flag on drop.
 struct SetOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for SetOnDrop<'_> {

@@ -1,4 +1,5 @@
-//! libgcc's unwinder, the reference for ours: C++ exceptions rely on it.
+//! libgcc's unwinder, with which the tests compare gpuflame's unwinder. It is reliable, because C++ exceptions depend
+//! on it.
 
 use std::ffi::{c_int, c_void};
 
@@ -14,7 +15,7 @@ unsafe extern "C-unwind" {
     fn _Unwind_GetCFA(context: *mut c_void) -> usize;
 }
 
-/// Fixed memory for one stack: signal handlers fill it, and they may not allocate.
+/// Fixed memory for one stack. Signal handlers fill it, and they must not allocate.
 pub(crate) struct Addresses {
     pub(crate) list: [u64; 1100],
     pub(crate) count: usize,
@@ -30,11 +31,11 @@ impl Addresses {
         &self.list[..self.count]
     }
 
-    /// Stores the look-up addresses that libgcc finds in the frames above the one that contains `below`.
+    /// Stores the look-up addresses of the frames that libgcc finds above the frame that contains the address `below`.
     #[inline(never)]
     pub(crate) fn take_from_libgcc(&mut self, below: u64) {
         extern "C-unwind" fn step(context: *mut c_void, argument: *mut c_void) -> c_int {
-            // SAFETY: `take_from_libgcc` passed a pointer to itself, and waits.
+            // SAFETY: `take_from_libgcc` passed a pointer to its `Addresses`, and waits until libgcc returns.
             let stack = unsafe { &mut *argument.cast::<Addresses>() };
             let mut exact = 0;
             // SAFETY: libgcc passed this context.
@@ -52,7 +53,7 @@ impl Addresses {
         unsafe { _Unwind_Backtrace(step, std::ptr::from_mut(self).cast()) };
     }
 
-    /// Stores the look-up addresses of a capture's frames.
+    /// Stores the look-up addresses of the frames that gpuflame's unwinder captured.
     pub(crate) fn take(&mut self, frames: &[gpuflame_model::record::Frame]) {
         self.count = frames.len();
         for (address, frame) in self.list.iter_mut().zip(frames) {
@@ -64,7 +65,8 @@ impl Addresses {
     }
 }
 
-/// The calling thread's unwinder, created on first use. The unwinder must exist before a signal handler uses it.
+/// Returns the calling thread's unwinder, which is created on first use. The unwinder must exist before a signal
+/// handler uses it.
 pub(crate) fn unwinder() -> &'static mut Unwinder {
     if tls::get().is_null() {
         gpuflame_unwind::prepare();

@@ -1,6 +1,6 @@
-//! Random numbers, the same on every machine.
+//! Random numbers that are the same on every machine.
 
-/// A small generator (xorshift64*).
+/// A small random number generator (xorshift64*).
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! A callback that captures with an unwinder of its thread, and keeps the result for the test.
+//! A callback that captures with its thread's unwinder, and stores the result for the test.
 
 use std::cell::RefCell;
 use std::ffi::c_void;
@@ -12,7 +12,8 @@ use super::oracle::Addresses;
 
 thread_local! {
     static UNWINDER: RefCell<Option<Unwinder>> = const { RefCell::new(None) };
-    /// Result of the last callback: the frames and addresses that we found, and the addresses that libgcc found.
+    /// Result of the last callback: the frames and addresses that gpuflame's unwinder found, and the addresses that
+    /// libgcc found.
     pub(crate) static SEEN: RefCell<(Vec<Frame>, Vec<u64>, Vec<u64>)> = const { RefCell::new((Vec::new(), Vec::new(), Vec::new())) };
 }
 
@@ -29,7 +30,7 @@ pub(crate) extern "C-unwind" fn look() {
     });
 }
 
-/// Captures the stack and keeps no result.
+/// Captures the stack and drops the result.
 #[allow(dead_code)]
 pub(crate) fn capture() {
     UNWINDER.with_borrow_mut(|unwinder| {

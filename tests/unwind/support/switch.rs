@@ -1,18 +1,18 @@
-//! Stacks switched by hand.
+//! Runs a function on another stack, with the stack switch of `foreign.c`.
 
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
 use super::build::{Library, compile};
 
-/// The library of `foreign.c`, loaded once.
+/// The library that is built from `foreign.c`, loaded once.
 pub(crate) fn foreign() -> Library {
     static HANDLE: OnceLock<usize> = OnceLock::new();
     let open = || Library::open(&compile("foreign.c", &["-O2", "-fomit-frame-pointer"])).0 as usize;
     Library(*HANDLE.get_or_init(open) as *mut c_void)
 }
 
-/// Calls `hook` on the stack below `top`.
+/// Calls `hook` on another stack, which ends at `top`.
 pub(crate) fn on_stack(hook: extern "C-unwind" fn(), top: *mut c_void) {
     type Switch = extern "C-unwind" fn(extern "C-unwind" fn(), *mut c_void);
     // SAFETY: the function has this type.
