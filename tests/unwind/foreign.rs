@@ -86,8 +86,8 @@ fn a_stack_is_walked_to_its_end_whatever_is_mapped_above_it() {
     for round in 0..5 {
         for stack in 0..STACKS {
             let top = region.at((stack + 1) * STACK);
-            // In the four rounds, the memory above the stack is: another stack in the same mapping, unmapped, an
-            // unreadable page, and another stack again.
+            // The stack is captured four times. The memory above it is first another stack in the same mapping, then
+            // unmapped, then an unreadable page, and then another stack again.
             let look_at = |is_cut: bool| {
                 on_stack(look, top);
                 SEEN.with_borrow(|(frames, flags)| {

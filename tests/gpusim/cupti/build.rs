@@ -1,5 +1,5 @@
-//! Gives the library the soname and version node of the real library, and keeps it mapped for ever. Calls within the
-//! library are bound to the library itself: libcuda and libcudart both export `gpusim_site`.
+//! Linker options: the library gets the soname and the symbol version node of the real library, and is never unmapped.
+//! The library binds calls of its own functions to itself, because libcuda and libcudart both export `gpusim_site`.
 
 use std::io::Write;
 

@@ -1,5 +1,5 @@
 //! Entry and exit of every API function of the driver and the runtime: assigns correlation ids, tracks nested calls,
-//! and calls the subscribers back.
+//! and calls the callbacks of CUPTI's subscribers.
 
 use crate::callback_ids::{DRIVER, RUNTIME};
 use crate::clock;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// Maximum number of CUPTI clients that can subscribe during the life of a process. Further subscriptions are refused.
 pub const MOST_SUBSCRIBERS: usize = 4;
 
-/// An API call in progress. The value is on the calling thread's stack.
+/// An API call in progress. This struct is on the calling thread's stack.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
@@ -26,7 +26,7 @@ pub struct Call {
     pub domain: u32,
     /// Callback id of the API function.
     pub cbid: u32,
-    /// Name of the API function, without a version suffix. A static string.
+    /// Name of the API function without a version suffix, as a static string.
     pub name: *const c_char,
     /// The arguments as a C struct.
     pub params: *const c_void,
@@ -34,7 +34,7 @@ pub struct Call {
     pub symbol: *const c_char,
     /// Correlation id of the call, set by [`enter`].
     pub correlation: u32,
-    /// One word per subscriber for this call, which its ENTER and EXIT callbacks share.
+    /// One word per subscriber. The ENTER and EXIT callbacks of this call share the subscriber's word.
     pub data: [u64; MOST_SUBSCRIBERS],
     start: u64,
     /// Whether the call makes callbacks. False if the call is nested and GPUSIM_NESTED=0.
@@ -42,7 +42,7 @@ pub struct Call {
 }
 
 impl Call {
-    /// Creates a call that is about to begin.
+    /// Creates the description of a call that is about to begin.
     pub fn new<P>(domain: u32, cbid: u32, name: &'static CStr, params: &P, symbol: *const c_char) -> Call {
         let params = std::ptr::from_ref(params).cast();
         Call {
@@ -61,7 +61,7 @@ impl Call {
 
 static IDS: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the next correlation id. Ids wrap around like the real ones, which are 32 bits wide.
+/// Returns the next correlation id. The ids are 32 bits wide and wrap around, like those of the real CUPTI.
 fn next_correlation() -> u32 {
     let number = IDS.fetch_add(1, Relaxed);
     settings::get().corr_start.wrapping_add(number as u32)
@@ -144,7 +144,7 @@ pub extern "C" fn exit(call: &mut Call, result: u32) {
 #[cold]
 fn end_stepped(thread: &Thread, call: &Call) {
     const OTHER_CALLS: u64 = 1_000;
-    // SAFETY: an API call's name is a literal.
+    // SAFETY: the name of an API call is a string literal.
     let name: &'static CStr = unsafe { CStr::from_ptr(call.name) };
     let costs = &settings::get().costs;
     let of = |key: &str| costs.iter().find(|(name, _)| name == key).map(|(_, cost)| *cost);
@@ -163,9 +163,9 @@ fn call_back(thread: &Thread, call: &mut Call, site: u32, result: *const u32) {
     with_hooks(|h| (h.api)(call, site, result, handle, uid));
 }
 
-/// Whether the call has an activity record. A nested call has callbacks but no activity record, as on the real stack.
-/// Seven public traces contain both runtime and driver calls: none of their 1,067 driver launches is inside a runtime
-/// call.
+/// Whether the call gets an activity record. A nested call has callbacks but no activity record, as on the real stack.
+/// This is known from seven public traces with runtime and driver calls: none of their 1,067 driver launches is inside
+/// a runtime call.
 fn wants_api_record(domain: u32, depth: u32) -> bool {
     if depth > 0 {
         return false;
@@ -178,7 +178,7 @@ fn wants_api_record(domain: u32, depth: u32) -> bool {
 /// only make synchronising calls.
 #[cold]
 fn check_reentry(call: &Call, client: Client) {
-    // SAFETY: an API call's name is a literal.
+    // SAFETY: the name of an API call is a string literal.
     let name = unsafe { CStr::from_ptr(call.name) }.to_string_lossy();
     let legal = client == Client::ApiCallback && name.contains("Synchronize");
     if settings::get().strict && !legal {

@@ -1,12 +1,12 @@
-//! Types for the pointer arguments of C API functions. Each type has only the dereference that such an argument needs.
+//! Types for the pointer arguments of C API functions. Each type allows only the access that the argument needs.
 
 use crate::error::{CuError, INVALID_VALUE};
 use std::ffi::{CStr, c_char, c_void};
 
-/// Any opaque handle: CUstream, CUcontext, cudaEvent_t ...
+/// An opaque handle of any type, such as CUstream, CUcontext or cudaEvent_t.
 pub type Handle = *mut c_void;
 
-/// A pointer through which the function returns a value.
+/// A pointer argument through which an API function returns a value.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Out<T>(pub *mut T);
@@ -44,7 +44,7 @@ impl<T> Out<T> {
     }
 }
 
-/// A pointer to a value that the function reads.
+/// A pointer argument to a value that an API function reads.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct In<T>(pub *const T);
@@ -60,7 +60,7 @@ impl<T: Copy> In<T> {
     }
 }
 
-/// A C string, or NULL.
+/// A string argument: a pointer to a C string, or NULL.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub struct Text(pub *const c_char);
@@ -76,8 +76,8 @@ impl Text {
     }
 }
 
-/// Converts a literal, which must end in its only NUL, to a C string. The macros that declare API functions derive such
-/// literals from names.
+/// Converts a string literal to a C string. The literal must contain exactly one NUL, at its end. The macros that
+/// declare API functions make such literals from function names.
 pub const fn literal(with_nul: &'static str) -> &'static CStr {
     match CStr::from_bytes_with_nul(with_nul.as_bytes()) {
         Ok(name) => name,

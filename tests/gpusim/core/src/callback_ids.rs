@@ -1,6 +1,6 @@
-//! Names of CUPTI's callback ids. The real lists contain about 1,400 names. The simulation knows the names of launches,
-//! copies, graphs, capture and every function that it exports. Ids between the known ids have made-up reserved names,
-//! so that a client that enumerates ids from 1 upwards finds no gap.
+//! Names of CUPTI's callback ids. The real lists contain about 1,400 names. The simulation knows the names of the
+//! functions for launches, copies, graphs and captures, and of every function that it exports. All other ids have
+//! made-up names, so that a client that enumerates the ids from 1 upwards finds no gap.
 
 use crate::version::CuptiVersion;
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! CUDA stream captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream of a
-//! capture has a frontier: the nodes that the stream's next node waits for.
+//! CUDA stream captures: work that is submitted to a capturing stream becomes nodes of a graph. Each stream in a
+//! capture has a frontier: the nodes on which the stream's next node depends.
 
 use crate::error::{CAPTURE_UNMATCHED, CAPTURE_UNSUPPORTED, CuError, ILLEGAL_STATE};
 use crate::graph::{Graph, What};
@@ -12,11 +12,11 @@ use std::sync::{Arc, Mutex};
 /// A stream capture, which builds one graph from all streams that have joined the capture.
 #[derive(Debug)]
 pub struct Capture {
-    /// Graph that results from the capture.
+    /// Graph that the capture builds.
     pub graph: &'static Graph,
     /// Id of the capture, which is never reused.
     pub id: u64,
-    /// Handle of the last node, which queries for the next node's dependencies return.
+    /// Handle of the last node. It is returned when a program queries the dependencies of the next node.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,
@@ -25,7 +25,7 @@ pub struct Capture {
 
 impl Capture {
     /// Begins a capture: from this call on, work on `stream` becomes nodes of `graph`, or of a new graph if none is
-    /// given. The first node waits for the nodes in `edges`.
+    /// given. The first node depends on the nodes in `edges`.
     pub fn begin(
         stream: &'static Stream,
         graph: Option<&'static Graph>,
@@ -46,8 +46,8 @@ impl Capture {
         Ok(())
     }
 
-    /// Makes `stream` take part in the capture, because the program makes it wait for a CUDA event recorded in the
-    /// capture. The stream's next node waits for `edges`, the nodes that this event represents.
+    /// Makes `stream` join the capture, because the program makes the stream wait for a CUDA event that was recorded in
+    /// the capture. The stream's next node depends on `edges`, the nodes that this event represents.
     pub fn join(capture: &Arc<Capture>, stream: &'static Stream, edges: Vec<Edge>) {
         if stream.capture().is_none() {
             lock(&capture.streams).push((stream, Vec::new()));
@@ -62,14 +62,14 @@ impl Capture {
         });
     }
 
-    /// Returns the nodes that the stream's next node will wait for.
+    /// Returns the nodes on which the stream's next node will depend.
     pub fn frontier(&self, stream: &'static Stream) -> Vec<Edge> {
         let mut found = Vec::new();
         self.change_frontier(stream, |frontier| found.clone_from(frontier));
         found
     }
 
-    /// Changes which nodes the stream's next node will wait for.
+    /// Changes the list of nodes on which the stream's next node will depend.
     pub fn change_frontier(&self, stream: &'static Stream, change: impl FnOnce(&mut Vec<Edge>)) {
         let mut streams = lock(&self.streams);
         if let Some((_, frontier)) = streams.iter_mut().find(|(joined, _)| std::ptr::eq(*joined, stream)) {

@@ -1,4 +1,4 @@
-//! The clock of the simulation, in ns since the epoch. The clock is CLOCK_REALTIME, which is also CUPTI's default; with
+//! The clock of the simulation, in ns since the epoch. It is CLOCK_REALTIME, which is also CUPTI's default clock. With
 //! GPUSIM_CLOCK=stepped, it is the calling thread's own clock (see [`crate::turn`]).
 
 use crate::settings;
@@ -7,7 +7,7 @@ use crate::turn;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// CLOCK_REALTIME, in ns since the epoch.
+/// Returns the time on CLOCK_REALTIME, in ns since the epoch.
 pub fn realtime() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `t` is a timespec that lives across the call.
@@ -27,7 +27,7 @@ pub fn base() -> u64 {
     *BASE.get_or_init(realtime)
 }
 
-/// Sleeps until [`realtime`] has reached `time`.
+/// Sleeps until the time on CLOCK_REALTIME is `time` or later.
 pub fn sleep_until(time: u64) {
     while let Some(left @ 1..) = time.checked_sub(realtime()) {
         std::thread::sleep(Duration::from_nanos(left));
@@ -48,13 +48,13 @@ pub fn wait_until(time: u64) {
     }
 }
 
-/// Whether GPU work that ends at `time` may still be running.
+/// Whether GPU work that ends at `time` may still be running now.
 pub fn is_ahead(time: u64) -> bool {
     let settings = settings::get();
     (settings.real_clock || settings.stepped) && time > now()
 }
 
-/// Keeps the processor busy until `time`.
+/// Keeps the calling thread's processor busy until `time`.
 pub fn spin_until(time: u64) {
     if settings::get().stepped {
         return turn::reach(thread::current(), time.saturating_sub(base()));

@@ -1,6 +1,6 @@
 //! Contents of device memory, with GPUSIM_MATH=1. Zeroed host memory backs a device's address space, and copies and
-//! fills are executed when they are submitted. Three kinds of copies and fills move no bytes: those in graphs, those of
-//! arrays, and those in three dimensions.
+//! fills are executed when they are submitted. Copies and fills in graphs, of CUDA arrays and in three dimensions move
+//! no bytes.
 
 use crate::error::{CuError, OUT_OF_MEMORY};
 use crate::settings;
@@ -8,12 +8,12 @@ use crate::stream::Stream;
 use crate::sync::lock;
 use std::sync::Mutex;
 
-/// Whether simulated device memory has contents.
+/// Whether simulated device memory stores bytes.
 pub fn is_held() -> bool {
     settings::get().math
 }
 
-/// Backs an address range with memory, the first time that it is passed. The kernel allocates each page when it is
+/// Maps memory at an address range when the range is used for the first time. The kernel allocates each page when it is
 /// first written.
 pub fn back(start: u64, bytes: u64) -> Result<(), CuError> {
     static BACKED: Mutex<Vec<u64>> = Mutex::new(Vec::new());
@@ -40,7 +40,7 @@ pub fn copy(stream: &Stream, target: u64, source: u64, bytes: usize) {
     }
 }
 
-/// Writes a value of `size` bytes `count` times.
+/// Writes a value of `size` bytes `count` times, one after another, at the address `target`.
 pub fn fill(stream: &Stream, target: u64, (value, size): (u32, usize), count: usize) {
     if !is_held() || stream.capture().is_some() {
         return;

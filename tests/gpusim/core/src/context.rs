@@ -1,5 +1,5 @@
-//! Devices and CUDA contexts. Activity records identify them by small integers. For synchronizing calls, a context
-//! stores the time until which it is busy.
+//! CUDA contexts, which activity records identify by small integers. A context stores the time until which its GPU work
+//! runs, because synchronizing calls wait until that time.
 
 use crate::clock;
 use crate::error::{CuError, INVALID_CONTEXT, INVALID_DEVICE};
@@ -113,14 +113,14 @@ impl Context {
         self.alive.load(Relaxed)
     }
 
-    /// Notes that a stream of the context is busy until `time`. Only synchronizing calls read this time.
+    /// Stores that a stream of the context is busy until `time`. Only synchronizing calls read this time.
     pub fn note_busy(&self, time: u64) {
         if settings::get().real_clock {
             self.busy_until.fetch_max(time, Relaxed);
         }
     }
 
-    /// Waits, on the real or the stepped clock, until all streams are idle and all host functions have run.
+    /// With the real or the stepped clock, waits until all streams are idle and all host functions have run.
     pub fn synchronize(&self) {
         let stepped = settings::get().stepped;
         clock::wait_until(if stepped { self.head().time } else { self.busy_until.load(Relaxed) });
@@ -140,7 +140,7 @@ pub fn all_streams() -> Vec<&'static Stream> {
     contexts.iter().flat_map(|context| context.streams()).collect()
 }
 
-/// Returns the context with an id.
+/// Returns the CUDA context with this id.
 pub fn of_uid(uid: u32) -> Option<&'static Context> {
     all().iter().find(|context| context.uid == uid).copied()
 }
@@ -164,7 +164,7 @@ fn primaries() -> std::sync::MutexGuard<'static, Vec<Primary>> {
     all
 }
 
-/// Takes a reference to the device's primary context.
+/// Adds a reference to the device's primary context, which is created if necessary.
 pub fn retain_primary(device: u32) -> Result<&'static Context, CuError> {
     let mut all = primaries();
     let primary = all.get_mut(device as usize).ok_or(INVALID_DEVICE)?;

@@ -1,6 +1,6 @@
-//! Dependencies: CUDA events that are recorded on streams, and waits. Each dependency becomes an activity record of
-//! kind 36 or 38 and, on request, a line of the truth file. A call that a capture turns into a graph node does not
-//! order any work yet, so it is not included.
+//! Records of CUDA events on streams, and waits. Each of them becomes an activity record of kind 36 or 38 and, on
+//! request, a line of the truth file. A call that is captured into a graph is not included, because it does not order
+//! any GPU work yet.
 
 use crate::clock;
 use crate::context::{self, Context};
@@ -33,10 +33,10 @@ pub enum Wait {
     Context = 4,
 }
 
-/// Value of a field that has no meaning.
+/// Value of a field that has no meaning for this kind of record.
 pub const NONE: u32 = u32::MAX;
 
-/// Activity record of a recorded CUDA event or of a wait.
+/// Contents of the activity record for a recorded CUDA event or for a wait.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -57,7 +57,7 @@ pub struct Dependency {
 /// Sequence number of the next recording of a CUDA event.
 static NEXT_SYNC_ID: AtomicU64 = AtomicU64::new(1);
 
-/// Notes that a CUDA event was recorded on a stream. Returns the sequence number of that recording.
+/// Logs that a CUDA event was recorded on a stream. Returns the sequence number of that recording.
 pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     let sync_id = NEXT_SYNC_ID.fetch_add(1, Relaxed);
     let dependency = Dependency {
@@ -83,8 +83,8 @@ pub fn recorded(event: &'static Event, stream: &'static Stream) -> u64 {
     sync_id
 }
 
-/// Notes a wait that began at `start`. The wait is for an event, for a stream or, if neither is given, for a context.
-/// The call may also be a query, whose `result` is not 0 if the answer was "not ready".
+/// Logs a wait that began at `start`. The wait is for an event, for a stream or, if neither is given, for a CUDA
+/// context. The call may also be a query. The `result` of a query that found unfinished work is not 0.
 pub fn waited(
     wait: Wait,
     start: u64,

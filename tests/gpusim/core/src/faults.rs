@@ -1,14 +1,14 @@
 //! `GPUSIM_FAULTS`: deliberate faults, as a comma-separated list of `fault[:key=value]`. This module parses the list
-//! and counts when each fault is due. The code for the layout of activity records implements the effects of faults on a
-//! record.
+//! and counts events to decide when each fault is due. The module `layout` implements the effects of faults on an
+//! activity record.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Activity kind that no CUPTI header defines.
 pub const UNKNOWN_KIND: u32 = 199;
 
-/// A fault in one kernel, copy or fill, or in its activity record. The last two faults concern a callback to a client
-/// and a buffer that a client gets.
+/// A fault in one kernel, copy or fill, or in its activity record. The last two faults affect a callback to a client,
+/// or a buffer of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
@@ -126,7 +126,7 @@ impl Faults {
         Ok(faults)
     }
 
-    /// Error that `cuptiActivityEnable(kind)` must return, if any.
+    /// Returns the error with which `cuptiActivityEnable(kind)` must fail, if any.
     pub fn enable_result(&self, kind: u32) -> Option<u32> {
         self.enable.iter().find(|(k, _)| *k == kind).map(|(_, result)| *result)
     }
@@ -168,8 +168,8 @@ impl Faults {
         self.buffer_twice.as_ref().is_some_and(|(every, seen)| nth(*every, seen))
     }
 
-    /// Counts one kernel, copy or fill for every record fault. If several faults are due, returns the first fault in
-    /// the list.
+    /// Counts one kernel, copy or fill for every fault that affects records. If several faults are due, returns the
+    /// first of them in the list.
     pub fn of_record(&self, is_kernel: bool) -> Option<Fault> {
         let mut due = None;
         for (fault, every, seen) in &self.records {

@@ -1,5 +1,5 @@
-//! The simulated GPU. GPU work gets its start and end when it is submitted. It is then written to the truth file and
-//! passed to libcupti.
+//! The simulated GPU. The start and the end of GPU work are computed when the work is submitted. The work is then
+//! written to the truth file and passed to libcupti.
 
 use crate::clock;
 use crate::error::{CuError, LAUNCH_OUT_OF_RESOURCES};
@@ -26,7 +26,7 @@ pub struct Order {
     pub target: Memory,
     pub asynchronous: bool,
     pub bytes: u64,
-    /// Number of copies that were merged into this one.
+    /// Number of copies that were merged into this copy.
     pub copies: u64,
     pub duration: u64,
     pub kernel: Option<&'static Kernel>,
@@ -37,7 +37,7 @@ pub struct Order {
     pub peers: (Place, Place),
     /// Whether the launch has the attribute "programmatic stream serialization".
     pub programmatic: bool,
-    /// CUDA event of the attribute "programmatic event", and whether the event happens when the kernel begins.
+    /// CUDA event of the attribute "programmatic event", and whether the event completes when the kernel begins.
     pub event: Option<(&'static Event, bool)>,
 }
 
@@ -86,7 +86,7 @@ impl Order {
         Order { kind: WorkKind::Memset, target, asynchronous, bytes, duration, value, ..NOTHING }
     }
 
-    /// Returns the order's durations, as the schedule needs them.
+    /// Returns the durations that the schedule needs to place this work.
     pub fn shape(&self) -> Shape {
         let trigger = self.kernel.map(|kernel| kernel.trigger.unwrap_or(u64::MAX));
         let programmatic = self.preamble().filter(|_| self.programmatic);
@@ -137,7 +137,8 @@ fn book(thread: &Thread, stream: &'static Stream, order: &Order) -> (u64, u64) {
     match thread.meeting.take() {
         None => stream.book(earliest(), order.duration),
         Some(Meeting { end, argument }) => {
-            // Other threads may submit GPU work to the stream while this thread waits.
+            // Other threads may submit GPU work to the stream while `end` waits. So this work may start later than
+            // `start`.
             let start = stream.ready_at().max(earliest());
             let end = end(argument, start);
             stream.book_by(start, |start| end.max(start))
@@ -160,7 +161,7 @@ fn submit_stepped(thread: &Thread, stream: &'static Stream, order: Order) {
     run_placed(stream, order, placed, NodeRun::default(), true);
 }
 
-/// Notes GPU work that has been placed on the schedule, in the same way as other work. Also notes its place in the
+/// Records GPU work that has been placed on the schedule, in the same way as other work, and logs its place in the
 /// schedule.
 pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: NodeRun, recorded: bool) {
     let mut work = run(stream, order, (placed.begin, placed.end), node, recorded);
@@ -172,14 +173,14 @@ pub fn run_placed(stream: &'static Stream, order: Order, placed: Placed, node: N
     journal::op(thread::current(), placed, place, work.kind.name(), node, Some(work));
 }
 
-/// Places a host function that takes `duration` on the schedule of the stepped clock.
+/// Places a host function with this duration on the schedule of the stepped clock.
 pub fn submit_host(stream: &'static Stream, duration: u64) {
     let placed = place_plain(stream, duration);
     schedule::settle(stream, placed.done(), None);
     note_plain(stream, placed, "host", NodeRun::default());
 }
 
-/// Notes placed work of a kind that has no activity records.
+/// Logs placed work of a kind that has no activity records.
 pub fn note_plain(stream: &'static Stream, placed: Placed, kind: &'static str, node: NodeRun) {
     let place = (stream.context.device, stream.context.uid, stream.id);
     journal::op(thread::current(), placed, place, kind, node, None);
@@ -191,7 +192,7 @@ fn place_plain(stream: &'static Stream, duration: u64) -> Placed {
     schedule::place(thread::current().enter.get(), earliest(), found, shape)
 }
 
-/// Moves pages of unified memory. Returns the times at which the move begins and ends.
+/// Migrates pages of unified memory. Returns the times at which the migration begins and ends.
 pub fn move_pages(stream: &'static Stream, duration: u64) -> (u64, u64) {
     if settings::get().stepped {
         let placed = place_plain(stream, duration);
@@ -223,13 +224,13 @@ pub fn run_node(
     span
 }
 
-/// Notes the run of a whole graph, whose nodes have no activity records of their own.
+/// Records the run of a whole graph whose nodes have no activity records of their own.
 pub fn note_graph(stream: &'static Stream, graph: u32, span: (u64, u64)) {
     let order = Order { kind: WorkKind::Graph, ..NOTHING };
     run(stream, order, span, NodeRun { graph, ..NodeRun::default() }, true);
 }
 
-/// Writes GPU work with known times to the truth file and, if a client enabled its activity kind, to an activity
+/// Writes GPU work with known times to the truth file and, if a client enabled the work's activity kind, to an activity
 /// record.
 fn run(
     stream: &'static Stream,

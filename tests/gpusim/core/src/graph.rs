@@ -1,6 +1,6 @@
 //! CUDA graphs, created explicitly or by capture. Programs clone, instantiate, update and launch graphs. A launch
 //! reserves time on the stream for one node after the other, in the order in which the nodes were added. Only the
-//! stepped clock follows the edges (see [`crate::graph_edges`]).
+//! stepped clock uses the edges between nodes (see [`crate::graph_edges`]).
 //!
 //! Destroyed objects are reused for new ones. So a program can create any number of graphs without using more memory,
 //! and addresses are reused as with the real driver. Ids are never reused.
@@ -45,7 +45,7 @@ pub struct Node {
     id: AtomicU64,
     state: Mutex<State>,
     graph: Mutex<Option<&'static Graph>>,
-    /// Nodes that this node waits for.
+    /// Edges from the nodes on which this node depends.
     edges: Mutex<Vec<Edge>>,
 }
 
@@ -54,9 +54,10 @@ pub struct Node {
 pub struct Exec {
     magic: AtomicU64,
     graph: Mutex<Option<&'static Graph>>,
-    /// Second copy of the graph, which the driver makes for its own use. Only callbacks reveal this copy.
+    /// Second copy of the graph, which the driver makes for its own use. Clients see this copy only in resource
+    /// callbacks.
     shadow: Mutex<Option<&'static Graph>>,
-    /// Time at which the last launch ends, with the stepped clock.
+    /// With the stepped clock, the time at which the last launch ends.
     last: Mutex<Mark>,
 }
 
@@ -99,7 +100,7 @@ static GRAPHS: Mutex<Vec<&'static Graph>> = Mutex::new(Vec::new());
 static NODES: Mutex<Vec<&'static Node>> = Mutex::new(Vec::new());
 static EXECS: Mutex<Vec<&'static Exec>> = Mutex::new(Vec::new());
 
-/// Returns a reusable object, or a new one.
+/// Returns a destroyed object for reuse, or a new object.
 fn take<T: Default>(spare: &Mutex<Vec<&'static T>>) -> &'static T {
     let reused = lock(spare).pop();
     reused.unwrap_or_else(|| Box::leak(Box::default()))
@@ -315,7 +316,7 @@ impl Graph {
         copy
     }
 
-    /// Creates the driver's second copy of an instance's graph. Each of its nodes is announced as starting to be
+    /// Creates the driver's second copy of an instantiated graph. Each of its nodes is announced as starting to be
     /// created. Only child-graph nodes are also announced as created.
     fn shadow(&'static self) -> &'static Graph {
         let shadow = Graph::create();
@@ -333,7 +334,8 @@ impl Graph {
         shadow
     }
 
-    /// Returns the nodes in the order that an instance has: the nodes of each child graph come after all other nodes.
+    /// Returns the nodes in the order in which an instantiated graph has them: the nodes of each child graph come after
+    /// all other nodes.
     fn flat_nodes(&self) -> Vec<&'static Node> {
         let mut nodes = self.nodes();
         let mut at = 0;
@@ -349,7 +351,7 @@ impl Graph {
         nodes
     }
 
-    /// Replaces each child-graph node by the nodes of that child graph, as the driver does in an instance. The
+    /// Replaces each child-graph node by the nodes of its child graph, as the driver does in an instantiated graph. The
     /// subscriber is not notified of the added nodes.
     fn inline(&'static self) {
         let mut at = 0;
@@ -446,7 +448,7 @@ impl Graph {
         Ok(())
     }
 
-    /// Whether the graph of an instance has the same kinds of nodes as another graph.
+    /// Whether this instantiated graph has the same kinds of nodes as another graph.
     fn matches(&self, other: &Graph) -> bool {
         let (mine, theirs) = (self.nodes(), other.flat_nodes());
         let alike = |(a, b): (&&Node, &&Node)| {
@@ -492,7 +494,7 @@ impl Graph {
     }
 }
 
-/// A launch in progress.
+/// State of a graph launch in progress.
 struct Run {
     stream: &'static Stream,
     graph: u32,
@@ -517,7 +519,7 @@ impl Node {
         *lock(&self.state)
     }
 
-    /// Nodes that this node waits for.
+    /// Edges from the nodes on which this node depends.
     pub fn edges(&self) -> Vec<Edge> {
         lock(&self.edges).clone()
     }
@@ -565,18 +567,18 @@ impl Exec {
         lock(&self.graph).ok_or(INVALID_VALUE)
     }
 
-    /// Returns the id of the instance in activity records, which is the id of the instance's own copy of the graph.
+    /// Returns the id of the instantiated graph in activity records, which is the id of its own copy of the graph.
     pub fn id(&self) -> u32 {
         self.graph().map_or(0, Graph::id)
     }
 
-    /// Replaces the actions of the instance's nodes by the actions of the nodes in `from`.
+    /// Replaces the actions of this instantiated graph's nodes by the actions of the nodes in `from`.
     pub fn update(&self, from: &Graph) -> Result<(), CuError> {
         self.graph()?.update(from)
     }
 
-    /// Returns the instance's node for a node of the source graph. The instance's node is at the same position,
-    /// counting the nodes of child graphs.
+    /// Returns the node of this instantiated graph that corresponds to a node of the source graph. The two nodes have
+    /// the same position, counting the nodes of child graphs.
     pub fn node_of(&self, node: &Node) -> Result<&'static Node, CuError> {
         let graph = lock(&node.graph).ok_or(INVALID_VALUE)?;
         let place =
@@ -584,7 +586,7 @@ impl Exec {
         self.graph()?.nodes().get(place).copied().ok_or(INVALID_VALUE)
     }
 
-    /// Runs all nodes on a stream.
+    /// Launches the instantiated graph: runs all nodes on a stream.
     pub fn launch(&self, stream: &'static Stream) -> Result<(), CuError> {
         if stream.capture().is_some() {
             return Err(CAPTURE_UNSUPPORTED);
@@ -603,8 +605,8 @@ impl Exec {
         Ok(())
     }
 
-    /// Runs each node after the nodes that it waits for. An instance does not run at the same time as its own previous
-    /// launch.
+    /// Launches the graph on the stepped clock: each node runs after the nodes on which it depends. A launch begins
+    /// after the previous launch of the same instantiated graph has ended.
     fn launch_stepped(
         &self,
         graph: &Graph,
@@ -626,7 +628,7 @@ impl Exec {
         Ok(())
     }
 
-    /// Destroys the instance. A launch that is still running continues.
+    /// Destroys the instantiated graph. A launch that is still running continues.
     pub fn destroy(&'static self) -> Result<(), CuError> {
         let graph = self.graph()?;
         tell(

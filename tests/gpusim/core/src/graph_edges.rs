@@ -1,5 +1,5 @@
-//! The edges of CUDA graphs: for each node, the nodes that it waits for. With the stepped clock, a launch runs a node
-//! as soon as the nodes that it waits for are done. So independent branches run at the same time.
+//! The edges of CUDA graphs: for each node, the nodes on which it depends. With the stepped clock, a launch runs a node
+//! as soon as the nodes on which it depends are done. So independent branches run at the same time.
 
 use crate::error::CuError;
 use crate::gpu;
@@ -16,7 +16,7 @@ use std::ffi::c_void;
 /// An edge of a graph, which makes one node wait for another node.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge {
-    /// The node that is waited for.
+    /// Node for which the other node waits.
     pub from: &'static Node,
     /// Whether the waiting kernel may already begin when the kernel `from` reaches its trigger.
     pub is_programmatic: bool,
@@ -37,7 +37,7 @@ fn address(node: &Node) -> usize {
     std::ptr::from_ref(node) as usize
 }
 
-/// Copies the edges between `originals` to the nodes in `copies`, which are at the same positions.
+/// Copies the edges between the nodes in `originals` to the nodes at the same positions in `copies`.
 pub fn copy(originals: &[&'static Node], copies: &[&'static Node]) {
     if originals.iter().all(|node| node.edges().is_empty()) {
         return;
@@ -50,7 +50,7 @@ pub fn copy(originals: &[&'static Node], copies: &[&'static Node]) {
     }
 }
 
-/// Returns the nodes that no other node in the list waits for.
+/// Returns the nodes on which no other node in the list depends.
 fn sinks(nodes: &[&'static Node]) -> Vec<&'static Node> {
     let waited: Vec<usize> =
         nodes.iter().flat_map(|node| node.edges()).map(|edge| address(edge.from)).collect();
@@ -81,8 +81,8 @@ pub fn inline(
     }
 }
 
-/// Waits that a finished node imposes on its successors: the node's end or, if the node does nothing, the waits of the
-/// node itself.
+/// Waits of the nodes that depend on a finished node. They wait for the node's end or, if the node does nothing, for
+/// everything for which that node waits.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,
@@ -90,7 +90,7 @@ struct Done {
     kernel: Option<(u64, u64)>,
 }
 
-/// A launch in progress.
+/// State of a graph launch in progress.
 pub struct Run {
     stream: &'static Stream,
     graph: u32,
@@ -115,8 +115,8 @@ impl Run {
         Run { stream, graph, as_a_whole, enqueue, arrive, span: None }
     }
 
-    /// Runs nodes in the order of their edges. Nodes without edges wait for `first`. Returns waits for the ends of the
-    /// last nodes.
+    /// Runs nodes in the order that their edges require. Nodes without edges wait for `first`. Returns waits for the
+    /// ends of the last nodes.
     pub fn nodes(&mut self, nodes: &[&'static Node], first: &[Wait]) -> Result<Vec<Wait>, CuError> {
         let mut done: HashMap<usize, Done> = HashMap::new();
         let mut left = nodes.to_vec();
@@ -189,7 +189,7 @@ impl Run {
     }
 }
 
-/// Collects the waits that `edges` impose on a node.
+/// Collects the waits of a node with these edges.
 fn find(edges: &[Edge], done: &HashMap<usize, Done>, first: &[Wait]) -> Found {
     if edges.is_empty() {
         return Found { waits: first.to_vec(), kernel_before: None };

@@ -1,4 +1,4 @@
-//! Parameters of graph nodes: the structs of the driver API, and their conversion to the actions that they describe.
+//! Parameters of graph nodes: the structs of the driver API, and their conversion to the nodes' actions.
 
 use crate::arg::Handle;
 use crate::error::{CuError, INVALID_VALUE};
@@ -76,9 +76,9 @@ pub struct ConditionalNode {
     pub condition: u64,
     /// Kind of condition: 0 if, 1 while, 2 switch.
     pub kind: u32,
-    /// Number of graphs that the node selects from.
+    /// Number of body graphs from which the node selects.
     pub size: u32,
-    /// Output: the graphs that the node selects from.
+    /// Output: the body graphs from which the node selects.
     pub bodies: *const Handle,
     pub context: Handle,
 }

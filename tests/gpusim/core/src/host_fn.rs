@@ -1,4 +1,4 @@
-//! Host functions: functions that are passed to cuLaunchHostFunc. They run on a thread of the driver, in the order in
+//! Host functions, which programs pass to cuLaunchHostFunc. A driver thread runs them in the order of the times at
 //! which they are due.
 
 use crate::clock;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
-/// Type of a host function, as cuLaunchHostFunc takes it.
+/// Type of a host function, the same as CUhostFn.
 pub type HostFn = unsafe extern "C" fn(*mut c_void);
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -77,7 +77,7 @@ fn enqueue(time: u64, function: HostFn, argument: *mut c_void, stream: usize) {
     CHANGED.notify_all();
 }
 
-/// Waits until `done` returns true. `done` is called again after each host function.
+/// Waits until `done` returns true. The function calls `done` again after each host function has run.
 pub fn wait(done: impl Fn() -> bool) {
     if done() {
         return;

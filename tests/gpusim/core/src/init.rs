@@ -1,6 +1,6 @@
-//! Initializes the driver as the real cuInit does: it loads the injection library on the caller's thread, and then
-//! finds the devices. The driver shuts down in its exit handler, which is registered before the library is injected.
-//! Exit handlers run in reverse order, so those of the injected library run while the driver still works.
+//! Initializes the driver as the real cuInit does: it loads the injected library on the caller's thread, and then finds
+//! the devices. The driver shuts down in its exit handler, which is registered before the injected library is loaded.
+//! Exit handlers run in reverse order, so the exit handlers of the injected library run while the driver still works.
 
 use crate::error::{CuError, DEINITIALIZED, INVALID_VALUE, NO_DEVICE, NOT_INITIALIZED, OPERATING_SYSTEM};
 use crate::table::{Phase, resource, with_hooks};
@@ -102,8 +102,8 @@ pub fn start_devices() -> Result<(), CuError> {
     }
 }
 
-/// Handles cuInit in a forked child process. Driver 550 refuses it. Driver 535 calls the injected library's entry point
-/// again, in the memory image inherited from the parent.
+/// Handles cuInit in a forked child process. Driver 550 returns an error. Driver 535 calls the injected library's entry
+/// point again, in the memory that the child inherited from the parent.
 fn init_in_child() -> Result<(), CuError> {
     if settings::get().inject_in_child {
         inject_library();

@@ -1,7 +1,7 @@
-//! The log of a run on the stepped clock: calls, GPU work and waits. The log is kept until the driver ends. When the
-//! driver shuts down, the log is written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace
-//! (`GPUSIM_KINETO=PATH`, see [`crate::kineto`]). Two runs of a program write the same files, because times count from
-//! the beginning of the run, and thread ids are derived from the indexes of declared threads.
+//! The log of a run on the stepped clock: calls, GPU work and waits. The log stays in memory. When the driver shuts
+//! down, the log is written as a schedule (`GPUSIM_TRUTH=schedule:PATH`) and as a Kineto trace (`GPUSIM_KINETO=PATH`,
+//! see [`crate::kineto`]). Two runs of a program write the same files, because times count from the beginning of the
+//! run and thread ids are computed from the indexes of declared threads.
 
 use crate::clock;
 use crate::context;
@@ -18,7 +18,7 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 
-/// A row for GPU work: a kernel, copy or fill, or work that has no [`Work`].
+/// A row for a GPU operation: a kernel, copy or fill, or an operation without a [`Work`], such as a host function.
 #[allow(missing_docs)]
 pub struct OpRow {
     pub placed: Placed,
@@ -27,13 +27,13 @@ pub struct OpRow {
     pub device: u32,
     pub context: u32,
     pub stream: u32,
-    /// Name of the kind, as in the truth file; `host` for a host function, `pages` for a move of unified memory.
+    /// Name of the kind, as in the truth file; `host` for a host function, `pages` for a migration of unified memory.
     pub kind: &'static str,
     pub node: NodeRun,
     pub work: Option<Work>,
 }
 
-// SAFETY: the work's pointers are to static names.
+// SAFETY: the pointers in the work point to static names.
 unsafe impl Send for OpRow {}
 
 /// A row for a wait by a thread or by a stream.
@@ -42,16 +42,16 @@ pub struct WaitRow {
     pub dependency: Dependency,
     pub thread: u32,
     pub device: u32,
-    /// Id of the context of the stream that waits. The wait's own context id may be that of the CUDA event.
+    /// Id of the waiting stream's CUDA context. The wait's own context id may be the id of the CUDA event's context.
     pub stream_context: Option<u32>,
-    /// The event recording or the GPU work that is awaited.
+    /// The event record or the GPU work for which the thread or stream waits.
     pub target: Target,
 }
 
-/// The target of a wait: a recording of a CUDA event, or GPU work.
+/// The target of a wait: a record of a CUDA event, or GPU work.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Target {
-    /// The awaited GPU work, and the time at which it is done.
+    /// The GPU work to wait for, and the time at which it is done.
     pub mark: Mark,
     /// For a CUDA event: the correlation id of the call that recorded the event, and the id of the stream on which it
     /// was recorded.
@@ -68,7 +68,7 @@ pub struct CallRow {
     pub correlation: u32,
     pub begin: u64,
     pub end: u64,
-    /// Whether a launch with attributes is programmatic.
+    /// For a launch with attributes, whether it is programmatic; otherwise `None`.
     pub programmatic: Option<bool>,
 }
 
@@ -81,7 +81,7 @@ pub struct ThreadWaitRow {
     pub end: u64,
 }
 
-/// All rows of a run.
+/// All rows of a program's run.
 #[derive(Default)]
 #[allow(missing_docs)]
 pub struct Journal {
@@ -91,7 +91,7 @@ pub struct Journal {
     pub thread_waits: Vec<ThreadWaitRow>,
 }
 
-/// Thread id of host thread 0 in the files, and also their process id.
+/// Thread id of host thread 0 in the files. It is also the process id in the files.
 pub const MAIN_THREAD: u32 = 1_000;
 
 static JOURNAL: Mutex<Journal> =
@@ -103,13 +103,13 @@ fn journal() -> Option<MutexGuard<'static, Journal>> {
     is_kept.then(|| lock(&JOURNAL))
 }
 
-/// Returns the thread id that the files contain for a thread: derived from the thread's index, or the real id if the
-/// thread is undeclared.
+/// Returns a thread's id for the files. It is computed from the thread's index, or is the real id if the thread is
+/// undeclared.
 fn thread_id(thread: &Thread) -> u32 {
     thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
 }
 
-/// Notes GPU work that the calling thread submitted.
+/// Logs GPU work that the calling thread submitted.
 pub fn op(
     thread: &Thread,
     placed: Placed,
@@ -124,7 +124,7 @@ pub fn op(
     }
 }
 
-/// Notes a wait.
+/// Logs a wait of a thread or a stream.
 pub fn wait(thread: &Thread, dependency: Dependency, target: Target, stream: Option<&Stream>) {
     if let Some(mut journal) = journal() {
         let (thread, device) = (thread_id(thread), context::device_of(dependency.context));
@@ -133,7 +133,7 @@ pub fn wait(thread: &Thread, dependency: Dependency, target: Target, stream: Opt
     }
 }
 
-/// Notes a call that has ended.
+/// Logs an API call that has ended.
 pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
     let is_programmatic = thread.is_programmatic.take();
     if let Some(mut journal) = journal() {
@@ -151,8 +151,8 @@ pub fn call(thread: &Thread, name: &'static CStr, (domain, cbid): (u32, u32)) {
     }
 }
 
-/// Notes a call by the calling thread in which the thread may have waited for other threads. `begin` and `end` are on
-/// the thread's clock.
+/// Logs a call in which the calling thread may have waited for other threads. `begin` and `end` are times on the
+/// thread's clock.
 pub fn thread_wait(thread: &Thread, name: &'static str, (begin, end): (u64, u64)) {
     if let Some(mut journal) = journal() {
         journal.thread_waits.push(ThreadWaitRow { name, thread: thread_id(thread), begin, end });

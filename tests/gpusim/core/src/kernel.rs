@@ -1,5 +1,6 @@
 //! Simulated kernels, which consist of a name and a duration. The simulation never reads device code. It accepts any
-//! kernel name, and equal names give the same kernel. Which names a CUDA module contains is decided by that module.
+//! kernel name, and equal names give the same kernel. CUDA modules, not this file, decide which kernel names they
+//! contain.
 
 use crate::settings;
 use crate::sync::lock;
@@ -10,19 +11,19 @@ use std::sync::{Mutex, OnceLock};
 /// Duration in ns if neither GPUSIM_KERNELS nor the kernel's name specifies a duration.
 const DEFAULT_DURATION: u64 = 10_000;
 
-/// Object to which a CUfunction, CUkernel or cudaKernel_t handle points. Never freed.
+/// Object to which a CUfunction, CUkernel or cudaKernel_t handle points. It is never freed.
 #[derive(Debug)]
 pub struct Kernel {
     magic: u64,
-    /// Name of the kernel as in the cubin, that is, mangled.
+    /// Mangled name of the kernel, as in the cubin.
     pub name: &'static CStr,
     /// Duration of the kernel in ns.
     pub duration: u64,
-    /// Time in ns from the kernel's begin until the next programmatic launch may begin. `None` means at the kernel's
-    /// end.
+    /// Time in ns from the kernel's begin until the next programmatic launch may begin; `None` if that launch may begin
+    /// only at the kernel's end.
     pub trigger: Option<u64>,
-    /// Time in ns that a programmatically launched kernel runs before it waits for the previous kernel; `None` means
-    /// its whole duration.
+    /// Time in ns for which a programmatically launched kernel runs before it waits for the previous kernel; `None` if
+    /// it never waits while it runs.
     pub preamble: Option<u64>,
     /// Whether GPUSIM_LEAVE_OUT names the kernel.
     pub is_left_out: bool,

@@ -1,8 +1,8 @@
 //! Writes a run on the stepped clock as a Kineto trace: API calls, GPU work, waits (`cuda_sync`), and flows from calls
 //! to GPU work (`ac2g`), with the names and fields that torch.profiler writes. Edges of CUDA graphs, and host functions
 //! that are graph nodes, have the form that torch.profiler's Cuspy writes. Unlike in torch.profiler's traces, a launch
-//! call with attributes has a field that tells whether the launch is programmatic. If nodes that do nothing lie on an
-//! edge, the edge starts at the node before these nodes.
+//! call with attributes has a field that is true if the launch is programmatic. Nodes that do nothing have no rows, so
+//! an edge from such a node starts at the node before it.
 
 use crate::deps::{NONE, Wait};
 use crate::journal::{
@@ -16,8 +16,8 @@ use crate::work::{Copy, Memory, Work, WorkKind};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::CStr;
 
-/// Returns the whole trace. Rows are sorted by time, and rows with equal times stay in the order in which they were
-/// added.
+/// Returns the text of the whole trace. Rows are sorted by time, and rows with equal times stay in the order in which
+/// they were added.
 pub fn trace(journal: &Journal) -> String {
     let mut rows: Vec<(u64, String)> = Vec::new();
     let edges = Edges::find(&journal.ops);
@@ -54,7 +54,7 @@ fn has_rows(kind: &str) -> bool {
     settings::get().kineto_rows.iter().any(|word| word == kind)
 }
 
-/// Adds the rows that `GPUSIM_KINETO_ROWS` requests, if their kind has times.
+/// Adds the rows with times that `GPUSIM_KINETO_ROWS` requests.
 fn add_further_rows(rows: &mut Vec<(u64, String)>, journal: &Journal) {
     if has_rows("host_functions") {
         let of_stream = journal.ops.iter().filter(|row| row.kind == "host" && !is_node(row));
@@ -96,7 +96,7 @@ fn add_thread_wait(rows: &mut Vec<(u64, String)>, row: &ThreadWaitRow) {
     rows.push((row.begin, slice("pthread", row.name, place, (row.begin, row.end), "")));
 }
 
-/// Adds a row for the recording of a CUDA event, as Kineto writes it for CUPTI's activity kind CUDA_EVENT.
+/// Adds a row for a record of a CUDA event, as Kineto writes it for CUPTI's activity kind CUDA_EVENT.
 fn add_event(rows: &mut Vec<(u64, String)>, row: &WaitRow) {
     let dependency = &row.dependency;
     let time = relative(dependency.start);
@@ -154,8 +154,8 @@ fn is_node(row: &OpRow) -> bool {
     row.node.graph != 0
 }
 
-/// Returns the begin and end of a row in the trace. The times are those of the activity record, if there is one,
-/// because a test can give records another clock than the schedule's.
+/// Returns the begin and end of a row in the trace. If there is an activity record, the row has the times of the
+/// record, because a test can give activity records another clock than the schedule.
 fn span(row: &OpRow) -> (u64, u64) {
     let times = row.work.map_or((row.placed.begin, row.placed.end), |work| (work.start, work.end));
     (relative(times.0), relative(times.1))
@@ -197,8 +197,8 @@ impl<'a> Edges<'a> {
         Edges { edges, nodes, later }
     }
 
-    /// Returns the lane on which a row is shown. Each node of a launch has its own lane, because a flow between two
-    /// nodes identifies each of them only by its lane and time.
+    /// Returns the lane (thread id) of a row. Each node of a graph launch has its own lane, because a flow between two
+    /// nodes identifies each node only by its lane and time.
     fn lane(&self, row: &OpRow) -> i64 {
         let stream = i64::from(row.stream);
         self.nodes.get(&row.placed.op).map_or(stream, |position| 1_000 * stream + *position as i64)

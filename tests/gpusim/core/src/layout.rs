@@ -1,5 +1,5 @@
-//! Writes activity records as bytes. The offsets were measured on real records. A field that the struct of a CUPTI
-//! version lacks is skipped, because its bytes would be past the end of that version's record.
+//! Writes activity records as bytes. The offsets were measured on real records. If the struct of a CUPTI version lacks
+//! a field, the field is not written, because its bytes would be past the end of that version's record.
 
 use crate::deps::Dependency;
 use crate::faults::{Fault, UNKNOWN_KIND};
@@ -7,12 +7,13 @@ use crate::unified::Move;
 use crate::version::{CuptiVersion, kind};
 use crate::work::{Memory, NodeRun, Work, WorkKind};
 
-/// Offset of `start` in every record of GPU work; `end` follows 8 bytes later.
+/// Offset of `start` in every activity record of GPU work; `end` is 8 bytes later.
 pub const START: usize = 16;
-/// Offset of `completed`, which only kernels have.
+/// Offset of `completed`, which only kernel records have.
 pub const COMPLETED: usize = 32;
 
-/// A record under construction: zeroed bytes, as many as this CUPTI version uses for the record's kind.
+/// An activity record under construction. It has zeroed bytes, and the size that this CUPTI version uses for the
+/// record's kind.
 pub struct Record<'a>(pub &'a mut [u8]);
 
 impl Record<'_> {
@@ -36,8 +37,8 @@ impl Record<'_> {
     }
 }
 
-/// Returns the activity kind of the record for GPU work, given the enabled kinds, or `None` if such work is not
-/// recorded.
+/// Returns the activity kind with which GPU work is recorded, given the enabled kinds; `None` if no enabled kind
+/// records such work.
 pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     let candidates: &[u32] = match work {
         WorkKind::Kernel => &[kind::CONCURRENT_KERNEL, kind::KERNEL],
@@ -57,8 +58,8 @@ pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::MEMCPY2
     | 1 << kind::GRAPH_TRACE;
 
-/// Writes the record of `work` without times, because the work is not complete yet. `out` is zeroed and has the size of
-/// the record. `name` is the value of the record's name pointer.
+/// Writes the activity record of `work` without times, because the work is not complete yet. `out` is zeroed and has
+/// the size of the record. `name` is the value of the record's name pointer.
 pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, record_kind);
@@ -132,8 +133,8 @@ fn write_copy_head(work: &Work, r: &mut Record<'_>) {
     write_place(work, 32, r);
 }
 
-/// Writes the node at offset `node` and its graph at offset `graph`. At offset `source` (since 13.4), writes the graph
-/// and the node from which the node was created or updated.
+/// Writes the id of the graph node at offset `node`, and the id of its graph at offset `graph`. At offset `source`
+/// (since CUPTI 13.4), writes the ids of the graph and the node from which the node was created or updated.
 fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Record<'_>) {
     r.u64(node, work.graph.node);
     r.u32(graph, work.graph.graph);
@@ -145,13 +146,13 @@ fn write_node(work: &Work, node: usize, graph: usize, source: usize, r: &mut Rec
 const COMPUTE_CHANNEL: u32 = 1;
 const COPY_CHANNEL: u32 = 2;
 
-/// Writes the channel. Its id is the stream's id.
+/// Writes the channel fields. The channel's id is the stream's id.
 fn write_channel(work: &Work, offset: usize, kind: u32, r: &mut Record<'_>) {
     r.u32(offset, work.stream);
     r.u32(offset + 4, kind);
 }
 
-/// Returns the offset of `start` in a record. `end` follows 8 bytes later.
+/// Returns the offset of `start` in an activity record; `end` is 8 bytes later.
 pub fn times_at(record_kind: u32) -> usize {
     if record_kind == kind::GRAPH_TRACE { 8 } else { START }
 }
@@ -164,7 +165,8 @@ fn write_place(work: &Work, offset: usize, r: &mut Record<'_>) {
 
 const YEAR: u64 = 365 * 86_400 * 1_000_000_000;
 
-/// Returns the start and end to write into the record. They are wrong on purpose if a fault requires it.
+/// Returns the start and end to write into the activity record. These times are wrong on purpose if a fault requires
+/// it.
 pub fn recorded_times(work: &Work) -> (u64, u64) {
     match work.fault {
         Some(Fault::ZeroTimestamps) => (0, 0),
@@ -180,7 +182,7 @@ pub fn recorded_times(work: &Work) -> (u64, u64) {
     }
 }
 
-/// Returns the value of the record's name pointer. It is wrong on purpose if a fault requires it.
+/// Returns the value of the activity record's name pointer. The name is wrong on purpose if a fault requires it.
 pub fn recorded_name(work: &Work) -> u64 {
     static BAD: &[u8] = b"_Z\xff\xfe\x80kernel\0";
     static LONG: [u8; 4097] = {
@@ -218,7 +220,7 @@ pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
     }
 }
 
-/// An API call for an activity record of kind 4 or 5. Its times are already known when the record is made.
+/// Contents of an activity record of kind 4 or 5, for an API call. The call's times are known when the record is made.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the record
@@ -245,7 +247,7 @@ pub fn write_api(call: &ApiCall, thread_id: u32, out: &mut [u8]) {
     r.u32(36, call.result);
 }
 
-/// Writes the 24-byte record that associates a client's own id with an API call.
+/// Writes the 24-byte activity record that associates an external id, which a client pushed, with an API call.
 pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, kind::EXTERNAL_CORRELATION);
@@ -254,7 +256,7 @@ pub fn write_external(external_kind: u32, id: u64, correlation: u32, out: &mut [
     r.u32(16, correlation);
 }
 
-/// Writes the record of a recorded CUDA event or of a wait.
+/// Writes the activity record of a recorded CUDA event or of a wait.
 pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, dependency.kind);
@@ -277,7 +279,7 @@ pub fn write_dependency(dependency: &Dependency, out: &mut [u8]) {
     r.u32(48, dependency.result);
 }
 
-/// Writes the record of a move of unified memory.
+/// Writes the activity record of a migration of unified memory.
 pub fn write_move(one: &Move, out: &mut [u8]) {
     let mut r = Record(out);
     r.u32(0, kind::UNIFIED_MEMORY_COUNTER);
@@ -294,8 +296,8 @@ pub fn write_move(one: &Move, out: &mut [u8]) {
     r.u32(56, PREFETCH);
 }
 
-/// Returns the size of the record that starts with `bytes`, derived from its kind alone, for
-/// `cuptiActivityGetNextRecord`.
+/// Returns the size of the activity record that starts with `bytes`, for `cuptiActivityGetNextRecord`. The size depends
+/// only on the record's kind.
 pub fn size_at(version: CuptiVersion, bytes: [u8; 4]) -> Option<usize> {
     version.record_size(u32::from_ne_bytes(bytes))
 }

@@ -1,6 +1,6 @@
-//! Memory of the simulated devices and of the host. Device memory is only address space, which is not backed by real
-//! memory (see `contents` for the exception). A device pointer identifies its device, and copies move no bytes. Host
-//! allocations are real, since programs write to host memory.
+//! Memory of the simulated devices and of the host. Device memory is only address space, without real memory (see
+//! `contents` for the exception). A device pointer identifies its device, and copies move no bytes. Host allocations
+//! are real memory, because programs write to it.
 
 use crate::contents;
 use crate::error::{CuError, INVALID_VALUE, OUT_OF_MEMORY};
@@ -12,7 +12,8 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::BTreeMap;
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-/// Start of a virtual address range that Linux assigns only on request. Device n owns the n-th TiB after this address.
+/// Start of the devices' address space, in a range that Linux does not assign by default. Device n owns the n-th TiB
+/// after this address.
 const BASE: u64 = 0x2000_0000_0000;
 const DEVICE_SPACE: u64 = 1 << 40;
 /// Memory size that each device reports.
@@ -63,7 +64,7 @@ pub fn alloc_device(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(start)
 }
 
-/// Reserves addresses of a device, at which memory is mapped later. The addresses are never reused.
+/// Reserves device addresses to which the program will map memory later. The addresses are never reused.
 pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     let mut space = space();
     let base = BASE + u64::from(device) * DEVICE_SPACE;
@@ -76,15 +77,15 @@ pub fn reserve(device: u32, bytes: u64) -> Result<u64, CuError> {
     Ok(std::mem::replace(next, end))
 }
 
-/// Reserves addresses for a graph whose node allocates memory there at each run.
+/// Reserves addresses at which a graph node allocates memory in each run.
 pub fn reserve_for_graph(device: u32, bytes: u64) -> Result<u64, CuError> {
     let start = reserve(device, bytes)?;
     space().of_graphs.insert(start, bytes.next_multiple_of(PAGE as u64));
     Ok(start)
 }
 
-/// Notes that the node runs that allocates a graph's memory. If the previous launch did not free the memory, the memory
-/// simply stays allocated.
+/// Allocates a graph's memory, because the graph's allocation node runs. If the previous launch did not free this
+/// memory, it stays allocated.
 pub fn alloc_of_graph(start: u64) {
     let mut space = space();
     let Some(&length) = space.of_graphs.get(&start) else { return };
@@ -286,7 +287,7 @@ pub struct End {
 const _: () = assert!(size_of::<Rectangle>() == 128, "the driver API's size");
 
 impl End {
-    /// Address of this end, from whichever field holds it.
+    /// Address of this end. The kind of memory determines the field that contains the address.
     pub fn address(&self) -> u64 {
         match self.kind {
             1 => self.host,
@@ -295,22 +296,22 @@ impl End {
         }
     }
 
-    /// Whether this end is in an array.
+    /// Whether this end is in a CUDA array.
     pub fn is_array(&self) -> bool {
         self.kind == 3
     }
 
-    /// Address of the start of a row.
+    /// Address of the start of the row with this index.
     pub fn row(&self, row: usize) -> u64 {
         self.address() + ((self.y + row) * self.pitch + self.x) as u64
     }
 
-    /// Creates the end of a copy that is in an array.
+    /// Creates an end of a copy that is in a CUDA array.
     pub fn array(address: u64) -> End {
         End { kind: 3, array: address, ..End::unified(0, 0) }
     }
 
-    /// Creates the end of a copy at an address of any kind.
+    /// Creates an end of a copy at an address. The address determines the kind of memory.
     pub fn unified(address: u64, pitch: usize) -> End {
         End { x: 0, y: 0, kind: 4, host: 0, device: address, array: 0, pitch }
     }
@@ -348,7 +349,7 @@ pub struct Corner {
 const _: () = assert!(size_of::<Cuboid>() == 200, "the driver API's size");
 
 impl Corner {
-    /// Address of this end, from whichever field holds it.
+    /// Address of this end. The kind of memory determines the field that contains the address.
     pub fn address(&self) -> u64 {
         match self.kind {
             1 => self.host,
@@ -357,12 +358,12 @@ impl Corner {
         }
     }
 
-    /// Creates the end of a copy that is in an array.
+    /// Creates an end of a copy that is in a CUDA array.
     pub fn array(address: u64) -> Corner {
         Corner { kind: 3, array: address, ..Corner::unified(0, 0, 0) }
     }
 
-    /// Creates the end of a copy at an address of any kind.
+    /// Creates an end of a copy at an address. The address determines the kind of memory.
     pub fn unified(address: u64, pitch: usize, height: usize) -> Corner {
         let (position, host, array, reserved) = ([0; 3], 0, 0, 0);
         Corner { position, level: 0, kind: 4, host, device: address, array, reserved, pitch, height }

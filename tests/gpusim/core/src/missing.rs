@@ -1,5 +1,5 @@
-//! With GPUSIM_LOG=missing, prints the name of each missing function once to stderr. So the author of a new test
-//! program sees which functions the simulation lacks.
+//! With GPUSIM_LOG=missing, prints the name of each function that the simulation lacks once to stderr, if a program
+//! looks up or calls the function. This helps the author of a new test program.
 
 use crate::settings;
 use crate::sync::lock;
@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::io::Write as _;
 use std::sync::Mutex;
 
-/// Notes that a program looked up or called a missing function.
+/// Prints the name of a missing function that a program looked up or called.
 pub fn note(name: &str) {
     static NAMED: Mutex<Option<HashSet<String>>> = Mutex::new(None);
     if !settings::get().log_missing {

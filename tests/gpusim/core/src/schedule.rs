@@ -1,6 +1,6 @@
 //! The schedule of the stepped clock: the time at which each kernel, copy, fill or other GPU work begins, and the
-//! reasons for its waits. GPU work gets its time when it is submitted, which is possible because it can only wait for
-//! work that was submitted earlier.
+//! reasons for its waits. The time of GPU work is computed when the work is submitted. This is possible because GPU
+//! work can only wait for work that was submitted earlier.
 
 use crate::journal::Target;
 use crate::stream::Stream;
@@ -40,7 +40,7 @@ pub enum Why {
 }
 
 impl Why {
-    /// Returns the name of the reason in the log.
+    /// Returns the name of the reason in the schedule file.
     pub fn name(self) -> &'static str {
         match self {
             Why::Stream => "stream",
@@ -59,7 +59,7 @@ impl Why {
 pub struct Wait {
     pub why: Why,
     pub until: u64,
-    /// Id of the GPU work that is waited for, or 0 if unknown.
+    /// Id of the GPU work on whose end the wait depends, or 0 if unknown.
     pub op: u64,
 }
 
@@ -70,12 +70,13 @@ impl Wait {
     }
 }
 
-/// State of the end of a stream's queue, after which the next work is placed.
+/// State at the end of a stream's queue, after which the schedule places the next work.
 #[derive(Debug, Default)]
 pub struct Line {
-    /// End of the stream's last work.
+    /// Time and id of the stream's last work, when it ends.
     last: Mark,
-    /// Trigger of the last work, if that is a kernel: the time from which a programmatic launch may begin.
+    /// If the last work is a kernel, the time of its trigger: the earliest time at which a programmatic launch may
+    /// begin.
     trigger: Option<u64>,
     /// Time at which everything on the stream is done, including waits for events.
     head: Mark,
@@ -170,7 +171,7 @@ fn changed(op: u64, shape: Shape) -> Shape {
     }
 }
 
-/// Returns the waits of work that is submitted to this stream now.
+/// Returns the waits that work must observe if it is submitted to this stream now.
 pub fn find(stream: &'static Stream, programmatic: bool) -> Found {
     let (mut found, last, trigger) = {
         let line = stream.line();
@@ -200,7 +201,7 @@ fn default_stream_waits(stream: &'static Stream) -> Vec<Wait> {
     others.iter().map(|other| Wait::until(Why::DefaultStream, other.line().head)).collect()
 }
 
-/// Notes placed work as the last work of its stream.
+/// Stores placed work as the last work of its stream.
 pub fn settle(stream: &'static Stream, last: Mark, trigger: Option<u64>) {
     let mut line = stream.line();
     line.last = last;

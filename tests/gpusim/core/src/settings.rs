@@ -1,5 +1,5 @@
-//! All `GPUSIM_*` environment variables: a table of their meanings, and a struct with their values. A test compares the
-//! README's table with this one.
+//! All `GPUSIM_*` environment variables: a table of their meanings, and a struct with their values. A test checks that
+//! the README's table contains the rows of this table.
 
 use crate::faults::Faults;
 use crate::version::CuptiVersion;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 pub struct Variable {
     /// Name of the variable, such as `GPUSIM_NDEV`.
     pub name: &'static str,
-    /// Behaviour without the variable.
+    /// Default value of the variable.
     pub default: &'static str,
     /// Effect of the variable.
     pub meaning: &'static str,
@@ -295,8 +295,7 @@ fn words(list: &str) -> impl Iterator<Item = &str> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty())
 }
 
-/// Parses a list such as `gemm=120us,tiny=301ns`.
-/// Number of an operation, and by how many ns it takes longer.
+/// Parses a change such as `17:-1000`: the id of an operation, and the ns to add to its duration.
 fn parse_change(text: &str) -> Result<Option<(u64, i64)>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -315,6 +314,7 @@ fn parse_rows(list: &str) -> Result<Vec<String>, String> {
     }
 }
 
+/// Parses a list of durations such as `gemm=120us,tiny=301ns`.
 fn parse_durations(variable: &str, text: &str) -> Result<Vec<(String, u64)>, String> {
     let wrong = |item: &str| format!("{variable}: `{item}`: want NAME=NUMBER and ns, us or ms");
     let parse = |item: &str| {

@@ -1,6 +1,6 @@
-//! Memory and CUDA events shared between processes. A memory handle identifies an allocation. A process that opens the
-//! handle gets address space of the same size on the same device. A CUDA event from another process counts as already
-//! completed.
+//! Memory and CUDA events shared between processes. A shared memory handle identifies an allocation. A process that
+//! opens the handle gets address space of the same size on the same device. A CUDA event from another process is
+//! treated as already completed.
 
 use crate::error::{CuError, INVALID_HANDLE, OPERATING_SYSTEM};
 use crate::memory;

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::ffi::CStr;
 use std::sync::{Mutex, OnceLock};
 
-/// A call site as the program specified it: frames from the root, separated by semicolons. Never freed.
+/// A call site as the program specified it: frames from the root, separated by semicolons. Call sites are never freed.
 #[derive(Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site(String);
 

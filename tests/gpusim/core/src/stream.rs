@@ -1,5 +1,5 @@
-//! CUDA streams and CUDA events. The simulated GPU only computes times: a stream stores the time at which it will be
-//! free, and an event stores the time at which it happens.
+//! CUDA streams and CUDA events. The simulated GPU only computes times: a stream stores the time at which its work will
+//! be done, and an event stores the time at which it completes.
 
 use crate::capture::Capture;
 use crate::clock;
@@ -17,8 +17,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Object to which a CUstream handle points. Never freed, so that a stale handle is refused and does not crash the
-/// process.
+/// Object to which a CUstream handle points. It is never freed, so that a call with a stale handle fails and does not
+/// crash the process.
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,
@@ -32,7 +32,7 @@ pub struct Stream {
     pub priority: i32,
     alive: AtomicBool,
     ready: AtomicU64,
-    /// State of the end of the stream's queue, with the stepped clock.
+    /// With the stepped clock, the state at the end of the stream's queue.
     line: Mutex<Line>,
     /// Number of host functions on this stream that have not run yet.
     pub host_functions: AtomicU32,
@@ -80,7 +80,7 @@ impl Stream {
         Stream::new(context, NEXT_ID.fetch_add(1, Relaxed), priority, is_blocking)
     }
 
-    /// Returns the state of the end of the stream's queue, for the schedule.
+    /// Returns the state at the end of the stream's queue, for the schedule.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         lock(&self.line)
     }
@@ -196,7 +196,7 @@ impl Stream {
         if settings::get().stepped { schedule::head(self).time } else { self.ready_at() }
     }
 
-    /// Waits, on the real or the stepped clock, for all submitted work and for all host functions.
+    /// With the real or the stepped clock, waits for all submitted work and for all host functions.
     pub fn synchronize(&'static self) {
         clock::wait_until(self.done_at());
         host_fn::wait(|| self.host_functions.load(Relaxed) == 0);
@@ -216,15 +216,15 @@ impl Stream {
 #[derive(Debug)]
 pub struct Event {
     magic: AtomicU64,
-    /// Id of the event in the records. The id is unique, even if another event had the same handle before.
+    /// Id of the event in activity records. The id is unique, even if an earlier event had the same handle.
     id: AtomicU32,
     /// Id of the context in which the event was created.
     context: AtomicU32,
-    /// Sequence number of the event's last recording.
+    /// Sequence number of the event's last record.
     sync_id: AtomicU64,
-    /// Time at which the event happens, or 0 if it has not been recorded yet.
+    /// Time at which the event completes, or 0 if it has not been recorded yet.
     time: AtomicU64,
-    /// With the stepped clock: the GPU work after which the event happens, and the call that recorded the event.
+    /// With the stepped clock: the GPU work after which the event completes, and the call that recorded the event.
     target: Mutex<Target>,
     /// Capture in which the event was last recorded, and the nodes that the event represents.
     capture: Mutex<Option<(Arc<Capture>, Vec<Edge>)>>,
@@ -254,7 +254,7 @@ impl Event {
         event
     }
 
-    /// Returns the event of a handle.
+    /// Returns the event to which a handle points.
     pub fn of_handle(handle: *mut c_void) -> Result<&'static Event, CuError> {
         let event = handle.cast::<Event>();
         if event.is_null() || !event.is_aligned() {
@@ -265,7 +265,7 @@ impl Event {
         if event.magic.load(Relaxed) == EVENT_MAGIC { Ok(event) } else { Err(INVALID_HANDLE) }
     }
 
-    /// Handle of the event that a program holds.
+    /// Returns the handle by which a program refers to this event.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
@@ -276,22 +276,22 @@ impl Event {
         lock(&SPARE_EVENTS).push(self);
     }
 
-    /// Id of the event in the records.
+    /// Returns the id of the event in activity records.
     pub fn id(&self) -> u32 {
         self.id.load(Relaxed)
     }
 
-    /// Id of the context that the event was created in, as in the records.
+    /// Returns the id of the CUDA context in which the event was created.
     pub fn context(&self) -> u32 {
         self.context.load(Relaxed)
     }
 
-    /// Number of the event's last recording; [`deps::NONE`] if it was never recorded.
+    /// Returns the sequence number of the event's last record; [`deps::NONE`] if the event was never recorded.
     pub fn sync_id(&self) -> u64 {
         self.sync_id.load(Relaxed)
     }
 
-    /// Records the event on a stream. The event happens when the stream's earlier work is done.
+    /// Records the event on a stream. The event completes when the stream's earlier work is done.
     pub fn record(&'static self, stream: &'static Stream) {
         let capture = stream.capture();
         if capture.is_none() {
@@ -309,15 +309,15 @@ impl Event {
         *lock(&self.capture) = capture;
     }
 
-    /// Makes the event happen at the time of `mark`, and notes the calling thread's API call as the call that recorded
-    /// the event.
+    /// Makes the event complete at the time of `mark`, and stores the calling thread's API call as the call that
+    /// recorded the event.
     pub fn happen(&self, stream: &'static Stream, mark: Mark) {
         self.time.store(mark.time, Relaxed);
         let record = Some((thread::current().correlation.get(), stream.id));
         *lock(&self.target) = Target { mark, record };
     }
 
-    /// Work after which the event happens, with the stepped clock.
+    /// With the stepped clock, returns the work after which the event completes.
     pub fn target(&self) -> Target {
         *lock(&self.target)
     }
@@ -327,17 +327,17 @@ impl Event {
         lock(&self.capture).clone()
     }
 
-    /// Time at which the event happens; 0 if never recorded.
+    /// Returns the time at which the event completes; 0 if it was never recorded.
     pub fn time(&self) -> u64 {
         self.time.load(Relaxed)
     }
 
-    /// Waits, on the real or the stepped clock, until the event has happened.
+    /// With the real or the stepped clock, waits until the event has completed.
     pub fn synchronize(&self) {
         clock::wait_until(self.time());
     }
 
-    /// Returns [`NOT_READY`] until the event has happened.
+    /// Returns [`NOT_READY`] until the event has completed.
     pub fn query(&self) -> Result<(), CuError> {
         if clock::is_ahead(self.time()) { Err(NOT_READY) } else { Ok(()) }
     }

@@ -1,5 +1,5 @@
-//! Locks that leave errno as it was. Waiting for a mutex may set errno to EAGAIN, and the tests take every change of
-//! errno in a call for a change by a client of CUPTI.
+//! Locks that do not change errno. Waiting for a mutex may set errno to EAGAIN, and the tests attribute every change of
+//! errno in a CUDA call to a CUPTI client.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -9,11 +9,11 @@ pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Restores errno when it is dropped.
+/// Stores errno, and restores it on drop.
 pub struct Errno(i32);
 
 impl Errno {
-    /// Notes the present errno.
+    /// Stores the current errno.
     pub fn kept() -> Self {
         // SAFETY: errno's location is valid for as long as the thread runs.
         Self(unsafe { *libc::__errno_location() })

@@ -12,7 +12,7 @@ use crate::work::{Fate, Work};
 use std::ffi::{c_char, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// The id under which `cuGetExportTable` returns the [`CoreTable`]; any other id is not found.
+/// Id for which `cuGetExportTable` returns the [`CoreTable`]; the function fails for any other id.
 pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
 
 /// Ids of the resource domain's callbacks.
@@ -62,7 +62,7 @@ pub enum Phase {
 /// CUpti_TimestampCallbackFunc
 pub type ClientClock = extern "C" fn() -> u64;
 
-/// Number of callback domains plus one: domains are numbered from 1 to 6.
+/// Size of an array that is indexed by callback domain. Domains are numbered from 1 to 6, so index 0 is unused.
 const DOMAINS: usize = 7;
 const WORDS: usize = 14;
 
@@ -128,14 +128,14 @@ pub struct Switches {
     pub callbacks: CallbackBits,
     /// Bits of the enabled activity kinds.
     pub kinds: AtomicU64,
-    /// Whether any API function other than cuInit was called.
+    /// Whether the program has called an API function other than cuInit.
     pub api_seen: AtomicBool,
     /// Whether a query that finds unfinished work gets an activity record.
     pub all_syncs: AtomicBool,
     /// Address of the client's own clock function, which gives the timestamps of API calls, or 0 if the client
     /// registered none.
     pub client_clock: AtomicUsize,
-    /// Bits of the enabled unified memory counters. The bit's position is CUPTI's value for the counter.
+    /// Bits of the enabled unified memory counters. The position of a counter's bit is CUPTI's value for this counter.
     pub counted: AtomicU32,
 }
 
@@ -174,7 +174,7 @@ pub static SWITCHES: Switches = Switches::new();
 #[repr(C)]
 #[allow(missing_docs)] // each is a function of libcupti's
 pub struct Hooks {
-    /// Called for an enabled API callback: site 0 is ENTER, site 1 is EXIT with the result.
+    /// Called for an enabled API callback: `site` 0 is ENTER, `site` 1 is EXIT with the call's result.
     pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),
     /// Called for every resource callback, even if it is not enabled, with the id, context, stream and descriptor.
     pub resource: extern "C" fn(u32, *mut c_void, *mut c_void, *mut c_void),
@@ -186,7 +186,7 @@ pub struct Hooks {
     pub api_record: extern "C" fn(&ApiCall),
     /// Called when a CUDA event was recorded, or a thread or stream waited, if that activity kind is enabled.
     pub dependency: extern "C" fn(&Dependency),
-    /// Called when pages of unified memory moved, if that counter is enabled.
+    /// Called when pages of unified memory have migrated, if the counter for this direction is enabled.
     pub unified: extern "C" fn(&Move),
     /// Called when the driver shuts down. After this function returns, no callback is made and no buffer is delivered.
     pub stop: extern "C" fn(),
@@ -220,7 +220,7 @@ pub struct CoreTable {
     pub settle: extern "C" fn(*const Work, usize, Fate),
     /// Counts a fault that belongs to no GPU work in the truth file.
     pub count_fault: extern "C" fn(Fault),
-    /// Sets which kind of client function runs on this thread. Returns the previous kind.
+    /// Sets the kind of client function that runs on this thread. Returns the previous kind.
     pub swap_client: extern "C" fn(Client) -> Client,
     pub client: extern "C" fn() -> Client,
     pub kernel: extern "C" fn(*const c_char) -> *mut c_void,

@@ -1,5 +1,6 @@
 //! The driver's state per thread: the API calls in progress, the thread's contexts and its call site. When a thread
-//! exits, the next new thread reuses its tally. So memory does not grow in a program that starts thousands of threads.
+//! exits, the next new thread reuses the exited thread's tally. So memory use does not grow in a program that starts
+//! thousands of threads.
 
 use crate::context::Context;
 use crate::site::Site;
@@ -27,10 +28,10 @@ pub enum Client {
     BufferCompleted,
 }
 
-/// Condition for the end of a kernel that works together with kernels on other GPUs, such as a collective's.
+/// Computes the end of a kernel that works together with kernels on other GPUs, such as the kernel of a collective.
 #[derive(Clone, Copy)]
 pub struct Meeting {
-    /// Returns the end of a kernel that began at `start`, once it is known.
+    /// Returns the end time of a kernel that began at `start`; waits until this time is known.
     pub end: extern "C" fn(argument: *mut c_void, start: u64) -> u64,
     /// Argument of `end`.
     pub argument: *mut c_void,
@@ -52,7 +53,7 @@ pub struct Thread {
     pub number: Cell<Option<usize>>,
     /// With the stepped clock: the time in ns that the running host function has taken so far.
     pub host_function: Cell<Option<u64>>,
-    /// Whether the current call is left out, and so takes no time.
+    /// Whether GPUSIM_LEAVE_OUT leaves out the current call, which then takes no time.
     pub is_left_out: Cell<bool>,
     /// Whether the current call has submitted a programmatic launch.
     pub is_programmatic: Cell<bool>,
@@ -60,15 +61,15 @@ pub struct Thread {
     pub enter: Cell<u64>,
     /// Name of the outermost API call.
     pub api: Cell<*const c_char>,
-    /// Kernel name of the outermost API call.
+    /// Name of the kernel that the outermost API call launches.
     pub symbol: Cell<*const c_char>,
-    /// Call site last set with gpusim_site.
+    /// Call site that the program last set with gpusim_site.
     pub site: Cell<Option<&'static Site>>,
     /// Condition for the end of the next submitted kernel.
     pub meeting: Cell<Option<Meeting>>,
     /// Kind of client function that runs on this thread.
     pub client: Cell<Client>,
-    /// The stack of current contexts, top last.
+    /// The thread's stack of current CUDA contexts; the top is the last entry.
     pub contexts: RefCell<Vec<&'static Context>>,
     /// This thread's own default streams, one per context.
     pub own_streams: RefCell<Vec<(&'static Context, &'static Stream)>>,
@@ -127,8 +128,8 @@ fn begin() -> *const Thread {
     thread
 }
 
-/// Creates a pthread key. A Rust thread-local destructor would not do, because API calls in later destructors of the
-/// thread could not create a new state.
+/// Creates the pthread key whose destructor frees a thread's state. A Rust thread-local destructor is not enough,
+/// because API calls in later destructors of the thread could not create a new state.
 fn exit_key() -> libc::pthread_key_t {
     static KEY: OnceLock<libc::pthread_key_t> = OnceLock::new();
     *KEY.get_or_init(|| {

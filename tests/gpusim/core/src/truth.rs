@@ -1,5 +1,5 @@
-//! The truth file: a summary of the GPU work that the simulated GPU really ran. The file is based only on the
-//! simulation and on the test program's own call sites. Each thread has its own sums, so that launching threads do not
+//! The truth file: a summary of the GPU work that the simulated GPU really ran. The file contains only data from the
+//! simulation and the test program's own call sites. Each thread has its own sums, so that launching threads do not
 //! slow each other down. Memory use does not grow with the number of launches.
 
 use crate::faults::Fault;
@@ -41,8 +41,8 @@ impl Sum {
     }
 }
 
-/// Sums for one key: of all GPU work, and of GPU work without an activity record, because it was not recorded or
-/// because its record was lost.
+/// Sums for one key: for all GPU work, and for GPU work without an activity record. Such work was not recorded, or its
+/// record was lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,
@@ -60,8 +60,8 @@ struct Tally {
     graph_launches: u64,
     failed: u64,
     rows: Vec<Row>,
-    /// Cache of key indexes, at the position that a hash of the key's addresses gives, because programs launch the same
-    /// few kernels repeatedly.
+    /// Cache of key indexes, because programs launch the same few kernels repeatedly. The position in the cache is a
+    /// hash of the key's addresses.
     recent: [Option<(Key, u32)>; 32],
 }
 
@@ -79,7 +79,7 @@ struct Truth {
 
 static TRUTH: OnceLock<Option<Truth>> = OnceLock::new();
 
-/// The truth file, if one was requested and this is not a forked child.
+/// Returns the truth file, if the user requested it and this process is not a forked child.
 fn truth() -> Option<&'static Truth> {
     let truth = TRUTH.get_or_init(|| {
         let settings = settings::get();
@@ -171,7 +171,7 @@ impl ThreadTally {
         }
     }
 
-    /// Counts work whose record found no buffer, or whose tracing ended before its record was made.
+    /// Counts work whose activity record found no buffer, or for which tracing ended before its record was made.
     pub fn count_lost(&self, work: &Work, fate: Fate) {
         let Some(truth) = truth() else { return };
         let mut tally = lock(&self.0);
@@ -215,7 +215,7 @@ impl Tally {
     }
 }
 
-/// Notes the fate of activity records that were in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
+/// Counts the fate of activity records that were in a buffer: [`Fate::Delivered`] or [`Fate::Pending`].
 pub fn settle(works: &[Work], fate: Fate) {
     let Some(truth) = truth() else { return };
     if fate == Fate::Delivered {
@@ -247,7 +247,7 @@ pub fn flush(corr_ids: u64) {
     }
 }
 
-/// Writes the final sums. Later work is not counted.
+/// Writes the final sums. GPU work that starts later is not counted.
 pub fn close(corr_ids: u64) {
     if let Some(truth) = truth() {
         truth.closed.store(true, Relaxed);

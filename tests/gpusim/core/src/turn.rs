@@ -51,7 +51,7 @@ struct Turns {
     meetings: BTreeMap<u64, Vec<usize>>,
     /// Pairs of threads, of which one waits for the end of the other.
     joining: Vec<(usize, usize)>,
-    /// Number of changes to this state. A waiting thread reads it to detect that other threads make progress.
+    /// Number of changes to this state. A waiting thread reads this number to detect that other threads make progress.
     changes: u64,
 }
 
@@ -61,7 +61,7 @@ impl Turns {
         self.threads.len() - 1
     }
 
-    /// Returns the index of the thread whose turn it is.
+    /// Returns the index of the thread that may run next.
     fn next(&self) -> Option<usize> {
         let active = self.threads.iter().enumerate().filter(|(_, thread)| thread.state == State::Active);
         active.min_by_key(|(number, thread)| (thread.clock, *number)).map(|(number, _)| number)
@@ -85,7 +85,7 @@ impl Turns {
         self.changes += 1;
     }
 
-    /// Acquires a lock for the thread whose turn it is, or blocks the thread if another thread holds the lock.
+    /// Acquires a lock for the running thread, or blocks this thread if another thread holds the lock.
     fn lock(&mut self, id: u64, number: usize) {
         let lock = self.locks.entry(id).or_default();
         match lock.holder {
@@ -183,7 +183,7 @@ fn number(thread: &Thread) -> Option<usize> {
     thread.number.get()
 }
 
-/// Makes the time on the thread's clock visible to the other threads, which may then continue.
+/// Publishes the time on the thread's clock to the other threads, which may then continue.
 fn publish(thread: &Thread) {
     let time = host_time(thread);
     LATEST.fetch_max(time, Relaxed);
@@ -228,7 +228,7 @@ fn in_turn(act: impl FnOnce(&mut Turns, usize)) {
     thread.host.set(turns.threads[number].clock);
 }
 
-/// Runs `act` in the thread's turn like `in_turn`, and notes it as a call of the C library's function `name`.
+/// Runs `act` in the thread's turn like `in_turn`, and logs it as a call to the C library's function `name`.
 fn note_in_turn(name: &'static str, act: impl FnOnce(&mut Turns, usize)) {
     let thread = thread::current();
     let begin = host_time(thread);
@@ -304,14 +304,15 @@ pub fn work(ns: u64) {
     }
 }
 
-/// Declares a thread that is about to be created, at the calling thread's time. Returns its number.
+/// Declares a thread that the caller is about to create. Its clock starts at the calling thread's time. Returns the new
+/// thread's index.
 pub fn fork() -> u64 {
     let mut made = 0;
     in_turn(|turns, number| made = turns.declare(turns.threads[number].clock));
     made as u64
 }
 
-/// Makes the calling thread the declared thread `number`.
+/// Makes the calling thread the declared thread with the index `number`.
 pub fn begin(number: u64) {
     let thread = thread::current();
     let turns = turns();
@@ -346,7 +347,7 @@ pub fn unlock(id: u64) {
     });
 }
 
-/// Waits until `count` threads have called this for the meeting `id`.
+/// Waits until `count` threads have called this function with the same `id`.
 pub fn meet(id: u64, count: u64) {
     note_in_turn("pthread_barrier_wait", |turns, number| turns.meet(id, count as usize, number));
 }
@@ -359,24 +360,24 @@ pub fn end(thread: &Thread) {
     }
 }
 
-/// Exports the functions of a program on the stepped clock, which pass their arguments on to `$host`. Both libcuda and
-/// libcudart export them, because a program links one or the other.
+/// Exports the functions that programs call on the stepped clock. These functions pass their arguments to `$host`. Both
+/// libcuda and libcudart export these functions, because a program links only one of the two libraries.
 #[macro_export]
 macro_rules! host_functions {
     ($host:path) => {
-        /// Lets `ns` pass on the calling thread.
+        /// Advances the calling thread's clock by `ns`.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_work(ns: u64) {
             $host(0, ns, 0);
         }
 
-        /// Declares a thread that is about to be created. Returns its number.
+        /// Declares a thread that the caller is about to create. Returns the new thread's index.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_fork() -> u64 {
             $host(1, 0, 0)
         }
 
-        /// Makes the calling thread the declared thread of this number.
+        /// Makes the calling thread the declared thread with this index.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_begin(number: u64) {
             $host(2, number, 0);
@@ -388,7 +389,7 @@ macro_rules! host_functions {
             $host(3, number, 0);
         }
 
-        /// Acquires a lock. Each number identifies a different lock.
+        /// Acquires the lock with the id `lock`.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_lock(lock: u64) {
             $host(4, lock, 0);
@@ -400,7 +401,7 @@ macro_rules! host_functions {
             $host(5, lock, 0);
         }
 
-        /// Waits until `count` threads have called this for the same meeting.
+        /// Waits until `count` threads have called this function with the same `meeting`.
         #[unsafe(no_mangle)]
         extern "C" fn gpusim_meet(meeting: u64, count: u64) {
             $host(6, meeting, count);

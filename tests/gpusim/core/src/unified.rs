@@ -1,6 +1,6 @@
-//! Unified memory: the location of each page of a managed allocation, and the moves that a prefetch causes. Each move
-//! becomes an activity record of kind 25 and, on request, a line of the truth file. Simulated kernels and the host do
-//! not access the pages, so there are no page faults, and only prefetches move pages.
+//! Unified memory: the location of each page of a managed allocation, and the page migrations that a prefetch causes.
+//! Each migration becomes an activity record of kind 25 and, on request, a line of the truth file. Simulated kernels
+//! and the host do not access the pages, so there are no page faults, and only prefetches move pages.
 
 use crate::clock;
 use crate::deps;
@@ -13,11 +13,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{LazyLock, Mutex};
 
-/// Size of a page, and maximum size of a single move, in bytes.
+/// Size of a page, and maximum size of a single migration, in bytes.
 const PAGE: u64 = 4096;
 const MOST: u64 = 2 << 20;
 
-/// Direction of a move, with CUPTI's value for the direction.
+/// Direction of a page migration, with CUPTI's value for the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 #[allow(missing_docs)] // CUPTI's own names
@@ -27,7 +27,7 @@ pub enum Direction {
     DtoD = 8,
 }
 
-/// A move of pages.
+/// A migration of pages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -45,7 +45,7 @@ pub struct Move {
 /// Device of each page that is not on the host.
 static PAGES: LazyLock<Mutex<HashMap<u64, u32>>> = LazyLock::new(Mutex::default);
 
-/// Notes that the pages of freed memory are no longer on a device.
+/// Removes the pages of freed memory from the table, so that they no longer count as pages on a device.
 pub fn forget(start: u64, bytes: u64) {
     let mut pages = lock(&PAGES);
     for page in start / PAGE..(start + bytes).div_ceil(PAGE) {
@@ -54,7 +54,7 @@ pub fn forget(start: u64, bytes: u64) {
 }
 
 /// Moves all pages of an address range to the device `target`, or to the host if `target` is `None`. Pages that are
-/// already there do not move. The move runs in the stream's order.
+/// already there do not move. The migration runs in the stream's order.
 pub fn prefetch(stream: &'static Stream, start: u64, bytes: u64, target: Option<u32>) {
     let mut pages = lock(&PAGES);
     let (mut at, end) = (start / PAGE, (start + bytes).div_ceil(PAGE));

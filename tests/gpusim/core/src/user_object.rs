@@ -40,17 +40,17 @@ impl UserObject {
         if object.magic.load(Relaxed) == MAGIC { Ok(object) } else { Err(INVALID_VALUE) }
     }
 
-    /// Handle of the object that a program holds.
+    /// Returns the handle by which a program refers to this object.
     pub fn handle(&'static self) -> *mut c_void {
         std::ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Adds references.
+    /// Adds `count` references to the object.
     pub fn retain(&self, count: u32) {
         self.references.fetch_add(count, Relaxed);
     }
 
-    /// Releases references.
+    /// Releases `count` references to the object.
     pub fn release(&self, count: u32) {
         if self.references.fetch_sub(count, Relaxed) == count {
             self.magic.store(0, Relaxed);

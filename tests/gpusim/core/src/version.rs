@@ -14,8 +14,8 @@ pub enum CuptiVersion {
     V13_0,
     /// Version 13.2: activity kinds up to 59, and `cuptiActivityGetStructSize` exists.
     V13_2,
-    /// Version 13.4: no call works without a driver, every record of GPU work has source graph nodes, and several
-    /// clients can record at once.
+    /// Version 13.4: no call works without a driver, every activity record of GPU work contains the source graph node,
+    /// and several clients can record at once.
     V13_4,
 }
 
@@ -51,7 +51,7 @@ impl CuptiVersion {
         Self::ALL.into_iter().find(|v| v.name() == text)
     }
 
-    /// Name of the version, such as `13.0`.
+    /// Returns the name of the version, such as `13.0`.
     pub fn name(self) -> &'static str {
         match self {
             V11_8 => "11.8",
@@ -63,7 +63,7 @@ impl CuptiVersion {
         }
     }
 
-    /// Value of `cuptiGetVersion`.
+    /// Version number that `cuptiGetVersion` returns.
     pub fn api_version(self) -> u32 {
         match self {
             V11_8 | V12_0 => 18,
@@ -74,7 +74,7 @@ impl CuptiVersion {
         }
     }
 
-    /// The soname of the real library of this version.
+    /// Soname of the real CUPTI library of this version.
     pub fn soname(self) -> &'static str {
         match self {
             V11_8 => "libcupti.so.11.8",
@@ -83,7 +83,7 @@ impl CuptiVersion {
         }
     }
 
-    /// The oldest driver that this version of CUPTI works with, as `cuDriverGetVersion` returns it.
+    /// Oldest driver with which this CUPTI version works, as `cuDriverGetVersion` returns it.
     pub fn oldest_driver(self) -> u32 {
         match self {
             V11_8 => 11000,
@@ -92,12 +92,12 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether several clients may record at once, given the driver version that `cuDriverGetVersion` returns.
+    /// Whether several clients may record at the same time, given the version that `cuDriverGetVersion` returns.
     pub fn shares(self, driver: u32) -> bool {
         self >= V13_4 && driver >= 13030
     }
 
-    /// Last callback id of the driver and the runtime domain.
+    /// Last callback id in the driver's or the runtime's callback domain.
     pub fn last_callback(self, domain: u32) -> u32 {
         match (self, domain) {
             (V11_8, 1) => 676,
@@ -116,28 +116,30 @@ impl CuptiVersion {
         }
     }
 
-    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. 13.0 has this id but
-    /// does not use it (measured on an H100). Later releases are assumed to use it, so that both cases are tested.
+    /// Whether the runtime reports `<<<>>>` under its own id 505 instead of as `cudaLaunchKernel`. CUPTI 13.0 has this
+    /// id but does not use it (measured on an H100). The simulation assumes that later releases use it, so that tests
+    /// cover both cases.
     pub fn has_own_stub_launch_id(self) -> bool {
         self > V13_0
     }
 
-    /// Whether the runtime waits for a context by `cuCtxSynchronize_v2`, which is new in 13.0.
+    /// Whether the runtime waits for a CUDA context by `cuCtxSynchronize_v2`, which is new in CUDA 13.0.
     pub fn synchronizes_by_context(self) -> bool {
         self >= V13_0
     }
 
-    /// Result of a call that needs an initialised CUPTI, if it is not initialised: 15 up to 12.9, 999 from 13.0.
+    /// Error of a call that needs an initialised CUPTI, if CUPTI is not initialised: 15 up to version 12.9, and 999
+    /// since 13.0.
     pub fn not_initialized(self) -> u32 {
         if self >= V13_0 { 999 } else { 15 }
     }
 
-    /// Whether calls that need no device work without libcuda, which they do before 13.3.
+    /// Whether calls that need no device also work without libcuda. They do in versions before 13.3.
     pub fn works_without_driver(self) -> bool {
         self < V13_4
     }
 
-    /// Whether a NULL buffer makes the library drop records instead of crashing.
+    /// Whether the library drops records instead of crashing if the client provides a NULL buffer.
     pub fn survives_null_buffer(self) -> bool {
         self.api_version() >= 27
     }
@@ -147,12 +149,12 @@ impl CuptiVersion {
         self >= V12_9
     }
 
-    /// Result of `cuptiActivityEnable` and of the record walk for an unknown kind number.
+    /// Error of `cuptiActivityEnable` and of `cuptiActivityGetNextRecord` for an unknown activity kind.
     pub fn unknown_kind(self) -> u32 {
         if self >= V12_9 { 21 } else { 999 }
     }
 
-    /// Last activity kind that `cuptiActivityEnable` knows. Measured for 12.9 and later.
+    /// Last activity kind that `cuptiActivityEnable` knows. The values were measured for version 12.9 and later.
     pub fn last_kind(self) -> u32 {
         if self >= V13_2 { 59 } else { 54 }
     }
@@ -162,7 +164,7 @@ impl CuptiVersion {
         self >= V12_9
     }
 
-    /// Bytes per record of this kind: `sizeof` of the newest struct in this version's header.
+    /// Number of bytes per activity record of this kind: the size of the newest struct in this version's header.
     pub fn record_size(self, record: u32) -> Option<usize> {
         Some(match record {
             kind::MEMCPY => [88, 88, 96, 96, 96, 112][self as usize],
@@ -180,7 +182,7 @@ impl CuptiVersion {
             kind::CUDA_EVENT => [24, 24, 56, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56, 56][self as usize],
-            // A kind from a later version, which a reader of records must step over.
+            // This kind stands for kinds of later versions, which a reader of records must skip.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,
         })

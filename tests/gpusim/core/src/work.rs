@@ -1,4 +1,4 @@
-//! One piece of GPU work: a kernel, a copy or a memset, in the form that the three libraries exchange.
+//! The struct with which the three libraries describe a kernel, a copy, a memset or a graph launch.
 
 use crate::faults::Fault;
 use crate::kernel::Kernel;
@@ -17,7 +17,7 @@ pub enum WorkKind {
     Memset,
     /// A copy between two devices.
     MemcpyP2p,
-    /// A whole graph whose nodes have no records.
+    /// A launch of a whole graph whose nodes have no activity records.
     Graph,
 }
 
@@ -44,7 +44,7 @@ impl WorkKind {
     }
 }
 
-/// Kind of memory; the numbers are CUPTI's memory kinds.
+/// Kind of memory, with CUPTI's value for the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Memory {
@@ -60,7 +60,7 @@ pub enum Memory {
     Managed = 5,
 }
 
-/// Direction of a copy; the numbers are CUPTI's copy kinds.
+/// Direction of a copy, with CUPTI's value for the copy kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Copy {
@@ -107,25 +107,25 @@ impl Copy {
     }
 }
 
-/// A device and one of its contexts.
+/// A device and a CUDA context on this device.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Place {
     /// Ordinal of the device.
     pub device: u32,
-    /// Id of the context: a small integer, from 1.
+    /// Id of the CUDA context. Ids are small integers that count from 1.
     pub context: u32,
 }
 
-/// Graph and node that a piece of work is a run of; all fields are zero if the work belongs to no graph.
+/// Graph and graph node to which GPU work belongs; all fields are zero if the work does not belong to a graph.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct NodeRun {
-    /// The executable graph's id.
+    /// Id of the executable graph.
     pub graph: u32,
     /// Id of the node in the executable graph.
     pub node: u64,
-    /// The graph that the node was instantiated or last updated from.
+    /// Id of the graph from which the node was instantiated or last updated.
     pub source_graph: u32,
     /// Id of the node in the source graph.
     pub source_node: u64,
@@ -133,7 +133,8 @@ pub struct NodeRun {
     pub created: Option<&'static Site>,
 }
 
-/// One piece of GPU work. The work's times are already known, because the simulated GPU only adds durations.
+/// A kernel, copy, memset or graph launch. Its times are already known when it is submitted, because the simulated GPU
+/// only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // named as in the records
@@ -145,7 +146,7 @@ pub struct Work {
     pub asynchronous: bool,
     pub fault: Option<Fault>,
     pub correlation: u32,
-    /// The nested driver call's own id, with GPUSIM_CORR=distinct; otherwise 0.
+    /// Correlation id of the nested driver call, with GPUSIM_CORR=distinct; otherwise 0.
     pub nested_correlation: u32,
     pub tid: u32,
     pub place: Place,
@@ -154,7 +155,7 @@ pub struct Work {
     pub copies: u64,
     pub start: u64,
     pub end: u64,
-    /// Time on CLOCK_REALTIME of the outermost API call's ENTER.
+    /// CLOCK_REALTIME time of the outermost API call's ENTER callback.
     pub enter: u64,
     pub site: Option<&'static Site>,
     /// Name of the outermost API call, a static string.
@@ -168,38 +169,38 @@ pub struct Work {
     pub peer_source: Place,
     pub peer_target: Place,
     pub graph: NodeRun,
-    /// Number of the work's (site, kind, name, device) in the truth file; 0 without a truth file.
+    /// Index of the work's key (site, kind, name, device) in the truth file; 0 without a truth file.
     pub tally: u32,
 }
 
 impl Work {
-    /// The correlation id that the record carries.
+    /// Returns the correlation id in the activity record.
     pub fn record_correlation(&self) -> u32 {
         if self.nested_correlation != 0 { self.nested_correlation } else { self.correlation }
     }
 
-    /// The kernel's name, mangled.
+    /// Returns the kernel's mangled name.
     pub fn name(&self) -> Option<&'static CStr> {
         self.kernel.map(|k| k.name)
     }
 }
 
-/// Outcome of the record of a piece of GPU work.
+/// Fate of the activity record of GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Fate {
-    /// No client asked for a record of this kind.
+    /// No client has enabled an activity kind for this work.
     Untraced,
     /// No buffer was available.
     Dropped,
-    /// The record waits in a buffer, waited there when the process ended, or was delivered incomplete.
+    /// The record is in a buffer that was not delivered, or was delivered incomplete.
     Pending,
     /// The record was delivered to the client, complete.
     Delivered,
 }
 
 impl Fate {
-    /// Name of the outcome in the truth file.
+    /// Returns the name of the fate in the truth file.
     pub fn name(self) -> &'static str {
         match self {
             Fate::Untraced => "untraced",

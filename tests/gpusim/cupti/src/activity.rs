@@ -1,4 +1,5 @@
-//! The activity API without the record walk: kinds, buffers, flushing, attributes, clocks.
+//! CUPTI's activity functions for kinds, buffers, flushing, attributes and clocks. The module `walk` reads the records
+//! in a buffer.
 
 use crate::buffers::{Completed, CompletedV2, Functions, Requested, RequestedV2};
 use crate::callbacks::HOOKS;
@@ -19,10 +20,11 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::Duration;
 
-/// Activity kinds for CUPTI events and metrics, which CUPTI 13.0 and later reject.
+/// Activity kinds for CUPTI events and metrics, which CUPTI versions after 13.0 reject.
 const GONE: [u32; 15] = [6, 7, 14, 15, 16, 21, 23, 24, 29, 30, 31, 32, 41, 42, 43];
 
-/// Kinds whose records name no context, and the kind for whole graphs. The latter applies to all contexts or none.
+/// Kinds that can be enabled only for all CUDA contexts. Their records contain no context, except those of the kind for
+/// whole graphs.
 const OF_NO_CONTEXT: [u32; 5] = [
     kind::DRIVER,
     kind::RUNTIME,
@@ -31,7 +33,7 @@ const OF_NO_CONTEXT: [u32; 5] = [
     kind::GRAPH_TRACE,
 ];
 
-/// Whether one client records whole graphs while the other records their nodes.
+/// Whether one client records whole graphs and the other client records graph nodes.
 fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
     let whole = |kinds: u64| kinds & (1 << kind::GRAPH_TRACE) != 0;
     let others = ALL.iter().filter(|other| other.place != one.place).map(|other| other.kinds.load(Relaxed));
@@ -39,7 +41,7 @@ fn mixes_graph_levels(one: &Subscriber, kinds: u64) -> bool {
         && others.filter(|kinds| kinds & WORK_KINDS != 0).any(|other| whole(other) != whole(kinds))
 }
 
-/// Checks that the kind exists and that no fault makes the call fail.
+/// Checks that the activity kind exists and that no fault of GPUSIM_FAULTS makes the call fail.
 fn check_kind(kind: u32, on: bool) -> Result<(), Code> {
     if kind == 0
         || kind > version().last_kind()
@@ -79,7 +81,7 @@ extern "C" fn cuptiActivityDisable(kind: u32) -> Code {
     answer(set_kind(None, kind, false))
 }
 
-/// Ignores the configuration, which the simulation does not interpret.
+/// Enables an activity kind. The function ignores the configuration, which the simulation does not interpret.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnable_v2(subscriber: Handle, kind: u32, _configuration: Handle) -> Code {
     answer(set_kind(Some(subscriber), kind, true))
@@ -175,10 +177,10 @@ fn flush_all(flag: u32) -> Result<(), Code> {
     Ok(())
 }
 
-/// Number of flushes in flight.
+/// Number of cuptiActivityFlushAll calls in progress.
 static FLUSHES: AtomicUsize = AtomicUsize::new(0);
 
-/// Aborts if a flush is in flight: cuptiFinalize frees buffers that a flush reads.
+/// Aborts if a cuptiActivityFlushAll call is in progress, because cuptiFinalize frees buffers that this call reads.
 pub(crate) fn check_no_flush() {
     if FLUSHES.load(SeqCst) > 0 {
         gpusim_core::abort!("cuptiFinalize while another thread is in cuptiActivityFlushAll");
@@ -196,7 +198,7 @@ extern "C" fn cuptiActivityFlushAll(flag: u32) -> Code {
     answer(flush_all(flag))
 }
 
-/// Has no effect, because buffers that are full and complete are always delivered at once.
+/// The flush period has no effect, because the worker immediately delivers buffers that are full and complete.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityFlushPeriod(_ms: u32) -> Code {
     answer(link::ready().map(drop))
@@ -223,12 +225,12 @@ extern "C" fn cuptiActivityGetNumDroppedRecords_v2(
     answer(dropped(Some(subscriber), number))
 }
 
-/// Attributes whose value is a byte; all other attributes are a size_t. Only [`PER_THREAD`] has an effect.
+/// Attributes with a 1-byte value; all other attributes have a size_t value. Only [`PER_THREAD`] has an effect.
 const BYTE_ATTRIBUTES: [u32; 3] = [5, 8, 9];
 const PER_THREAD: u32 = 9;
 const LAST_ATTRIBUTE: u32 = 9;
 
-/// Size of the attribute in bytes; returns an error if the client's buffer is smaller.
+/// Returns the size of an attribute's value in bytes; returns an error if the client's buffer is smaller.
 fn attribute_size(attribute: u32, size: Out<usize>) -> Result<usize, Code> {
     link::ready()?;
     let unknown = attribute > LAST_ATTRIBUTE || (attribute == PER_THREAD && !version().has_thread_buffers());
@@ -312,7 +314,7 @@ extern "C" fn cuptiActivityGetAttribute_v2(
     answer(get_attribute(Some(subscriber), attribute, size, value))
 }
 
-/// Sets the client's clock for later records; records that already wait in buffers keep the earlier clock.
+/// Sets the client's clock for later records. Records that are already in a buffer keep the earlier clock.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityRegisterTimestampCallback(clock: Option<ClientClock>) -> Code {
     answer(link::ready().and_then(|_| clock.ok_or(INVALID_PARAMETER)).map(client_clock::register))
@@ -377,13 +379,13 @@ extern "C" fn cuptiActivityEnableLatencyTimestamps(_on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect: the simulation makes API records for all calls or for none.
+/// This call succeeds but has no effect, because the simulation makes activity records for all API calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableRuntimeApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))
 }
 
-/// Accepted without effect: the simulation makes API records for all calls or for none.
+/// This call succeeds but has no effect, because the simulation makes activity records for all API calls or for none.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityEnableDriverApi(_id: u32, _on: u8) -> Code {
     answer(link::ready().map(drop))

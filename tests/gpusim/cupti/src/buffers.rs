@@ -1,5 +1,6 @@
-//! Activity buffers, which are memory of the client. The application's thread requests a buffer while it holds CUPTI's
-//! lock, and fills the buffer. The worker completes the records and returns the buffer.
+//! Activity buffers, whose memory the client provides. The application's thread requests a buffer while it holds
+//! CUPTI's lock, and writes records into the buffer. The worker thread completes the records and returns the buffer to
+//! the client.
 
 use crate::link::{core, version};
 use crate::sim_lock;
@@ -19,9 +20,9 @@ pub(crate) type Requested = extern "C" fn(&mut *mut u8, &mut usize, &mut usize);
 /// CUpti_BuffersCallbackCompleteFunc
 pub(crate) type Completed = extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
-/// Request callback of the new interface, with a struct that describes the request.
+/// Buffer request callback of the new interface, which receives a struct that describes the request.
 pub(crate) type RequestedV2 = extern "C" fn(&mut *mut u8, &mut usize, &mut usize, *mut c_void);
-/// Completion callback of the new interface, without context and stream.
+/// Buffer completion callback of the new interface, which receives no context and no stream.
 pub(crate) type CompletedV2 = extern "C" fn(*mut u8, usize, usize, *mut CompleteInfo);
 
 /// CUpti_BufferCallbackCompleteInfo
@@ -31,8 +32,9 @@ pub(crate) struct CompleteInfo {
     thread: u64,
 }
 
-/// Held while a client is asked for a buffer, and while a buffer is delivered twice. Otherwise the client could lend
-/// the same memory again between the two deliveries, and treat it as free while records are written into it.
+/// Lock that a thread holds while it requests a buffer, or while it delivers a buffer twice. Without the lock, the
+/// client could provide the same memory again between the two deliveries. With the second delivery, the client would
+/// treat this memory as free while records are written into it.
 static LENDING: Mutex<()> = Mutex::new(());
 
 fn lending() -> Option<MutexGuard<'static, ()>> {
@@ -51,7 +53,7 @@ pub(crate) enum Functions {
 /// A client's buffer registration.
 pub(crate) struct Registration {
     functions: Mutex<Option<Functions>>,
-    /// Number of buffers that the client has lent to CUPTI and that have not been returned.
+    /// Number of the client's buffers that CUPTI has not returned yet.
     out: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -66,7 +68,7 @@ impl Registration {
         *lock(&self.functions) = Some(functions);
     }
 
-    /// Removes the functions, so that no further buffer is requested or delivered.
+    /// Removes the client's functions, so that CUPTI requests and delivers no more buffers.
     pub(crate) fn forget(&self) {
         *lock(&self.functions) = None;
     }
@@ -84,7 +86,7 @@ impl Registration {
         self.dropped.fetch_add(1, Relaxed);
     }
 
-    /// Number of records dropped since the last call.
+    /// Returns the number of records dropped since the last call of this function.
     pub(crate) fn take_dropped(&self) -> u64 {
         self.dropped.swap(0, Relaxed)
     }
@@ -102,7 +104,7 @@ impl Registration {
     }
 }
 
-/// Number of complete records in a buffer. The counter is never freed, because pending records point to it; the next
+/// Number of complete records in a buffer. The counter is never freed, because pending records point to it; a later
 /// buffer reuses it.
 #[derive(Default)]
 pub(crate) struct Progress(AtomicU32);
@@ -116,7 +118,7 @@ impl Progress {
 
 static SPARE_PROGRESS: Mutex<Vec<&'static Progress>> = Mutex::new(Vec::new());
 
-/// One buffer of a client.
+/// A client's buffer, into which records are written.
 pub(crate) struct Buffer {
     owner: &'static Subscriber,
     base: *mut u8,
@@ -125,16 +127,17 @@ pub(crate) struct Buffer {
     records: u32,
     limit: u32,
     progress: &'static Progress,
-    /// Work that the records describe, kept only for the truth file.
+    /// GPU work that the records in the buffer describe. It is stored only for the truth file.
     pub(crate) works: Vec<Work>,
 }
 
-// SAFETY: the client has lent the buffer's memory until it is returned, and one thread at a time uses it.
+// SAFETY: the memory belongs to CUPTI until the buffer is returned to the client, and only one thread uses it at the
+// same time.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
-    /// Asks the client for a buffer with room for `bytes`. Returns `None` if the client gave no buffer; the record is
-    /// then dropped.
+    /// Requests a buffer from the client that has room for `bytes`. Returns `None` if the client provides no buffer;
+    /// the record is then dropped.
     pub(crate) fn request(owner: &'static Subscriber, bytes: usize) -> Option<Buffer> {
         let _lending = lending();
         let _lock = sim_lock::hold("bufferRequested");
@@ -174,7 +177,7 @@ impl Buffer {
         self.used + bytes <= self.size && records <= self.limit - self.records
     }
 
-    /// Appends a zeroed record; the caller has checked that it fits.
+    /// Appends a zeroed record to the buffer; the caller has checked that there is room.
     pub(crate) fn append(&mut self, bytes: usize) -> &mut [u8] {
         assert!(self.has_room_for(bytes, 1), "gpusim: no room for a record");
         // SAFETY: `used + bytes <= size`, and the client gave `size` bytes at `base`.
@@ -188,7 +191,7 @@ impl Buffer {
         record
     }
 
-    /// Counter of this buffer's complete records.
+    /// Returns the counter of this buffer's complete records.
     pub(crate) fn progress(&self) -> &'static Progress {
         self.progress
     }
@@ -203,7 +206,7 @@ impl Buffer {
         self.records == 0
     }
 
-    /// The records written so far.
+    /// Returns the bytes of the records written so far.
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: `used <= size` bytes at `base` are the client's buffer, written by `append`.
         unsafe { std::slice::from_raw_parts_mut(self.base, self.used) }
@@ -214,7 +217,7 @@ impl Buffer {
         self.owner.buffers.out.fetch_sub(1, Relaxed);
     }
 
-    /// Returns the buffer to the client. The caller has already noted the outcome of the buffer's work in the truth
+    /// Returns the buffer to the client. The caller has already counted the fate of the buffer's records in the truth
     /// file.
     pub(crate) fn hand_back(self) {
         self.owner.buffers.out.fetch_sub(1, Relaxed);

@@ -1,4 +1,4 @@
-//! Callbacks: passes calls from the core on to the CUPTI clients.
+//! Passes the core's callbacks on to the CUPTI clients.
 
 use crate::link::core;
 use crate::{frames, lanes, subscriber, worker};
@@ -10,7 +10,7 @@ use gpusim_core::table::Hooks;
 use gpusim_core::thread::Client;
 use std::ffi::{c_char, c_void};
 
-/// Functions that the core calls.
+/// Functions of this library that the core calls.
 pub(crate) static HOOKS: Hooks = Hooks {
     api,
     resource,
@@ -94,7 +94,7 @@ extern "C" fn synchronize(id: u32, context: *mut c_void, stream: *mut c_void) {
     }
 }
 
-/// Makes the STATE callback with which CUPTI reports a fatal error before it breaks down.
+/// Makes the STATE callback with which CUPTI reports a fatal error. After this error, CUPTI no longer works.
 pub(crate) fn fatal_error() {
     if core().is_some_and(|c| c.switches.is_on(STATE, FATAL_ERROR)) {
         let message = c"simulated fatal error".as_ptr();
@@ -102,14 +102,14 @@ pub(crate) fn fatal_error() {
     }
 }
 
-/// Whether a callback in this domain must be repeated without data.
+/// Counts a callback in this domain. Returns true if the fault `null_data` requires that it is repeated without data.
 fn comes_without_data(domain: u32) -> bool {
     let is_api_call = matches!(domain, DRIVER | RUNTIME);
     (is_api_call || domain == RESOURCE) && settings::get().faults.comes_without_data(is_api_call)
 }
 
-/// Calls each client that has enabled the callback. `data` builds the callback's data, given the client's place in the
-/// table of subscribers.
+/// Calls each client that has enabled the callback. `data` builds the callback's data for a client, given the client's
+/// index in the table of subscribers.
 fn tell<T>(client: Client, domain: u32, id: u32, data: impl Fn(usize) -> T) {
     let Some(core) = core() else { return };
     let before = (core.swap_client)(client);

@@ -1,6 +1,6 @@
-//! The client's own clock. API records take their timestamps from the client's clock. GPU times are converted to it by
-//! pairs of readings of both clocks, as CUPTI does. The clock's unit is arbitrary: Kineto's clock counts processor
-//! ticks.
+//! The client's own clock. Activity records of API calls have timestamps from this clock. GPU times are converted to
+//! this clock by pairs of readings of both clocks, as in CUPTI. The clock's unit is arbitrary: Kineto's clock counts
+//! processor ticks.
 
 use crate::link;
 use gpusim_core::clock;
@@ -9,14 +9,15 @@ use gpusim_core::table::ClientClock;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Readings of the client's clock and of the simulation's clock, taken at the same time.
+/// Readings of the client's clock and of the simulation's clock at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     ours: u64,
     client: u64,
 }
 
-/// Conversion of times: starts from the latest pair, at the rate measured since the first pair.
+/// Conversion of times to the client's clock. It starts from the latest pair of readings, with the rate that was
+/// measured since the first pair.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
     clock: ClientClock,
@@ -28,11 +29,12 @@ struct Conversion {
 
 static CONVERSION: Mutex<Option<Conversion>> = Mutex::new(None);
 
-/// Maximum difference between the rates of the client's clock and ours at which the client's clock counts as a clock of
-/// nanoseconds. The first measured rate has some noise, and our clock may be slewed; no real clock has a unit close to
-/// a nanosecond.
+/// Maximum difference between the rates of the client's clock and the simulation's clock at which the client's clock is
+/// treated as counting nanoseconds. The first measured rate has some noise, and the simulation's clock may be slewed.
+/// No other real clock has a unit close to a nanosecond.
 const ALIKE: f64 = 0.01;
-/// Age in ns at which a new pair replaces the latest one, and period over which the first rate is measured.
+/// Age in ns at which a new pair of readings replaces the latest pair, and the period over which the first rate is
+/// measured.
 const STALE: u64 = 1_000_000;
 
 /// Reads both clocks a few times and returns the pair with the shortest reading time.
@@ -59,7 +61,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
     let latest = pair(clock);
     let rate = rate(first, latest);
-    // A clock that counts nanoseconds differs by a constant only, so durations stay exact.
+    // A clock that counts nanoseconds differs only by a constant from the simulation's clock, so durations stay exact.
     let latest = if rate == 1.0 { first } else { latest };
     *lock(&CONVERSION) = Some(Conversion { clock, first, latest, rate });
     if let Some(core) = link::core() {
@@ -67,7 +69,7 @@ pub(crate) fn register(clock: ClientClock) {
     }
 }
 
-/// Converts times to the client's clock; 0, which stands for no time, stays 0.
+/// Converts times to the client's clock. The time 0 stays 0, because it means that there is no time.
 pub(crate) fn converted<const N: usize>(times: [u64; N]) -> [u64; N] {
     match &mut *lock(&CONVERSION) {
         None => times,

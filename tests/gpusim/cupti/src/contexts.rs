@@ -1,5 +1,5 @@
-//! Record kinds enabled or disabled for a single context. Such a choice overrides the global choice, and only the old
-//! interface offers it.
+//! Activity kinds that a client has enabled or disabled for a single CUDA context. Such a choice overrides the choice
+//! for all contexts. Only CUPTI's old interface has these calls.
 
 use crate::subscriber::{GLOBAL, Subscriber};
 use gpusim_core::sync::lock;
@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Kinds enabled and disabled for a context, one bit per kind.
+/// Activity kinds that a client has enabled and disabled for a context, one bit per kind.
 #[derive(Clone, Copy, Default)]
 struct Said {
     on: u64,
     off: u64,
 }
 
-/// Choices by context id; ids are never reused.
+/// Choices for single contexts, keyed by context id; ids are never reused.
 static SAID: Mutex<BTreeMap<u32, Said>> = Mutex::new(BTreeMap::new());
-/// Whether any choice exists; if none does, making a record takes no lock.
+/// Whether a choice for a single context exists. If none exists, making a record takes no lock.
 static IS_ANY: AtomicBool = AtomicBool::new(false);
 
-/// Enables or disables a kind for a context.
+/// Enables or disables an activity kind for a context.
 pub(crate) fn say(context: u32, kind: u32, on: bool) {
     let mut all = lock(&SAID);
     let said = all.entry(context).or_default();
@@ -29,13 +29,13 @@ pub(crate) fn say(context: u32, kind: u32, on: bool) {
     IS_ANY.store(true, Relaxed);
 }
 
-/// Removes all choices.
+/// Removes all choices for single contexts.
 pub(crate) fn forget() {
     lock(&SAID).clear();
     IS_ANY.store(false, Relaxed);
 }
 
-/// Returns the kinds that are enabled for at least one context.
+/// Returns the activity kinds that are enabled for at least one context.
 pub(crate) fn on_in_any() -> u64 {
     lock(&SAID).values().fold(0, |all, said| all | said.on)
 }

@@ -1,7 +1,7 @@
-//! How one file imitates several versions. When it is loaded, before any symbol can be looked up, this library edits
-//! its own dynamic symbol table: functions that the version lacks become undefined, and the soname becomes the
-//! version's. As with the real libraries, `dlsym` then returns NULL for these functions, and `dlopen` finds the library
-//! under the right names. So a test needs only a copy of the file or a link to it.
+//! Makes one library file imitate several CUPTI versions. When this library is loaded, before any symbol can be looked
+//! up, it edits its own dynamic symbol table. Functions that the version lacks become undefined, and the soname becomes
+//! the soname of the version. As with the real libraries, `dlsym` then returns NULL for these functions, and `dlopen`
+//! finds the library under the right soname. So a test needs only a copy of this file or a link to it.
 
 use crate::link::version;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -81,7 +81,8 @@ unsafe extern "C" {
 }
 
 impl Library {
-    /// Hides a function from dlsym. The table is searched by name, since identical functions may share an address.
+    /// Hides a function from dlsym. The function is searched by its name, because identical functions may have the same
+    /// address.
     fn hide(&self, name: &str) {
         let symbol = self.symbols().find(|&symbol| {
             // SAFETY: `symbols` returns entries of the symbol table.
@@ -94,8 +95,9 @@ impl Library {
         });
     }
 
-    /// The exported symbols. Only the hash table gives their number. The hash table consists of 4 words, the bloom
-    /// filter, the buckets, and then one word per symbol; the last word of a bucket's chain has its lowest bit set.
+    /// Returns the exported symbols. Their number is stored only implicitly, in the hash table. This table consists of
+    /// 4 words, the bloom filter, the buckets, and one word per symbol; the last word of a bucket's chain has its
+    /// lowest bit set.
     fn symbols(&self) -> impl Iterator<Item = *mut Symbol> {
         let table = self.value(DT_GNU_HASH) as *const u32;
         // SAFETY: the dynamic section contains the hash table's address, and the table's own fields give its length.
@@ -115,7 +117,8 @@ impl Library {
         unsafe { CStr::from_ptr((self.value(DT_STRTAB) as *const c_char).add(offset as usize)) }
     }
 
-    /// Sets the soname to a string that is in the string table as the name of a version node, see `versions.map`.
+    /// Sets the soname. The string table already contains this string, because it is the name of a version node in
+    /// `versions.map`.
     fn rename(&self, soname: &str) {
         let strings = self.value(DT_STRTAB) as *const u8;
         let length = self.value(DT_STRSZ) as usize;
@@ -132,7 +135,8 @@ impl Library {
         });
     }
 
-    /// Value of the dynamic entry with this tag; glibc has already relocated addresses.
+    /// Returns the value of the dynamic entry with this tag. If the value is an address, glibc has already relocated
+    /// it.
     fn value(&self, tag: i64) -> u64 {
         // SAFETY: `entry` points into the dynamic section.
         self.entry(tag).map_or(0, |entry| unsafe { (*entry).value })
@@ -151,7 +155,7 @@ impl Library {
     }
 }
 
-/// Runs `change` while the page of `address` is writable.
+/// Makes the page that contains `address` writable while `change` runs.
 fn writable(address: *mut c_void, change: impl FnOnce()) {
     const PAGE: usize = 4096;
     let start = address as usize & !(PAGE - 1);

@@ -1,6 +1,6 @@
-//! The frames between CUPTI and a client's callback. The real library has several, and it depends on the version
-//! whether they keep frame pointers. An unwinder must cope with both, and `GPUSIM_FRAMES` selects one. The frames are
-//! written in assembly, because rustc can choose frame pointers only for a whole library.
+//! The stack frames between CUPTI and a client's callback. The real library has several frames there. Some versions
+//! keep frame pointers in these frames, others do not. An unwinder must handle both, and `GPUSIM_FRAMES` selects one of
+//! them. The frames are written in assembly, because rustc can choose frame pointers only for a whole library.
 
 use gpusim_core::settings;
 use std::ffi::c_void;
@@ -10,7 +10,7 @@ pub(crate) type Callback = extern "C" fn(*mut c_void, u32, u32, *const c_void);
 
 type Frame = unsafe extern "C" fn(*mut c_void, u32, u32, *const c_void, Callback);
 
-/// Calls the client through three frames of this library.
+/// Calls the client's callback through three stack frames of this library.
 #[inline(never)]
 pub(crate) fn call(callback: Callback, user: *mut c_void, domain: u32, id: u32, data: *const c_void) {
     let first = if settings::get().frame_pointers { gpusim_frame_fp_1 } else { gpusim_frame_nofp_1 as Frame };
@@ -24,8 +24,8 @@ unsafe extern "C" {
     fn gpusim_frame_nofp_1(user: *mut c_void, domain: u32, id: u32, data: *const c_void, callback: Callback);
 }
 
-/// A frame as compilers generate it without frame pointers. rbp is saved and used for something else, so a walk by
-/// frame pointers goes wrong, while .eh_frame is correct.
+/// A function without a frame pointer, as compilers generate it. It saves rbp and uses it for another value, so
+/// following frame pointers fails, but its .eh_frame is correct.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_without_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {
@@ -56,7 +56,7 @@ macro_rules! frame_without_pointer {
     };
 }
 
-/// A frame with a frame pointer.
+/// A function with a frame pointer.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_with_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {
@@ -85,7 +85,8 @@ macro_rules! frame_with_pointer {
     };
 }
 
-// The sizes of the frames keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 throughout.
+// The sizes of these frames keep rsp aligned to 16 bytes at each call. The callback's address stays in r8 in all
+// frames.
 #[cfg(target_arch = "x86_64")]
 mod assembly {
     frame_without_pointer!("gpusim_frame_nofp_1", "48", "gpusim_frame_nofp_2");
@@ -96,7 +97,7 @@ mod assembly {
     frame_with_pointer!("gpusim_frame_fp_3", "16", "r8");
 }
 
-/// On other architectures: one plain frame, as the compiler generates it.
+/// On other architectures, calls the callback through one ordinary function.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(never)]
 unsafe extern "C" fn gpusim_frame_fp_1(

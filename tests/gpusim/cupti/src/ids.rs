@@ -1,11 +1,11 @@
-//! Converts CUDA's handles to the small integers of the records.
+//! Converts CUDA handles to the small integers with which activity records identify objects.
 
 use crate::link;
 use crate::replay;
 use crate::result::{Code, INVALID_CONTEXT, INVALID_PARAMETER, INVALID_STREAM, answer, parameter};
 use gpusim_core::arg::{Handle, Out};
 
-/// Id and device of a context.
+/// Returns the id and the device of a CUDA context.
 pub(crate) fn context_ids(context: Handle) -> Result<(u32, u32), Code> {
     let core = link::ready()?;
     let (mut uid, mut device) = (0, 0);

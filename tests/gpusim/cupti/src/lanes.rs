@@ -1,7 +1,7 @@
-//! Lanes, into which API calls write their records. For each client that records, either every thread has its own lane,
-//! or all threads share the first lane; attribute 9 selects which. A lane holds the buffer being filled, full buffers,
-//! and the records whose work the GPU has not completed. The number of incomplete records is bounded: as with a real
-//! GPU, a thread that is far ahead waits.
+//! Lanes: a lane is the place into which an API call writes a client's activity records. For each client, either every
+//! thread has its own lane, or all threads share one lane; attribute 9 selects this. A lane contains the buffer that is
+//! being filled, full buffers, and the records whose work the GPU has not completed. The number of incomplete records
+//! is limited: a thread that is far ahead of the GPU waits, as with a real GPU.
 
 use crate::buffers::{Buffer, Progress};
 use crate::link::{BROKEN, version};
@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
-/// Maximum number of incomplete records of a lane before its thread has to wait.
+/// Maximum number of incomplete records in a lane. A thread that reaches this limit waits.
 const MOST_PENDING: usize = 8 << 10;
-/// With the virtual clock, number of new records after which the worker is woken.
+/// With the virtual clock, number of new records after which a thread wakes the worker.
 const BATCH: usize = 512;
 
 /// A record in a buffer whose GPU work may not be complete yet.
@@ -34,14 +34,14 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     times: (u64, u64),
     slot: *mut u8,
-    /// Offset of the times in the record.
+    /// Offset of the start and end times in the record.
     times_at: usize,
     is_kernel: bool,
     progress: &'static Progress,
     lane: &'static Lane,
 }
 
-// SAFETY: the slot is in a buffer that no other thread touches until the worker returns it.
+// SAFETY: the slot is in a buffer that no other thread accesses until the worker returns the buffer.
 unsafe impl Send for Pending {}
 
 /// One thread's records for one client.
@@ -110,7 +110,7 @@ fn exit_key(owner: &Subscriber) -> libc::pthread_key_t {
     })
 }
 
-/// Called when a thread ends: leaves its lane, possibly with a half-filled buffer, to another thread.
+/// Called when a thread ends: makes its lane, possibly with a half-filled buffer, available to another thread.
 unsafe extern "C" fn give_up(lane: *mut c_void) {
     // SAFETY: `mine` set a leaked lane under the key.
     let lane: &'static Lane = unsafe { &*lane.cast::<Lane>() };
@@ -118,7 +118,8 @@ unsafe extern "C" fn give_up(lane: *mut c_void) {
     lock(&SPARE).push(lane);
 }
 
-/// Returns the clients that have enabled a kind, for the given context if the record has a context.
+/// Returns the clients that have enabled an activity kind. If the record has a context, the kind must be enabled for
+/// this context.
 fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'static Subscriber> {
     let is_over = BROKEN.load(Relaxed) || worker::has_stopped();
     let kinds = move |one: &Subscriber| match context {
@@ -128,7 +129,8 @@ fn wanting(record_kind: u32, context: Option<u32>) -> impl Iterator<Item = &'sta
     ALL.iter().filter(move |one| !is_over && kinds(one) & (1 << record_kind) != 0)
 }
 
-/// Makes the records of a piece of work. Returns the outcome of the first client's record.
+/// Makes the activity records of GPU work, one for each client that has enabled its kind. Returns the fate of the first
+/// client's record.
 pub(crate) extern "C" fn record(work: &Work) -> Fate {
     let kind_for =
         |one: &Subscriber| layout::record_kind(work.kind, contexts::kinds(one, work.place.context));
@@ -155,19 +157,19 @@ pub(crate) extern "C" fn record(work: &Work) -> Fate {
     fate.unwrap_or(Fate::Untraced)
 }
 
-/// Makes the record for one client. Returns the outcome of the record, and whether to wake the worker. `settles` tells
-/// whether the outcome of this record goes to the truth file.
+/// Makes the activity record for one client. Returns the record's fate, and whether the caller must wake the worker. If
+/// `settles` is true, the fate of this record is counted in the truth file.
 fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles: bool) -> (Fate, bool) {
     let lane = mine(owner);
     lane.wait_for_room();
     let mut content = lock(&lane.content);
-    // If the process has no free memory, this record is lost, and the process continues.
+    // If the process has no free memory, drop this record and continue.
     if content.inbox.try_reserve(2).is_err() {
         owner.buffers.count_dropped();
         return (Fate::Dropped, false);
     }
-    // A record that a fault adds is delivered with the work's own record or not at all: the truth file knows only the
-    // work that both describe.
+    // If a fault adds an extra record, both records must fit into the same buffer, because the truth file counts only
+    // the work that both records describe.
     let extra = layout::extra_record(record_kind, work);
     let bytes = record_size(record_kind) + extra.map_or(0, |(extra_kind, _)| record_size(extra_kind));
     let Some(buffer) = content.room_for(owner, bytes, extra.map_or(1, |_| 2)) else {
@@ -185,7 +187,8 @@ fn record_for(owner: &'static Subscriber, record_kind: u32, work: &Work, settles
     (Fate::Pending, full || waiting >= BATCH || (settings::get().real_clock && waiting <= 2))
 }
 
-/// Appends the record of an API call. Unlike the record of GPU work, it is complete when it is appended.
+/// Appends the activity record of an API call. Unlike the record of GPU work, this record is complete when it is
+/// appended.
 pub(crate) extern "C" fn record_api(call: &ApiCall) {
     external::each(|external_kind, id| {
         for owner in wanting(kind::EXTERNAL_CORRELATION, None) {
@@ -203,7 +206,7 @@ pub(crate) extern "C" fn record_api(call: &ApiCall) {
     }
 }
 
-/// Makes the record of a recorded CUDA event or of a wait. The record is complete when it is appended.
+/// Appends the activity record of a recorded CUDA event or of a wait. This record is complete when it is appended.
 pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     let [start, end] = client_clock::converted([dependency.start, dependency.end]);
     for owner in wanting(dependency.kind, Some(dependency.context)) {
@@ -213,7 +216,7 @@ pub(crate) extern "C" fn record_dependency(dependency: &Dependency) {
     }
 }
 
-/// Makes the record of a move of unified memory. The record is complete when it is appended.
+/// Appends the activity record of a migration of unified memory. This record is complete when it is appended.
 pub(crate) extern "C" fn record_move(one: &Move) {
     let [start, end] = client_clock::converted([one.start, one.end]);
     for owner in wanting(kind::UNIFIED_MEMORY_COUNTER, None) {
@@ -241,7 +244,7 @@ fn record_size(record_kind: u32) -> usize {
         .unwrap_or_else(|| gpusim_core::abort!("no size for kind {record_kind}"))
 }
 
-/// Whether the truth file needs the work of every record.
+/// Whether the truth file needs the GPU work that belongs to each record.
 fn keeps_works() -> bool {
     let settings = settings::get();
     settings.truth.is_some() || settings.truth_summary.is_some()
@@ -257,8 +260,8 @@ impl Lane {
 }
 
 impl Content {
-    /// Buffer for the next `records` records. The buffer is a new one if necessary, or `None` if the client gives no
-    /// buffer.
+    /// Returns the buffer for the next `records` records, and requests a new buffer if necessary. Returns `None` if the
+    /// client provides no buffer.
     fn room_for(&mut self, owner: &'static Subscriber, bytes: usize, records: u32) -> Option<&mut Buffer> {
         if self.current.as_ref().is_some_and(|b| !b.has_room_for(bytes, records)) {
             self.full.extend(self.current.take());
@@ -269,7 +272,7 @@ impl Content {
         self.current.as_mut()
     }
 
-    /// Appends a record without times to the current buffer, which has room.
+    /// Appends the record of `work`, without times, to the current buffer, which has room for it.
     fn append(&mut self, lane: &'static Lane, record_kind: u32, work: &Work) {
         let Some(buffer) = &mut self.current else { return };
         let progress = buffer.progress();
@@ -294,7 +297,7 @@ impl Content {
 }
 
 impl Pending {
-    /// Writes the work's times into the record, because the work is done.
+    /// Completes the record of finished work: writes the work's times into the record.
     pub(crate) fn complete(self) {
         let at = self.times_at;
         let fields = [(at, self.times.0), (at + 8, self.times.1), (layout::COMPLETED, self.times.1)];
@@ -306,7 +309,7 @@ impl Pending {
         self.forget();
     }
 
-    /// Drops the pending record, which was delivered incomplete or will never be delivered.
+    /// Drops a pending record that was delivered incomplete or will never be delivered.
     pub(crate) fn forget(self) {
         self.lane.pending.fetch_sub(1, Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The simulated `libcupti.so.13`, and older versions through `GPUSIM_CUPTI_VERSION`: one file imitates all versions.
-//! When it is loaded, functions that an older version does not export are removed from its symbol table, see
-//! [`disguise`]. Kernels, copies, memsets, graphs and API calls are recorded.
+//! When the library is loaded, it removes functions that the version does not export from its own symbol table, see
+//! [`disguise`]. The library records kernels, copies, memsets, graphs and API calls.
 
 mod activity;
 mod buffers;

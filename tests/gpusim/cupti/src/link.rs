@@ -9,24 +9,24 @@ use std::ffi::c_void;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// The version that this library imitates.
+/// Returns the CUPTI version that this library imitates.
 pub(crate) fn version() -> CuptiVersion {
     settings::get().cupti
 }
 
-/// Result of every call that needs an initialised CUPTI, if CUPTI is not initialised.
+/// Returns the error of every call that needs an initialised CUPTI, if CUPTI is not initialised.
 pub(crate) fn not_initialized() -> Code {
     version().not_initialized()
 }
 
-/// Set when CUPTI has reported a fatal error: it counts as finalized from then on.
+/// Set when CUPTI has reported a fatal error. After that, CUPTI behaves as if it were finalized.
 pub(crate) static BROKEN: AtomicBool = AtomicBool::new(false);
 
-/// Set when cuptiSubscribe has failed. The documentation forbids every later call, and the real library was seen to
-/// crash on one.
+/// Set when cuptiSubscribe has failed. CUPTI's documentation forbids every later call, and the real library has crashed
+/// on such a call.
 pub(crate) static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// libcuda's core, if libcuda is available.
+/// Returns libcuda's core; `None` if libcuda is not available.
 pub(crate) fn core() -> Option<&'static CoreTable> {
     static CORE: OnceLock<Option<&'static CoreTable>> = OnceLock::new();
     *CORE.get_or_init(load)
@@ -55,7 +55,7 @@ fn load() -> Option<&'static CoreTable> {
     unsafe { table.as_ref() }
 }
 
-/// Returns the core if the driver is initialised (without an injection) and CUPTI has not failed.
+/// Returns the core if CUPTI has not failed. Initialises the driver if necessary, without loading an injected library.
 pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     if REFUSED.load(Relaxed) && settings::get().strict {
         gpusim_core::abort!("a CUPTI call after cuptiSubscribe failed: the real library may crash here");
@@ -63,7 +63,7 @@ pub(crate) fn ready() -> Result<&'static CoreTable, Code> {
     initialized()
 }
 
-/// Returns the core for cuptiSubscribe itself, which may be retried.
+/// Returns the core for cuptiSubscribe, which a client may call again after it failed.
 pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     let core = core().ok_or_else(not_initialized)?;
     let usable = match (core.phase)() {
@@ -78,8 +78,9 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only touch the calling thread. Such calls are allowed in forked children, too. DataLoader
-/// workers inherit the profiler of the thread that forked them, and the profiler pushes its ids around every operator.
+/// Check for calls that only affect the calling thread. Such calls are allowed in forked children, too. PyTorch's
+/// DataLoader workers inherit the profiler of the thread that forked them, and this profiler pushes its ids around
+/// every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }

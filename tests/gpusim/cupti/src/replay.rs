@@ -1,6 +1,7 @@
-//! Replays a recording instead of simulating. The recording has the callbacks and buffers that a real CUPTI gave to the
-//! recorder in `tests/gpu/probe`. The client gets them in order, each on a thread that represents the recorded thread.
-//! Callbacks and kinds that the client has not enabled are omitted. A player calls [`gpusim_replay`] after `cuInit`.
+//! Replays a recording to the client instead of simulating. The recording contains the callbacks and buffers that a
+//! real CUPTI delivered to the recorder in `tests/gpu/probe`. The client receives them in the recorded order, each on a
+//! thread that represents the recorded thread. Callbacks and activity kinds that the client has not enabled are
+//! omitted. A program starts the replay by calling [`gpusim_replay`] after `cuInit`.
 
 use crate::buffers::Buffer;
 use crate::callbacks::HOOKS;
@@ -19,7 +20,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// Plays the recording at `path`. Returns 0, or 1 after printing a message to stderr.
+/// Replays the recording at `path`. Returns 0; on an error, prints a message to stderr and returns 1.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_replay(path: *const c_char) -> i32 {
     // SAFETY: the caller passes a C string.
@@ -69,15 +70,16 @@ impl Player {
         Player { rows, done }
     }
 
-    /// Plays one row, and waits until the client has handled it, so the order of the recording is kept.
+    /// Replays a row, and waits until the client has handled it, so that the rows keep their order.
     fn play(&self, row: Value) -> Result<(), String> {
         self.rows.send(row).map_err(|e| e.to_string())?;
         self.done.recv().map_err(|e| e.to_string())?
     }
 }
 
-/// Plays rows until the EXIT row of the current call; outside of calls, until the recording ends. A nested call is
-/// nested on this stack too, because a client may use the stack pointer to decide whether a call is still in progress.
+/// Replays rows until the EXIT row of the current API call or, outside of API calls, until the recording ends. A nested
+/// API call is also nested on this thread's stack, because a client may use the stack pointer to decide whether a call
+/// is still in progress.
 fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
     while let Ok(row) = inbox.recv() {
         if row["call"] == "exit" {
@@ -91,7 +93,7 @@ fn serve(inbox: &Receiver<Value>, answer: &Sender<Result<(), String>>) {
 }
 
 thread_local! {
-    /// The EXIT row that has ended the innermost [`serve`].
+    /// The EXIT row that ended the innermost [`serve`].
     static EXITING: RefCell<Option<Value>> = const { RefCell::new(None) };
 }
 
@@ -99,7 +101,7 @@ fn number(row: &Value, field: &str) -> u64 {
     row[field].as_u64().unwrap_or(0)
 }
 
-/// Returns a text that is never freed, like CUPTI's texts; NULL for an empty text.
+/// Returns a C string that is never freed, like CUPTI's strings; NULL for an empty text.
 fn lasting(text: &Value) -> *const c_char {
     match text.as_str() {
         None | Some("") => null(),
@@ -110,7 +112,7 @@ fn lasting(text: &Value) -> *const c_char {
 fn serve_other(row: &Value) -> Result<(), String> {
     if let Some(id) = row["resource"].as_u64() {
         match id as u32 {
-            // The context is created at the position of its row in the recording; creation itself notifies the client.
+            // Create the context when its row is replayed; the creation itself makes the callback to the client.
             resource::CONTEXT_CREATED => drop(context(1)?),
             id => {
                 let mut graph = GraphData::of(row, id);
@@ -126,7 +128,7 @@ fn serve_other(row: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// The context that represents the recorded context with this id: the primary context, or none for 0.
+/// Returns the context that represents a recorded context: the primary context, or NULL for the id 0.
 fn context(uid: u32) -> Result<*mut c_void, String> {
     let mut context = null_mut();
     match core().map_or(0, |core| if uid == 0 { 0 } else { (core.primary)(0, &mut context) }) {
@@ -167,24 +169,24 @@ impl GraphData {
     }
 }
 
-/// Base of made-up handles: higher than any address of a process.
+/// Base of the made-up handles, which is higher than any address in a process.
 const RECORDED: u64 = 0x6770_0000_0000_0000;
 const TAG: u64 = 0xffff_0000_0000_0000;
 
-/// Made-up handle of the graph or node with this id.
+/// Returns the made-up handle of the graph or graph node with this id.
 fn handle(id: u64) -> *mut c_void {
     if id == 0 { null_mut() } else { (RECORDED | id) as *mut c_void }
 }
 
-/// Made-up address of a graph's instance: the recorded address, moved to a range that no process uses.
+/// Returns the made-up address of an instantiated graph: the recorded address, moved to a range that no process uses.
 fn instance(row: &Value) -> *mut c_void {
     handle(number(row, "handle") & !TAG)
 }
 
-/// Made-up addresses of instances, with their ids; an address may be reused.
+/// Made-up addresses of instantiated graphs, with their ids; an address may be reused.
 static INSTANCES: Mutex<Vec<(u64, u64)>> = Mutex::new(Vec::new());
 
-/// The id of a graph, node or instance whose handle comes from a recording.
+/// Returns the id of a graph, node or instantiated graph whose handle comes from a recording.
 pub(crate) fn recorded_id(handle: *mut c_void) -> Option<u64> {
     let handle = handle as u64;
     if handle & TAG != RECORDED {
@@ -202,8 +204,8 @@ fn serve_call(
 ) -> Result<(), String> {
     let (domain, id) = (number(row, "domain") as u32, number(row, "id") as u32);
     let is_on = matches!(domain, DRIVER | RUNTIME) && core().is_some_and(|c| c.switches.is_on(domain, id));
-    // The arguments of the call; the recording holds only the graph and its instance. The array has enough zeroes for
-    // every struct that a client reads.
+    // Arguments of the call. The recording contains only the graph and the instantiated graph. The array has enough
+    // zeroes for every struct that a client reads.
     let mut arguments = [0_u64; 32];
     arguments[0] = instance(row) as u64;
     arguments[1] = handle(number(row, "graph")) as u64;
@@ -223,7 +225,7 @@ fn serve_call(
     Ok(())
 }
 
-/// Offset of the name in a kernel's record.
+/// Offset of the name pointer in a kernel's activity record.
 const NAME: usize = 104;
 const KERNELS: [u32; 2] = [3, 10];
 
@@ -268,8 +270,8 @@ fn bytes_of(row: &Value) -> Result<Vec<u8>, String> {
         .ok_or_else(|| format!("buffer {}: not hexadecimal", row["buffer"]))
 }
 
-/// Splits a buffer into its records; returns `None` if a record extends past the buffer's end or is shorter than its
-/// mandatory fields.
+/// Splits a recorded buffer into its activity records. A record is `None` if it extends past the buffer's end or is
+/// shorter than its mandatory fields.
 fn split<'a>(row: &Value, bytes: &'a [u8]) -> Vec<Option<&'a [u8]>> {
     let mut at: Vec<usize> =
         row["at"].as_array().into_iter().flatten().map(|v| v.as_u64().unwrap_or(0) as usize).collect();
@@ -287,7 +289,8 @@ fn kind_of(record: &[u8]) -> u32 {
     record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
 }
 
-/// Record sizes by kind, learned from a recording, because the simulation may not know the recording's version.
+/// Sizes of activity records, keyed by kind. They are computed from the recording, because the simulation may not know
+/// the recording's CUPTI version.
 static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
 
 fn learn_sizes(rows: &[Value]) {
@@ -299,7 +302,7 @@ fn learn_sizes(rows: &[Value]) {
     SIZES.store(Box::into_raw(Box::new(sizes)), Relaxed);
 }
 
-/// Size of a record of this kind in the replayed recording, if the recording has such records.
+/// Returns the size of an activity record of this kind in the replayed recording, if the recording has such records.
 pub(crate) fn record_size(kind: u32) -> Option<usize> {
     // SAFETY: only `learn_sizes` stores a pointer in SIZES, and its maps are never freed.
     unsafe { SIZES.load(Relaxed).as_ref() }.and_then(|sizes| sizes.get(&kind).copied())

@@ -1,4 +1,4 @@
-//! CUPTI's result codes, their names, and the conversion of a `Result` into one.
+//! CUPTI's result codes, their names, and the conversion of a `Result` to a result code.
 
 use gpusim_core::arg::{Out, Text};
 use std::cell::Cell;
@@ -40,7 +40,7 @@ thread_local! {
     static LAST: Cell<Code> = const { Cell::new(0) };
 }
 
-/// Result code of an exported function, stored for cuptiGetLastError.
+/// Returns the result code of an exported function, and stores it for cuptiGetLastError.
 pub(crate) fn answer(result: Result<(), Code>) -> Code {
     let code = result.err().unwrap_or(0);
     if code != 0 {
@@ -49,7 +49,7 @@ pub(crate) fn answer(result: Result<(), Code>) -> Code {
     code
 }
 
-/// CUPTI's error code for an [`Out`] that was NULL.
+/// Converts the error for an [`Out`] argument that is NULL to CUPTI's error code.
 pub(crate) fn parameter(set: Result<(), u32>) -> Result<(), Code> {
     set.map_err(|_| INVALID_PARAMETER)
 }

@@ -1,6 +1,6 @@
-//! CUPTI's internal lock. The lock is held while the client's `bufferRequested` runs. So a client deadlocks if it takes
-//! a lock of its own in `bufferRequested`, and holds that lock while it calls CUPTI elsewhere. If a thread waits longer
-//! for CUPTI's lock than the watchdog allows, it prints a message and aborts.
+//! CUPTI's internal lock. A thread holds this lock while the client's `bufferRequested` runs. So a client can deadlock
+//! if it takes its own lock in `bufferRequested`, and also holds its own lock while it calls CUPTI. If a thread waits
+//! longer for CUPTI's lock than the watchdog allows, it prints a message and aborts.
 
 use gpusim_core::settings;
 use gpusim_core::sync::lock;
@@ -16,10 +16,10 @@ struct Owner {
 static OWNER: Mutex<Option<Owner>> = Mutex::new(None);
 static FREE: Condvar = Condvar::new();
 
-/// The lock, held until dropped.
+/// Guard of the lock, which is released on drop.
 pub(crate) struct SimLock(());
 
-/// Takes the lock; `doing` names the reason in the watchdog's message.
+/// Takes CUPTI's lock. The watchdog's message contains the reason `doing`.
 pub(crate) fn hold(doing: &'static str) -> SimLock {
     // SAFETY: gettid has no precondition.
     let tid = unsafe { libc::gettid() };

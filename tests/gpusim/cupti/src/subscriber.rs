@@ -1,6 +1,7 @@
-//! Subscribers, and the callbacks and kinds that each has enabled. The first place in the table belongs to the old
-//! interface: its calls about records name no subscriber, so all of them count as calls of one client. The other places
-//! are for cuptiSubscribe_v2, each with kinds, buffers and attributes of its own; a place is never reused.
+//! The table of CUPTI clients, with the callbacks and activity kinds that each client has enabled. The first entry is
+//! for the old interface. Its calls about records pass no subscriber, so all these calls count as calls of one client.
+//! The other entries are for clients that call cuptiSubscribe_v2. Each has its own kinds, buffers and attributes, and
+//! an entry is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;
@@ -19,29 +20,29 @@ use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// A CUPTI client.
 pub(crate) struct Subscriber {
-    /// Index of the client's place in the table.
+    /// Index of the client's entry in the table.
     pub(crate) place: usize,
-    /// Address of the client's function (0: no subscriber) and its argument.
+    /// Address of the client's callback function (0: not subscribed), and the function's argument.
     callback: AtomicUsize,
     user: AtomicPtr<c_void>,
     /// Whether the client allows other subscribers.
     shares: AtomicBool,
     name: Mutex<Option<CString>>,
-    /// Whether a client subscribes at this place, or did so before.
+    /// Whether a client has ever subscribed with this entry.
     is_taken: AtomicBool,
     callbacks: CallbackBits,
-    /// Bits of the kinds that the client enabled. After a breakdown they stay set, although the core's own switches are
-    /// off.
+    /// Bits of the activity kinds that the client has enabled. After a fatal error these bits stay set, although the
+    /// core's own switches are off.
     pub(crate) kinds: AtomicU64,
-    /// Buffers of the client.
+    /// The client's buffer functions and buffers.
     pub(crate) buffers: Registration,
-    /// Value of attribute 9; if it is empty, the version's default applies.
+    /// Value of attribute 9; if the client has not set it, the version's default applies.
     per_thread: OnceLock<AtomicBool>,
-    /// Values that the client set, by attribute.
+    /// Attribute values that the client has set, indexed by attribute.
     pub(crate) attributes: [AtomicUsize; 10],
 }
 
-/// All places for clients.
+/// The table of clients.
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 
@@ -75,7 +76,7 @@ impl Subscriber {
         }
     }
 
-    /// The client's function and argument.
+    /// Returns the client's callback function and its argument.
     fn current(&self) -> Option<(Callback, *mut c_void)> {
         let callback = self.callback.load(Ordering::Acquire);
         if callback == 0 {
@@ -86,7 +87,7 @@ impl Subscriber {
         Some((callback, self.user.load(Ordering::Relaxed)))
     }
 
-    /// Value of attribute 9, whether each thread has its own buffers.
+    /// Returns attribute 9: whether each thread has its own buffers.
     pub(crate) fn per_thread(&self) -> &AtomicBool {
         self.per_thread.get_or_init(|| AtomicBool::new(version().has_thread_buffers()))
     }
@@ -96,7 +97,7 @@ impl Subscriber {
         ptr::from_ref(self).cast_mut().cast()
     }
 
-    /// Whether the client has asked for records.
+    /// Whether the client has enabled an activity kind or registered buffer functions.
     pub(crate) fn records(&self) -> bool {
         self.kinds.load(Ordering::Relaxed) != 0 || self.buffers.is_registered()
     }
@@ -111,7 +112,7 @@ impl Subscriber {
     }
 }
 
-/// Clients that have enabled a callback, with their place, function and argument.
+/// Returns the clients that have enabled a callback: their index, callback function and argument.
 pub(crate) fn listening(domain: u32, id: u32) -> impl Iterator<Item = (usize, Callback, *mut c_void)> {
     let listens = move |one: &&Subscriber| one.callbacks.is_on(domain, id);
     ALL.iter().filter(listens).filter_map(|one| one.current().map(|(f, user)| (one.place, f, user)))
@@ -136,8 +137,8 @@ pub(crate) fn renew_kinds() {
     }
 }
 
-/// Returns a place for a new subscriber. `shares` is `None` if the client uses the old call; otherwise it tells whether
-/// the client allows other subscribers.
+/// Returns the table entry for a new subscriber. `shares` is `None` if the client uses the old call; otherwise, it is
+/// true if the client allows other subscribers.
 fn place_for(shares: Option<bool>) -> Option<&'static Subscriber> {
     let can_share = version().shares(settings::get().driver);
     let admits = |one: &Subscriber| {
@@ -174,13 +175,13 @@ fn subscribe(
     Ok(())
 }
 
-/// Sets `REFUSED` if a subscription failed and no client is subscribed; clears it otherwise.
+/// Sets `REFUSED` if a subscription failed and no client is subscribed; otherwise, clears it.
 fn note(result: Result<(), Code>) -> Code {
     REFUSED.store(result.is_err() && ALL.iter().all(|one| one.current().is_none()), Ordering::Relaxed);
     answer(result)
 }
 
-/// Stops all callbacks; other tools may subscribe afterwards.
+/// Unsubscribes all clients, which stops all callbacks. Other tools may then subscribe.
 pub(crate) fn forget() {
     ALL.iter().for_each(Subscriber::forget);
     renew_switches();
@@ -191,7 +192,7 @@ extern "C" fn cuptiSubscribe(out: Out<Handle>, callback: Option<Callback>, user:
     note(subscribe(out, callback, user, None))
 }
 
-/// CUpti_SubscriberParams as of 13.0.
+/// CUpti_SubscriberParams of CUPTI 13.0.
 #[repr(C)]
 struct Params {
     size: usize,
@@ -200,7 +201,7 @@ struct Params {
     old_name_size: usize,
 }
 
-/// CUpti_SubscriberParams as of 13.2.
+/// CUpti_SubscriberParams of CUPTI 13.2.
 #[repr(C)]
 struct LongParams {
     short: Params,
@@ -244,8 +245,8 @@ fn check(subscriber: Handle) -> Result<&'static Subscriber, Code> {
     ALL.iter().find(is_it).ok_or(INVALID_PARAMETER)
 }
 
-/// The client that a call about records refers to. In a process either all such calls name a subscriber, or none of
-/// them does.
+/// Returns the client to which a call about records refers. In a process, either all such calls pass a subscriber, or
+/// none of them does.
 pub(crate) fn of_records(subscriber: Option<Handle>) -> Result<&'static Subscriber, Code> {
     let one = subscriber.map_or(Ok(GLOBAL), check)?;
     let is_other = |other: &&Subscriber| (other.place == 0) != subscriber.is_none();
@@ -327,7 +328,7 @@ extern "C" fn cuptiGetCallbackName(domain: u32, id: u32, name: Out<Text>) -> Cod
     answer(found())
 }
 
-/// Detaches CUPTI: callbacks and recording end, and lent buffers are forgotten.
+/// Detaches CUPTI: ends callbacks and recording, and drops the clients' buffers.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiFinalize() -> Code {
     if let Err(code) = link::loaded() {

@@ -1,4 +1,5 @@
-//! The walk over a delivered buffer; only this code knows where the next record begins.
+//! cuptiActivityGetNextRecord, with which a client reads the records in a delivered buffer. Only this code knows where
+//! the next record begins.
 
 use crate::activity;
 use crate::link::{self, version};
@@ -29,7 +30,7 @@ fn next(
     }
     let next = buffer.wrapping_add(offset);
     size_at(next)?;
-    // SAFETY: as in `size_at`, the pointer is to a record of a delivered buffer.
+    // SAFETY: as in `size_at`, the pointer points to a record in a delivered buffer.
     let kind = unsafe { next.cast::<u32>().read_unaligned() };
     if KERNELS.contains(&kind) && settings::get().faults.read_hangs() {
         activity::hang();
@@ -38,7 +39,7 @@ fn next(
 }
 
 fn size_at(record: *const u8) -> Result<usize, Code> {
-    // SAFETY: the caller passes a record of a buffer that CUPTI delivered.
+    // SAFETY: the caller passes a pointer to a record in a buffer that CUPTI has delivered.
     let kind = unsafe { record.cast::<u32>().read_unaligned() };
     replay::record_size(kind).or_else(|| version().record_size(kind)).ok_or_else(|| version().unknown_kind())
 }
@@ -58,12 +59,13 @@ extern "C" fn cuptiActivityGetNextRecord_v2(
     answer_next(next(Some(subscriber), buffer, valid, record))
 }
 
-/// Result of the walk; the end of a buffer is not stored as an error.
+/// Returns the result code of cuptiActivityGetNextRecord. The end of a buffer is not stored as the last error.
 fn answer_next(result: Result<(), Code>) -> Code {
     if result == Err(MAX_LIMIT_REACHED) { MAX_LIMIT_REACHED } else { answer(result) }
 }
 
-/// Ignores `version`, the version of the record's struct, because each library version has only one struct per record.
+/// Returns the size of an activity record. The struct version is ignored, because each simulated library version has
+/// only one struct per record.
 #[unsafe(no_mangle)]
 extern "C" fn cuptiActivityGetStructSize(kind: u32, _version: u32, size: Out<usize>) -> Code {
     let found = || {

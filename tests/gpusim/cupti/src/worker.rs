@@ -1,5 +1,5 @@
-//! The thread "cupti-worker", which completes records in order of GPU time and delivers buffers to the client. With the
-//! virtual clock all submitted work counts as done as soon as the worker looks at it.
+//! The thread "cupti-worker", which completes activity records in the order in which their GPU work ends, and delivers
+//! buffers to the client. With the virtual clock, the worker treats all submitted work as done.
 
 use crate::buffers::Buffer;
 use crate::lanes::{Content, LANES, Pending};
@@ -14,18 +14,18 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Requests to the worker, each answered when it is done.
+/// Requests to the worker, which answers each request when it is done.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Request {
-    /// cuptiActivityFlushAll; a forced flush includes incomplete records.
+    /// Flushes, for cuptiActivityFlushAll; a forced flush includes incomplete records.
     Flush { forced: bool },
-    /// Completes all work now, and then flushes; for GPUSIM_EARLY.
+    /// Completes the records of all submitted work, and then flushes, for GPUSIM_EARLY.
     DeliverAtOnce,
-    /// Makes the STATE callback, and then ends all callbacks and recording.
+    /// Makes the STATE callback for a fatal error, and then ends all callbacks and recording.
     BreakDown,
     /// Drops all buffers, as cuptiFinalize does.
     Detach,
-    /// Ends the worker, because the driver ends.
+    /// Ends the worker, because the driver shuts down.
     Stop,
 }
 
@@ -45,13 +45,13 @@ static ANSWERED: Condvar = Condvar::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 static TID: AtomicU32 = AtomicU32::new(0);
-/// Process that owns the thread. A child that was forked without fork handlers inherits the variables but not the
-/// thread.
+/// Id of the process that owns the worker thread. A child that was forked without fork handlers inherits this module's
+/// variables but not the thread.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
-/// Number of times that the client's bufferCompleted has returned; the watchdog checks it.
+/// Number of times that the client's bufferCompleted has returned; the watchdog reads this number to detect progress.
 static DELIVERIES: AtomicU64 = AtomicU64::new(0);
 
-/// Starts the worker's thread, once.
+/// Starts the worker thread on the first call.
 pub(crate) fn start() {
     static START: Once = Once::new();
     START.call_once(|| {
@@ -69,34 +69,34 @@ pub(crate) fn has_stopped() -> bool {
     STOPPED.load(Relaxed)
 }
 
-/// Wakes the worker, which then checks the lanes.
+/// Wakes the worker thread, which then checks the lanes for new records.
 pub(crate) fn wake() {
     lock(&MAILBOX).woken = true;
     ASKED.notify_one();
 }
 
-/// Delivers all buffers that may be delivered, and waits until the client has them.
+/// Makes the worker deliver all buffers that may be delivered, and waits until the client has received them.
 pub(crate) fn flush(forced: bool) {
     ask(Request::Flush { forced });
 }
 
-/// Delivers all buffers as if their work were done, and waits until the client has them.
+/// Makes the worker deliver all buffers as if their work were done, and waits until the client has received them.
 pub(crate) fn deliver_at_once() {
     ask(Request::DeliverAtOnce);
 }
 
-/// Reports a fatal error to the client and stops working.
+/// Makes the worker report a fatal error to the client and end all recording.
 pub(crate) fn break_down() {
     ask(Request::BreakDown);
 }
 
-/// Drops all buffers.
+/// Makes the worker drop all buffers.
 pub(crate) fn detach() {
     forget_kinds();
     ask(Request::Detach);
 }
 
-/// Stops the worker when the driver ends: no callback is made afterwards.
+/// Stops the worker when the driver shuts down; after that, CUPTI makes no callbacks.
 pub(crate) extern "C" fn stop() {
     subscriber::forget();
     forget_kinds();
@@ -106,14 +106,14 @@ pub(crate) extern "C" fn stop() {
     STOPPED.store(true, Relaxed); // even if no worker ever ran
 }
 
-/// Ends the recording of all kinds.
+/// Disables all activity kinds for all clients.
 fn forget_kinds() {
     subscriber::ALL.iter().for_each(|one| one.kinds.store(0, Relaxed));
     contexts::forget();
     subscriber::renew_kinds();
 }
 
-/// Waits for the worker's answer; aborts if a buffer callback does not return.
+/// Sends a request to the worker and waits for its answer; aborts if a buffer callback does not return.
 fn ask(request: Request) {
     // SAFETY: gettid has no precondition.
     let on_worker = TID.load(Relaxed) == unsafe { libc::gettid() } as u32;
@@ -143,15 +143,15 @@ fn ask(request: Request) {
 
 #[derive(Default)]
 struct Worker {
-    /// Incomplete records, sorted so that the latest is first.
+    /// Incomplete records, sorted so that the record with the latest end is first.
     pending: Vec<Pending>,
-    /// Full buffers that still hold incomplete records.
+    /// Full buffers that still contain incomplete records.
     full: Vec<Buffer>,
-    /// Buffers held back for a random order.
+    /// Buffers that are delayed, so that buffers are delivered in a random order.
     held: Vec<Buffer>,
-    /// State of the random numbers; 0 if buffers keep their order.
+    /// State of the random number generator; 0 if buffers keep their order.
     random: u64,
-    /// Time up to which the GPU's work is done.
+    /// Time until which GPU work is done: work that ends later is not complete.
     now: u64,
 }
 
@@ -176,8 +176,8 @@ impl Worker {
             let mut mailbox = lock(&MAILBOX);
             mailbox.answered += 1;
             if request == Some(Request::Stop) {
-                // From now on, a thread that sends a request must not wait, because the worker no longer exists.
-                // Neither must a thread that has sent one in the meantime.
+                // The worker thread is about to end. So a thread that sends a request now must not wait, and a thread
+                // that has already sent a request must stop waiting.
                 STOPPED.store(true, Relaxed);
                 mailbox.answered = mailbox.asked;
             }
@@ -188,7 +188,8 @@ impl Worker {
         }
     }
 
-    /// Sleeps until there is work; returns the next request, or `None` if there are only records to complete.
+    /// Sleeps until there is something to do. Returns the next request, or `None` if there are only records to
+    /// complete.
     fn wait(&self) -> Option<Request> {
         const POLL: Duration = Duration::from_millis(1);
         let mut mailbox = lock(&MAILBOX);
@@ -210,12 +211,12 @@ impl Worker {
         }
     }
 
-    /// Takes new records and full buffers from all lanes.
+    /// Moves new records and full buffers from all lanes to the worker.
     fn collect(&mut self) {
         let lanes = lock(&LANES).clone();
         for lane in lanes {
             let mut content = lock(&lane.content);
-            // If there is no memory, the records stay in the lane.
+            // If the process has no free memory, the records stay in the lane.
             if self.pending.try_reserve(content.inbox.len()).is_ok() {
                 self.pending.append(&mut content.inbox);
             }
@@ -224,7 +225,7 @@ impl Worker {
         self.pending.sort_unstable_by_key(|p| Reverse(p.due));
     }
 
-    /// Completes the work that is done by now, in the order of the ends.
+    /// Completes the records of all work that is done by now, in the order in which the work ended.
     fn complete(&mut self, all: bool) {
         self.now = if all || !settings::get().real_clock { u64::MAX } else { clock::now() };
         while let Some(pending) = self.pending.pop_if(|p| p.due <= self.now) {
@@ -258,7 +259,7 @@ impl Worker {
         }
     }
 
-    /// Moves to the worker all buffers that a flush may deliver. Also moves the records that arrived after
+    /// Moves all buffers that a flush may deliver from a lane to the worker, and also the records that arrived after
     /// [`Worker::complete`] ran.
     fn take_lane(&mut self, content: &mut Content, forced: bool) {
         for pending in content.inbox.drain(..) {
@@ -272,7 +273,7 @@ impl Worker {
         self.full.extend(content.current.take_if(|b| forced || (b.is_complete() && !b.is_empty())));
     }
 
-    /// Delivers a buffer to the client, or holds it back for a while if orders are random.
+    /// Delivers a buffer to the client. If GPUSIM_SHUFFLE is set, may deliver it later, after other buffers.
     fn deliver(&mut self, mut buffer: Buffer) {
         const MOST_HELD: usize = 4;
         if self.random == 0 {
@@ -294,7 +295,7 @@ impl Worker {
     fn hand_back(&mut self, mut buffer: Buffer) {
         let works = std::mem::take(&mut buffer.works);
         if let Some(core) = core() {
-            // Several calls are needed only if a forced flush delivers unfinished work.
+            // The loop runs more than once only if a forced flush delivers records of unfinished work.
             let done = |end: u64| if end <= self.now { Fate::Delivered } else { Fate::Pending };
             for run in works.chunk_by(|a, b| done(a.end) == done(b.end)) {
                 (core.settle)(run.as_ptr(), run.len(), done(run[0].end));
@@ -337,7 +338,7 @@ impl Worker {
         self.forget_all();
     }
 
-    /// Drops every buffer; the records of these buffers stay pending in the truth file.
+    /// Drops every buffer. In the truth file, the records in these buffers stay pending.
     fn forget_all(&mut self) {
         self.collect();
         self.pending.drain(..).for_each(Pending::forget);
