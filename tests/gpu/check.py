@@ -1,18 +1,29 @@
 """Compares the files that gpuflame wrote about a run with the expected values, and prints a JSON line per check.
 
-    check.py program NAME SOURCE FOLDER [--witness FILE]    EXPECT lines of SOURCE, ledger, truth file, witness
-    check.py kineto NAME FOLDER TABLE                       against torch.profiler's table of another run
-    check.py ledger NAME FOLDER                             the ledger, and the truth file where there is one
-    check.py witness NAME FOLDER FILE                       against the probe's sums of another run
-    check.py expected NAME SOURCE FOLDER                    only the EXPECT lines' counts
-    check.py captured_by NAME FOLDER FUNCTION=COUNT..       number of graph nodes that ran, by the function that captured them
-    check.py sites NAME FOLDER WORD..                       kernels with WORD in their names, under functions with WORD
-    check.py functions NAME FOLDER FILE FUNCTION..          kernels under functions of Python that are in FILE
-    check.py verify NAME FOLDER                             GPUFLAME_VERIFY's line, and why stacks ended
-    check.py ncu CSV FOLDER KERNEL                          a kernel's mean time, compared with the hardware counters
+`check.py program NAME SOURCE FOLDER [--witness FILE]` checks the EXPECT lines of SOURCE, the ledger, the truth file and
+the witness.
 
-Expected values come from the programs' sources, the probe, the simulated stack's truth file or another tool,
-never from gpuflame. FOLDER holds out.csv, out.folded, stderr, stdout, and truth.json on the simulated stack."""
+`check.py kineto NAME FOLDER TABLE` compares with torch.profiler's table of another run.
+
+`check.py ledger NAME FOLDER` checks the ledger, and the truth file if there is one.
+
+`check.py witness NAME FOLDER FILE` compares with the probe's sums of another run.
+
+`check.py expected NAME SOURCE FOLDER` checks only the counts in the EXPECT lines.
+
+`check.py captured_by NAME FOLDER FUNCTION=COUNT..` checks the number of graph nodes that ran, per function that
+captured them.
+
+`check.py sites NAME FOLDER WORD..` checks that kernels with WORD in their names are under functions with WORD.
+
+`check.py functions NAME FOLDER FILE FUNCTION..` checks that kernels are under Python functions in FILE.
+
+`check.py verify NAME FOLDER` checks GPUFLAME_VERIFY's line, and reports the reasons why stacks ended.
+
+`check.py ncu CSV FOLDER KERNEL` compares a kernel's mean time with the hardware counters.
+
+Expected values come from the programs' sources, the probe, the simulated stack's truth file or another tool, never from
+gpuflame. FOLDER contains out.csv, out.folded, stderr, stdout and, on the simulated stack, truth.json."""
 
 import csv
 import ctypes

@@ -8,7 +8,7 @@
 #   --simulated      runs on the simulated stack of tests/gpusim, to test the kit itself; measures nothing
 #   --only STEPS     runs only these steps (separate them by commas, or repeat the option), `machine`, and the needed
 #                    part of `build`. `golden` means recordings, and `cost` means matrix,decode,transformer
-#   --part 1|2|3     runs one part in at most ten minutes: 1 correctness, 2 Python and costs, 3 PyTorch programs, variants
+#   --part 1|2|3     runs one part in at most ten minutes: 1 correctness, 2 Python and costs, 3 PyTorch, variants
 #   --also FILE      runs one more step, a script like those in steps/
 #   --list           prints the steps and their time limits
 #   --quick          uses small counts and one repetition
@@ -194,7 +194,7 @@ for step in "${steps[@]}"; do
     if [ ${#only[@]} -gt 0 ]; then
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
-        # Steps that the other steps depend on.
+        # Other steps depend on these steps, so they always run.
         case $name in
             machine) wanted=1 ;;
             build) [ -e "$out/bin/done" ] || wanted=1 ;;

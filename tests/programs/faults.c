@@ -22,7 +22,7 @@
 #define LAYERS 8
 #define LAYER_NS 400000ul
 #define STEP_NS (LAYERS * LAYER_NS)
-/* Copy speed in the simulation. */
+/* Speed of copies in the simulation, in bytes per ns. */
 #define BYTES_PER_NS 25
 
 KERNEL(layer_d400000, "layer_d400000", (int n), &n)

@@ -213,7 +213,8 @@ FRAME void update_that_fails(int n)
     STAY();
 }
 
-/* Captures from two streams: the second stream joins the capture by waiting for an event. Later a node is removed. */
+/* Captures from two streams: the second stream joins the capture by waiting for an event. Later a node of the graph is
+ * removed. */
 FRAME void forked(int n)
 {
     cudaStream_t first = stream, second;

@@ -1,8 +1,8 @@
 """harmed.py LIBRARY WHICH WRONG: launches while a word of the interpreter's data about this thread's frames is wrong.
 
-WHICH is the wrong pointer: thread (the pointer from the thread's state to its frames), previous or code (pointers in
-the frame that launches). WRONG is the value: a number, "frame" (the address of this frame), "bytes" (the address of a
-bytes object) or "gone" (the address of unmapped memory)."""
+WHICH is the wrong pointer: `thread` is the pointer from the thread's state to its frames; `previous` and `code` are
+pointers in the frame that launches. WRONG is the pointer's value: a number, `frame` (the address of this frame),
+`bytes` (the address of a bytes object) or `gone` (the address of unmapped memory)."""
 
 import ctypes
 import sys

@@ -2,9 +2,9 @@
 
     interrupted.py sleeping|asyncio|launching|exit|exception|returns|forks
 
-sleeping, asyncio: waits for an interrupt and does not catch it. launching: launches until the interrupt. exit: exits
-with code 7. forks: forks while another thread holds the loader's lock of the list of libraries; the child ends with
-code 3."""
+`sleeping` and `asyncio` wait for an interrupt and do not catch it. `launching` launches until the interrupt. `exit`
+exits with code 7. `forks` forks while another thread holds the loader's lock of the list of libraries; the child ends
+with code 3."""
 
 import asyncio
 import ctypes

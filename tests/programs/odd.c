@@ -87,7 +87,7 @@ static int exit_in_mid_launch(void)
     return 1;
 }
 
-/* Exit handlers of the application. Some run before, and some after, the exit handlers of the driver and gpuflame. */
+/* Exit handlers of the test program. Some run before, and some after, the exit handlers of the driver and gpuflame. */
 OWN_FRAME static void late(void)
 {
     SITE("late");

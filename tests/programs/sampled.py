@@ -1,12 +1,12 @@
-"""Launches from time to time, and otherwise spends its time in known functions; samples must find each function's share
-of the time.
+"""Launches from time to time, and otherwise spends its time in known functions; samples must find each function's share of
+the time.
 
     sampled.py loader|comprehensions|extension|held|asyncio|deep SECONDS LIBRARY [refused|sandboxed|crowded|measured]
 
-refused: the kernel refuses perf_event_open, so gpuflame uses a timer instead. sandboxed: the kernel refuses
-process_vm_readv. crowded: there are 40 more threads. LIBRARY has the functions `launch_once` and `spin`, which spins
-for some milliseconds in C. First, the program prints `starts`. At the end it prints its total CPU time in ns and, with
-measured, the CPU time of each function."""
+With `refused`, the kernel refuses perf_event_open, so gpuflame uses a timer instead. With `sandboxed`, the kernel
+refuses process_vm_readv. With `crowded`, there are 40 more threads. LIBRARY has the functions `launch_once` and `spin`,
+which spins for some milliseconds in C. First, the program prints `starts`. At the end it prints its total CPU time in
+ns and, with `measured`, the CPU time of each function."""
 
 import asyncio
 import ctypes

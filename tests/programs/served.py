@@ -2,11 +2,12 @@
 
     served.py early|late|workers|forked|managed [fork|spawn]
 
-early, late: like uvicorn, the server has signal handlers while it serves. On a signal, it ends its work, restores the
-previous handlers, and sends itself the signal again. It first launches before (early) or after (late) it sets handlers.
-workers: like uvicorn with two workers, the server spawns the workers, and sends them SIGTERM when it gets a signal.
-forked: like gunicorn with a uvicorn worker, the server forks the worker, which sets default signal actions and serves.
-managed: a process of `multiprocessing` serves without handlers, and the main process ends it by SIGTERM."""
+With `early` and `late`, the server has signal handlers while it serves, like uvicorn. On a signal, it ends its work,
+restores the previous handlers, and sends itself the signal again. With `early` it launches before it sets its handlers,
+with `late` after that. With `workers`, the server spawns two workers, and sends them SIGTERM when it gets a signal,
+like uvicorn with two workers. With `forked`, the server forks a worker, which sets the default signal actions and then
+serves, like gunicorn with a uvicorn worker. With `managed`, a process of `multiprocessing` serves without handlers, and
+the main process ends it by SIGTERM."""
 
 import multiprocessing
 import os

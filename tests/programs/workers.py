@@ -2,10 +2,10 @@
 
     workers.py brief|process|pool|for_ever fork|forkserver|spawn WORKERS LAUNCHES
 
-for_ever: a worker launches LAUNCHES times and waits for the GPU, until a signal ends it; main prints how the workers
-ended. brief: a worker launches, and returns after half a second. process: a worker launches, and returns when a file
-`go` exists; multiprocessing then calls `_exit`. pool: a worker launches, and main then terminates the pool. The worker
-ends by SIGTERM or, if it was notified before, by `_exit`."""
+With `for_ever`, a worker launches LAUNCHES times and waits for the GPU, until a signal ends it; main prints how the
+workers ended. With `brief`, a worker launches, and returns after half a second. With `process`, a worker launches, and
+returns when a file `go` exists; multiprocessing then calls `_exit`. With `pool`, a worker launches, and main then
+terminates the pool. The worker ends by SIGTERM or, if it was notified before, by `_exit`."""
 
 import ctypes
 import multiprocessing

@@ -301,7 +301,7 @@ impl Done {
         truth
     }
 
-    /// Lines of the ledger that begin with `gpuflame: WORD`, without that prefix.
+    /// Returns the lines of gpuflame's ledger that begin with `gpuflame: WORD`, without this prefix.
     pub fn ledger(&self, word: &str) -> Vec<&str> {
         let prefix = format!("gpuflame: {word}");
         self.stderr
@@ -326,8 +326,8 @@ impl Done {
         (total, parts)
     }
 
-    /// Asserts that the outputs contain exactly the work that ran, to the nanosecond and under the stack of its call
-    /// site, and that the ledger agrees.
+    /// Asserts that the outputs contain exactly the GPU work that ran: the same nanoseconds, under the stack of the
+    /// call site. Also asserts that the ledger has the same counts.
     pub fn assert_exact(&self) {
         self.assert_exact_as(&self.truth());
     }
@@ -348,9 +348,9 @@ impl Done {
     }
 }
 
-/// Work that really ran, from the simulated stack's truth file.
+/// GPU work that really ran, read from the simulated stack's truth file.
 pub struct Truth {
-    /// GPU time by (call site, leaf frame of the flame graph).
+    /// GPU time for each pair of call site and leaf frame in the flame graph.
     pub sums: BTreeMap<(String, String), u64>,
     totals: Value,
 }
@@ -360,13 +360,13 @@ impl Truth {
         self.totals[what].as_u64().unwrap_or_else(|| panic!("no {what} in {}", self.totals))
     }
 
-    /// Number of records to which the simulated stack applied this fault.
+    /// Number of activity records to which the simulated stack applied this fault.
     pub fn fault(&self, name: &str) -> u64 {
         self.totals["faults"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {}", self.totals))
     }
 
-    /// Returns the truth with shorter call sites: they end in the user's own code, not in nvcc's launch stub, which has
-    /// the kernel's name.
+    /// Returns the truth with nvcc's launch stubs removed from the ends of the call sites. A stub has the kernel's
+    /// name.
     pub fn without_stubs(self) -> Self {
         let mut sums = BTreeMap::new();
         for ((site, leaf), nanos) in self.sums {
@@ -392,15 +392,16 @@ impl Truth {
     }
 }
 
-/// Returns a kernel's name without C++ mangling, such as `add` for `_Z3addPf`. Works only for plain functions.
+/// Returns a kernel's name without C++ mangling, such as `add` for `_Z3addPf`. The function does not demangle templates
+/// or namespaces.
 pub fn plain(symbol: &str) -> &str {
     let Some(rest) = symbol.strip_prefix("_Z") else { return symbol };
     let name = rest.trim_start_matches(|c: char| c.is_ascii_digit());
     rest[..rest.len() - name.len()].parse().ok().and_then(|length| name.get(..length)).unwrap_or(symbol)
 }
 
-/// Returns the path of the program `what` that `tests/runtimes.sh` installs, for `python` if given. If it is not available,
-/// prints a sentence and returns `None`.
+/// Returns the path of the program `what` that `tests/runtimes.sh` installs, for `python` if given. If the program is
+/// not available, prints the reason and returns `None`.
 pub fn installed(what: &str, python: Option<&Path>) -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("runtimes");
     let mut command = Command::new(root().join("tests/runtimes.sh"));

@@ -72,7 +72,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: no code runs on the region any more.
+        // SAFETY: no code uses the region any more.
         unsafe { libc::munmap(self.0.cast(), self.1) };
     }
 }

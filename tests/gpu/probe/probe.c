@@ -5,10 +5,12 @@
  *     gcc -shared -fPIC -O2 -g tests/gpu/probe/[a-z]*.c -o probe.so -ldl -lpthread
  *     PROBE=witness PROBE_OUT=sums.json CUDA_INJECTION64_PATH=$PWD/probe.so ./program
  *
- *   PROBE         nothing, subscribe, callback, nested, kernels, copies, apis, backtrace (cost.c), witness
- *                 (witness.c), record (record.c), exit, drops, names, fork (ask.c)
- *   PROBE_OUT     where JSON lines go         PROBE_CUPTI    the libcupti to load if none is in the process
- *   PROBE_BUFFER  bytes of a buffer           PROBE_BUFFERS  maximum number of buffers, then NULL */
+ * - `PROBE` is the mode: nothing, subscribe, callback, nested, kernels, copies, apis or backtrace (see cost.c); witness
+ *   (witness.c); record (record.c); exit, drops, names or fork (ask.c).
+ * - `PROBE_OUT` is the path of the file to which the probe writes JSON lines.
+ * - `PROBE_CUPTI` is the path of the libcupti that the probe loads if the process has not loaded a libcupti.
+ * - `PROBE_BUFFER` is the size of a buffer in bytes.
+ * - `PROBE_BUFFERS` is the maximum number of buffers; after that, the probe returns NULL. */
 #define _GNU_SOURCE
 #include "probe.h"
 

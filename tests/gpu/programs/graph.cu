@@ -10,7 +10,8 @@
  * CAPTURED kernel mlp_d30000 capture_mlp
  * CAPTURED kernel node_d10000 add_nodes
  *
- * 42 = 2 nodes x (10 launches of one instance + 5 of the other + 6 after the update). */
+ * The 42 launches of attend are 2 nodes x (10 launches of the first instantiated graph + 5 of the second + 6 after the
+ * update). */
 #include "kernels.h"
 
 TIMED(attend_d20000)

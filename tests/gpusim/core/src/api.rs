@@ -15,7 +15,7 @@ use std::ffi::{CStr, c_char, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Maximum number of CUPTI clients that can subscribe during the life of a process. Further subscriptions are refused.
+/// Maximum number of CUPTI clients that can subscribe during the life of a process. Further subscriptions fail.
 pub const MOST_SUBSCRIBERS: usize = 4;
 
 /// An API call in progress. This struct is on the calling thread's stack.

@@ -39,7 +39,7 @@ pub const NONE: u32 = u32::MAX;
 /// Contents of the activity record for a recorded CUDA event or for a wait.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[allow(missing_docs)] // named as in the records
+#[allow(missing_docs)] // the fields have the names of the record's fields
 pub struct Dependency {
     pub kind: u32,
     /// Kind of the wait, as a [`Wait`], or 0 if the record describes a recorded CUDA event.

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// A kernel, copy or fill that an API function requests.
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // as in [`Work`]
+#[allow(missing_docs)] // the fields are those of [`Work`]
 pub struct Order {
     pub kind: WorkKind,
     pub copy: Copy,

@@ -34,7 +34,7 @@ pub struct Graph {
     nodes: Mutex<Vec<&'static Node>>,
     /// Number of nodes that have ever been added, including removed nodes.
     added: AtomicU32,
-    /// References to user objects that the graph holds, one entry per call that added references.
+    /// References that the graph holds to user objects; each call that adds references adds an entry.
     objects: Mutex<Vec<(&'static UserObject, u32)>>,
 }
 
@@ -64,14 +64,14 @@ pub struct Exec {
 /// Action of a node.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum What {
-    /// An empty node, which does nothing.
+    /// Does nothing: the node is empty.
     #[default]
     Empty,
-    /// Work for the GPU.
+    /// Runs a kernel, copy or memset on the GPU.
     Work(Order),
-    /// A host function.
+    /// Runs a host function on the CPU.
     Host(HostFn, usize),
-    /// All nodes of a child graph.
+    /// Runs all nodes of a child graph.
     Child(&'static Graph),
     /// Allocates memory that belongs to the graph, at this address.
     Alloc(u64),

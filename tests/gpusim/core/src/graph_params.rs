@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 /// CUDA_KERNEL_NODE_PARAMS_v2
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct KernelNode {
     pub function: Handle,
     pub grid: [u32; 3],
@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<KernelNode>() == 72, "the driver API's size");
 /// CUDA_MEMSET_NODE_PARAMS
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct MemsetNode {
     pub target: u64,
     pub pitch: usize,
@@ -43,7 +43,7 @@ pub struct MemsetNode {
 /// CUDA_HOST_NODE_PARAMS
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct HostNode {
     pub function: Option<HostFn>,
     pub data: Handle,
@@ -52,7 +52,7 @@ pub struct HostNode {
 /// CUDA_MEM_ALLOC_NODE_PARAMS, and the runtime's equivalent.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct AllocNode {
     pub kind: u32,
     pub handle_types: u32,
@@ -71,7 +71,7 @@ const _: () = assert!(size_of::<AllocNode>() == 120, "the driver API's size");
 /// CUDA_CONDITIONAL_NODE_PARAMS
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct ConditionalNode {
     pub condition: u64,
     /// Kind of condition: 0 if, 1 while, 2 switch.
@@ -86,7 +86,7 @@ pub struct ConditionalNode {
 /// CUgraphNodeParams: a node's kind, and its parameters.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
+#[allow(missing_docs, missing_debug_implementations)] // the driver API documents these fields
 pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
     /// CUgraphNodeType
     pub kind: u32,
@@ -97,7 +97,7 @@ pub struct AnyNode<Kernel: Clone + std::marker::Copy> {
 /// Parameters for each kind of node. The type of a kernel's parameters differs between the runtime and the driver.
 #[repr(C)]
 #[derive(Clone, Copy)]
-#[allow(missing_docs, missing_debug_implementations)] // the driver API's fields
+#[allow(missing_docs, missing_debug_implementations)] // the driver API documents these fields
 pub union AnyParams<Kernel: Clone + std::marker::Copy> {
     pub kernel: Kernel,
     pub memset: MemsetNode,
@@ -111,7 +111,7 @@ pub union AnyParams<Kernel: Clone + std::marker::Copy> {
 /// CUgraphExecUpdateResultInfo
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct UpdateResult {
     /// Result of the update: 0 for success, 2 if the graphs do not match.
     pub result: u32,

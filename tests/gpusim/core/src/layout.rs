@@ -223,7 +223,7 @@ pub fn extra_record(record_kind: u32, work: &Work) -> Option<(u32, Work)> {
 /// Contents of an activity record of kind 4 or 5, for an API call. The call's times are known when the record is made.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[allow(missing_docs)] // named as in the record
+#[allow(missing_docs)] // the fields have the names of the record's fields
 pub struct ApiCall {
     pub domain: u32,
     pub cbid: u32,

@@ -224,7 +224,7 @@ pub fn direction(target: u64, source: u64) -> Copy {
 /// CUmemLocation: a device or the host, as the place for memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Location {
     /// Kind of place: 1 device, 2 host.
     pub kind: u32,
@@ -235,7 +235,7 @@ pub struct Location {
 /// other sizes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Cube {
     pub width: usize,
     pub height: usize,
@@ -248,7 +248,7 @@ pub struct Cube {
 /// CUDA_ARRAY_DESCRIPTOR: 24 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Plane {
     pub width: usize,
     pub height: usize,
@@ -261,7 +261,7 @@ const _: () = assert!(size_of::<Cube>() == 40 && size_of::<Plane>() == 24, "the 
 /// CUDA_MEMCPY2D: 128 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Rectangle {
     pub source: End,
     pub target: End,
@@ -272,7 +272,7 @@ pub struct Rectangle {
 /// One end of a [`Rectangle`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct End {
     pub x: usize,
     pub y: usize,
@@ -320,7 +320,7 @@ impl End {
 /// CUDA_MEMCPY3D: 200 bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Cuboid {
     pub source: Corner,
     pub target: Corner,
@@ -332,7 +332,7 @@ pub struct Cuboid {
 /// One end of a [`Cuboid`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-#[allow(missing_docs)] // the driver API's fields
+#[allow(missing_docs)] // the driver API documents these fields
 pub struct Corner {
     pub position: [usize; 3],
     pub level: usize,

@@ -26,7 +26,7 @@ pub fn note(name: &str) {
 macro_rules! not_simulated {
     ($($name:ident)*) => {$(
         #[unsafe(no_mangle)]
-        #[allow(non_snake_case)] // the C API's
+        #[allow(non_snake_case)] // the C API requires this signature
         extern "C" fn $name() -> u32 {
             $crate::missing::note(stringify!($name));
             $crate::error::NOT_SUPPORTED

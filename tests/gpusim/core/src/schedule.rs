@@ -25,13 +25,13 @@ impl Mark {
 /// Reason for a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The earlier work of the same stream.
+    /// The stream's earlier work.
     Stream,
     /// Work on the legacy default stream. For work on the legacy default stream, work on another stream.
     DefaultStream,
     /// A CUDA event, which the call with this correlation id recorded.
     Event(u32),
-    /// An edge of a graph.
+    /// An edge of a graph: the work on which this node depends.
     Edge,
     /// The trigger of the previous kernel, for a programmatic launch.
     Programmatic,

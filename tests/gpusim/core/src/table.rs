@@ -17,7 +17,7 @@ pub const GPUSIM_UUID: [u8; 16] = *b"gpusim-core-tab1";
 
 /// Ids of the resource domain's callbacks.
 pub mod resource {
-    #![allow(missing_docs)] // CUPTI's own names
+    #![allow(missing_docs)] // these are CUPTI's names
     pub const CONTEXT_CREATED: u32 = 1;
     pub const CONTEXT_DESTROY_STARTING: u32 = 2;
     pub const STREAM_CREATED: u32 = 3;
@@ -40,7 +40,7 @@ pub mod resource {
 
 /// Ids of the synchronize domain's callbacks.
 pub mod synchronize {
-    #![allow(missing_docs)] // CUPTI's own names
+    #![allow(missing_docs)] // these are CUPTI's names
     pub const STREAM_SYNCHRONIZED: u32 = 1;
     pub const CONTEXT_SYNCHRONIZED: u32 = 2;
 }
@@ -172,7 +172,7 @@ pub static SWITCHES: Switches = Switches::new();
 
 /// Functions of libcupti that libcuda calls.
 #[repr(C)]
-#[allow(missing_docs)] // each is a function of libcupti's
+#[allow(missing_docs)] // each field is a function in libcupti
 pub struct Hooks {
     /// Called for an enabled API callback: `site` 0 is ENTER, `site` 1 is EXIT with the call's result.
     pub api: extern "C" fn(&mut Call, site: u32, result: *const u32, context: *mut c_void, uid: u32),

@@ -49,7 +49,7 @@ struct Turns {
     locks: BTreeMap<u64, Lock>,
     /// Indexes of the threads that have arrived at each meeting, keyed by the meeting's id.
     meetings: BTreeMap<u64, Vec<usize>>,
-    /// Pairs of threads, of which one waits for the end of the other.
+    /// Pairs of threads: the first thread waits until the second thread ends.
     joining: Vec<(usize, usize)>,
     /// Number of changes to this state. A waiting thread reads this number to detect that other threads make progress.
     changes: u64,
@@ -284,7 +284,7 @@ pub fn apart<T>(block: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs a host function, whose thread has no turn of its own. Returns the time that the function took.
+/// Runs a host function. While it runs, its thread does not wait for turns. Returns the time that the function took.
 pub fn host_function(run: impl FnOnce()) -> u64 {
     let thread = thread::current();
     let outer = thread.host_function.replace(Some(0));

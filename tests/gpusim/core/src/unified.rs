@@ -20,7 +20,7 @@ const MOST: u64 = 2 << 20;
 /// Direction of a page migration, with CUPTI's value for the direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-#[allow(missing_docs)] // CUPTI's own names
+#[allow(missing_docs)] // these are CUPTI's names
 pub enum Direction {
     HtoD = 1,
     DtoH = 2,
@@ -30,7 +30,7 @@ pub enum Direction {
 /// A migration of pages.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[allow(missing_docs)] // named as in the records
+#[allow(missing_docs)] // the fields have the names of the record's fields
 pub struct Move {
     pub direction: Direction,
     pub bytes: u64,

@@ -1,6 +1,6 @@
-//! User objects: program data that lives as long as the CUDA graphs that refer to it. When the last reference is
-//! released, a function of the program is called on the thread that runs host functions, as the real driver does on its
-//! own thread.
+//! User objects: program data that exists as long as CUDA graphs refer to it. When the last reference is released, the
+//! thread that runs host functions calls a function of the program. The real driver calls this function on an internal
+//! thread.
 
 use crate::error::{CuError, INVALID_VALUE};
 use crate::host_fn::{self, HostFn};

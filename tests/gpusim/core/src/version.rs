@@ -15,7 +15,7 @@ pub enum CuptiVersion {
     /// Version 13.2: activity kinds up to 59, and `cuptiActivityGetStructSize` exists.
     V13_2,
     /// Version 13.4: no call works without a driver, every activity record of GPU work contains the source graph node,
-    /// and several clients can record at once.
+    /// and several clients can record at the same time.
     V13_4,
 }
 
@@ -23,7 +23,7 @@ use CuptiVersion::*;
 
 /// Kinds of the activity records that the simulation writes.
 pub mod kind {
-    #![allow(missing_docs)] // CUPTI's own names
+    #![allow(missing_docs)] // these are CUPTI's names
     pub const MEMCPY: u32 = 1;
     pub const MEMSET: u32 = 2;
     pub const KERNEL: u32 = 3;

@@ -137,7 +137,7 @@ pub struct NodeRun {
 /// only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-#[allow(missing_docs)] // named as in the records
+#[allow(missing_docs)] // the fields have the names of the record's fields
 pub struct Work {
     pub kind: WorkKind,
     pub copy: Copy,
@@ -164,7 +164,7 @@ pub struct Work {
     pub grid: [u32; 3],
     pub block: [u32; 3],
     pub shared_bytes: u32,
-    /// The value of a memset.
+    /// Value that a memset writes.
     pub value: u32,
     pub peer_source: Place,
     pub peer_target: Place,

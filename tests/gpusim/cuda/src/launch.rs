@@ -142,7 +142,7 @@ fn launch_ex(id: u32, name: &'static CStr, own: Default, call: LaunchKernelEx) -
 macro_rules! launches {
     ($($launch:ident, $ex:ident, $cooperative:ident, $own:expr, $ids:expr;)*) => {$(
         #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments)] // the C API's
+        #[allow(clippy::too_many_arguments)] // the C API requires this signature
         extern "C" fn $launch(
             function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
             shared_bytes: u32, stream: Handle, params: *mut Handle, extra: *mut Handle,
@@ -159,7 +159,7 @@ macro_rules! launches {
         }
 
         #[unsafe(no_mangle)]
-        #[allow(clippy::too_many_arguments)] // the C API's
+        #[allow(clippy::too_many_arguments)] // the C API requires this signature
         extern "C" fn $cooperative(
             function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
             shared_bytes: u32, stream: Handle, params: *mut Handle,

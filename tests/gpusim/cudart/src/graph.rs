@@ -71,7 +71,7 @@ fn instantiate(driver: &Driver, exec: Out<Handle>, graph: Handle, flags: u64) ->
 #[unsafe(no_mangle)]
 extern "C" fn cudaGraphInstantiate(exec: Out<Handle>, graph: Handle, flags: u64) -> u32 {
     #[repr(C)]
-    #[allow(dead_code)] // read by subscribers, through a pointer
+    #[allow(dead_code)] // subscribers read the fields through a pointer
     struct Params(Out<Handle>, Handle, u64);
     let id = if settings::get().cupti >= CuptiVersion::V12_0 { 443 } else { 310 };
     let params = Params(exec, graph, flags);

@@ -102,14 +102,14 @@ macro_rules! runtime_api {
     (@one $name:ident, $id:literal, $driver:ident, $own:ident = $default:expr,
      ($($arg:ident : $ty:ty),* $(,)?), $body:block) => {
         #[unsafe(no_mangle)]
-        #[allow(non_snake_case, clippy::too_many_arguments)] // the C API's
+        #[allow(non_snake_case, clippy::too_many_arguments)] // the C API requires this signature
         extern "C" fn $name($($arg: $ty),*) -> u32 {
             #[repr(C)]
-            #[allow(dead_code)] // read by subscribers, through a pointer
+            #[allow(dead_code)] // subscribers read the fields through a pointer
             struct Params($($ty),*);
 
             const NAME: &std::ffi::CStr = gpusim_core::arg::literal(concat!(stringify!($name), "\0"));
-            #[allow(unused_variables)] // for functions without streams
+            #[allow(unused_variables)] // functions without streams do not use it
             let $own = $default;
             let params = Params($($arg),*);
             crate::runtime_api::runtime($id, NAME, &params, std::ptr::null(), |$driver| $body)

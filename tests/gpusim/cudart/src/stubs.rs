@@ -89,7 +89,7 @@ extern "C" fn __cudaInitModule(_handle: *mut Handle) -> c_char {
 }
 
 #[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments)] // as nvcc's code calls it
+#[allow(clippy::too_many_arguments)] // nvcc's generated code passes these arguments
 extern "C" fn __cudaRegisterFunction(
     _binary: *mut Handle,
     host_function: Handle,
@@ -109,7 +109,7 @@ extern "C" fn __cudaRegisterFunction(
 }
 
 #[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments)] // as nvcc's code calls it
+#[allow(clippy::too_many_arguments)] // nvcc's generated code passes these arguments
 extern "C" fn __cudaRegisterVar(
     _binary: *mut Handle,
     _variable: Handle,
@@ -123,7 +123,7 @@ extern "C" fn __cudaRegisterVar(
 }
 
 #[unsafe(no_mangle)]
-#[allow(clippy::too_many_arguments)] // as nvcc's code calls it
+#[allow(clippy::too_many_arguments)] // nvcc's generated code passes these arguments
 extern "C" fn __cudaRegisterManagedVar(
     _binary: *mut Handle,
     _variable: *mut Handle,

@@ -1,6 +1,6 @@
-//! The client's own clock. Activity records of API calls have timestamps from this clock. GPU times are converted to
-//! this clock by pairs of readings of both clocks, as in CUPTI. The clock's unit is arbitrary: Kineto's clock counts
-//! processor ticks.
+//! The clock function that a client registers instead of CUPTI's default clock. Activity records of API calls have
+//! timestamps from this clock. GPU times are converted to this clock by pairs of readings of both clocks, as in CUPTI.
+//! The clock's unit is arbitrary: Kineto's clock counts processor ticks.
 
 use crate::link;
 use gpusim_core::clock;
@@ -23,7 +23,7 @@ struct Conversion {
     clock: ClientClock,
     first: Pair,
     latest: Pair,
-    /// Client units per nanosecond.
+    /// Units of the client's clock per nanosecond.
     rate: f64,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct Subscriber {
     pub(crate) attributes: [AtomicUsize; 10],
 }
 
-/// The table of clients.
+/// The table of CUPTI clients.
 pub(crate) static ALL: [Subscriber; MOST_SUBSCRIBERS] =
     [Subscriber::new(0), Subscriber::new(1), Subscriber::new(2), Subscriber::new(3)];
 

@@ -1,15 +1,20 @@
 /* A small CUPTI client. The simulated driver loads it through CUDA_INJECTION64_PATH. The client logs each callback,
- * record and call result as a line in $CLIENT_LOG. The other CLIENT_* variables set its behaviour:
- *   CLIENT_KINDS=10,1     activity kinds            CLIENT_CALLBACKS=2:211,3:1   domain:id to enable
- *   CLIENT_BUFFER=4096    bytes of a buffer; 0: NULL, odd: not aligned
- *   CLIENT_FLUSH=1        flag of FlushAll at exit; none: no flush; now: at each API EXIT as well
- *   CLIENT_IN=...         what to do inside callbacks, see act_inside
- *   CLIENT_RETURN=0       what InitializeInjection returns
- *   CLIENT_STACK=1            logs the stack at ENTER   CLIENT_INSIST=1         continues after a failed subscribe
- *   CLIENT_THREADS=0      attribute 9               CLIENT_CLOCK=1               timestamps since boot; ticks: of 2.6 GHz
- *   CLIENT_EXTERNAL=3:42,5:43   kind:id of external ids to push on the thread that initialises
- *   CLIENT_OF_CONTEXT=2:+10,1:-1   when the context with this number is created (callback 3:1), enables (+) or disables (-)
- *                            the kind for it
+ * record and call result as a line in $CLIENT_LOG. Other variables set its behaviour:
+ * - `CLIENT_KINDS=10,1`: activity kinds to enable.
+ * - `CLIENT_CALLBACKS=2:211,3:1`: callbacks to enable, as domain:id.
+ * - `CLIENT_BUFFER=4096`: size of each buffer in bytes; 0: the client returns NULL; odd: the buffer is not aligned.
+ * - `CLIENT_FLUSH=1`: flag with which the client calls cuptiActivityFlushAll at exit; `none`: no flush; `now`: it also
+ *   flushes in each EXIT callback of an API call.
+ * - `CLIENT_IN=...`: action of the client inside callbacks, see act_inside.
+ * - `CLIENT_RETURN=0`: value that InitializeInjection returns.
+ * - `CLIENT_STACK=1`: the client logs the stack at ENTER.
+ * - `CLIENT_INSIST=1`: the client continues after a failed subscribe.
+ * - `CLIENT_THREADS=0`: value of attribute 9 (buffers per thread).
+ * - `CLIENT_CLOCK=1`: the client's timestamps count from boot; `ticks`: they are ticks of a 2.6 GHz clock.
+ * - `CLIENT_EXTERNAL=3:42,5:43`: external ids to push, as kind:id, on the thread that initialises the client.
+ * - `CLIENT_OF_CONTEXT=2:+10,1:-1`: when the CUDA context with this id is created (callback 3:1), the client enables
+ *   (+) or disables (-) the activity kind for this context.
+ *
  * All declarations in this file are our own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -95,7 +100,8 @@ static void act_inside(const char *where) {
     if (!strcmp(action, "pause")) usleep(2000);
 }
 
-/* Buffers that CUPTI holds. If CUPTI returns a buffer that is not in this table, it has returned that buffer twice. */
+/* Buffers that the client has passed to CUPTI and that CUPTI has not returned. If CUPTI returns a buffer that is not in
+ * this table, it has returned that buffer twice. */
 static uint8_t *lent[1 << 14];
 
 /* Replaces `what` by `with` in the table `lent`; returns 0 if `what` is not in the table. */

@@ -130,10 +130,10 @@ fn a_missing_device_is_rejected() {
 /// H100 Tensor Core GPU Architecture", column H100 SXM5.
 const H100: [(u32, i32); 25] = [
     (1, 1024),          // threads per block
-    (2, 1024),          // block: x
+    (2, 1024),          // maximum size of a block: x
     (3, 1024),          // y
     (4, 64),            // z
-    (5, 2_147_483_647), // grid: x
+    (5, 2_147_483_647), // maximum size of the grid: x
     (6, 65_535),        // y
     (7, 65_535),        // z
     (8, 49_152),        // shared memory per block: 48 KB
@@ -141,7 +141,7 @@ const H100: [(u32, i32); 25] = [
     (10, 32),           // warp
     (12, 65_536),       // registers per block
     (39, 2048),         // threads per multiprocessor: 64 warps
-    (41, 1),            // one address space
+    (41, 1),            // unified addressing
     (75, 9),            // compute capability
     (76, 0),
     (81, 233_472),    // shared memory per multiprocessor: 228 KB
@@ -149,9 +149,9 @@ const H100: [(u32, i32); 25] = [
     (95, 1),          // cooperative launches
     (97, 232_448),    // shared memory per block, on request: 227 KB
     (106, 32),        // blocks per multiprocessor
-    (111, 1024),      // shared memory that each block costs: 1 KB
+    (111, 1024),      // shared memory reserved per block: 1 KB
     (16, 132),        // multiprocessors
-    (37, 5120),       // bits to the memory
+    (37, 5120),       // width of the memory bus in bits
     (38, 52_428_800), // L2 cache: 50 MB
     (32, 1),          // memory with error correction
 ];
