@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The truth kit: all tests that need a real GPU, in one command and in less than 20 minutes, on a machine with CUDA and
-# Python but without Rust. Each step has its own time limit. If a step fails, the report states it, and the next step
-# runs. The kit changes no setting of the GPU, downloads nothing and writes only into FOLDER.
+# The truth kit runs all tests that need a real GPU, with one command and in less than 20 minutes. The machine needs
+# CUDA and Python, but no Rust. Each step has its own time limit. If a step fails, the report states it, and the next
+# step runs. The kit changes no setting of the GPU, downloads nothing and writes only into FOLDER.
 #
 #   tests/gpu/run.sh [OPTIONS] [FOLDER]      writes FOLDER/report.json and report.md (default ./gpu-report)
 #
@@ -194,7 +194,7 @@ for step in "${steps[@]}"; do
     if [ ${#only[@]} -gt 0 ]; then
         wanted=0
         for one in "${only[@]}"; do [ "$one" = "$name" ] && wanted=1; done
-        # Other steps depend on these steps, so they always run.
+        # Other steps depend on these two steps, so they run even if --only does not name them.
         case $name in
             machine) wanted=1 ;;
             build) [ -e "$out/bin/done" ] || wanted=1 ;;
@@ -207,8 +207,8 @@ for step in "${steps[@]}"; do
         trap 'kill '$!' 2>/dev/null' EXIT
     fi
 done
-# Pack the files to copy from this machine into small archives next to the two reports: two archives for the recordings,
-# and one for the logs and outputs.
+# Pack the files that the user must copy from this machine into archives: two for the recordings, and one for logs and
+# outputs.
 for folder in golden variants; do
     [ ! -d "$out/$folder" ] || tar -C "$out" -czf "$out/$folder.tgz" $folder
 done

@@ -24,9 +24,9 @@
  *
  * - `left` launches 1,000 more kernels, which are complete before the program ends. Each time that a file `more`
  *   appears, it launches once. When a file `go` exists, the program ends without exit handlers. HOW is the way in which
- *   it ends: `_exit` (with code 7), `abort`, `fault`, `exec` (of true), `exec_again` (which becomes `quick`), `exit` (a
- *   normal exit), `fork` (forks a child that launches nothing and calls _exit, then aborts), or `daemon` (calls
- *   daemon(); the child continues alone and calls _exit).
+ *   it ends. `_exit` ends with code 7, and `exit` is a normal exit. `abort` and `fault` end by a signal. `exec` becomes
+ *   the program true, and `exec_again` becomes this program with the mode `quick`. `fork` forks a child that launches
+ *   nothing and calls _exit, and then aborts. `daemon` calls daemon(), whose child continues alone and calls _exit.
  * - `idle` initialises CUDA, launches nothing, creates a file `ready`, and exits when a file `go` exists.
  * - With WHERE, the program sends the signal to itself after main has launched 1,000 kernels.
  *

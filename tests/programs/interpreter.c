@@ -1,6 +1,6 @@
-/* A fake CPython interpreter that evaluates no code. It has the parts that gpuflame reads in the real interpreters of a
- * few versions: frames of functions, calls of the evaluator, and the data that describes the layout of these parts.
- * Tests use it for two purposes. Some tests count instructions, which is impossible with a real interpreter, because it
+/* A fake CPython interpreter that evaluates no code. It has the data structures that gpuflame reads in real
+ * interpreters of a few versions: frames of functions, calls of the evaluator, and a description of their layout. Tests
+ * use it for two purposes. Some tests count instructions, which is impossible with a real interpreter, because it
  * starts up and collects garbage. Other tests imitate versions that have not been released.
  *
  * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.

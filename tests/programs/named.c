@@ -1,6 +1,6 @@
-/* Launches kernels with names that would have an effect where they are displayed: names that control a terminal, return
- * to the start of a line, reverse the text after them, or that a spreadsheet evaluates. Two threads, and the ranges
- * that they open, have such names too.
+/* Launches kernels with names that would have an effect where they are displayed: they control a terminal, return to
+ * the start of a line, reverse the text after them, or are formulas for a spreadsheet. Two threads, and the ranges that
+ * they open, have such names too.
  *
  *     named [more | killed]
  *

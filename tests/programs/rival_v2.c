@@ -9,9 +9,9 @@
  * - `v1-first`: a client of the old interface enables activity records before the driver is initialised, and does not
  *   subscribe.
  *
- * The program prints the client's data: the number of API calls (and how many of them exited with the word that the
- * client had stored on entry), the number of records and their total nanoseconds, and the number of dropped records.
- * For v1 it prints the result of each call. */
+ * The program prints the client's data: the number of API calls, the number of records and their total nanoseconds, and
+ * the number of dropped records. It also prints the number of API calls whose EXIT callback had the word that the
+ * client stored at ENTER. For v1 it prints the result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

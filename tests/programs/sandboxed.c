@@ -4,7 +4,7 @@
  *
  *     sandboxed NAME...     the allowed calls, by name; without names no filter is set, and seccomp is only queried
  *
- * The program launches from many stacks (of its main thread, of two more threads, and of a stack made by hand), waits,
+ * The program launches from stacks of its main thread, of two more threads and of a stack made by hand. Then it waits,
  * and ends with code 7 or by the signal whose number is in ENDS_BY. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

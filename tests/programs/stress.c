@@ -1,5 +1,6 @@
-/* Does everything that is hard for an unwinder, all at the same time: hand-made stacks that come and go, plugins loaded
- * and unloaded at one address, forks, signal handlers, loader namespaces, wrong unwind information, and ranges.
+/* Does many things at the same time that are hard for an unwinder: stacks that are mapped and unmapped, plugins that
+ * are loaded and unloaded at one address, forks, signal handlers, loader namespaces, wrong unwind information, and
+ * ranges.
  *
  *     stress SECONDS PLUGIN...
  *

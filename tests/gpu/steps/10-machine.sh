@@ -1,4 +1,4 @@
-# The machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
+# Reports the machine: driver, CUDA, CUPTI, GPU, CPU, kernel, container, tools
 # LIMIT 30
 #
 # This step reports the machine, because later measurements are useful only if their machine is known.

@@ -1,4 +1,4 @@
-# Right: C and CUDA programs with known launches, against a second reader and the programs' own sources
+# Checks C and CUDA programs with known launches against their sources and against the probe
 # LIMIT 60
 #
 # The step checks counts, time per kernel, the functions above each launch, and the ledger. It compares times with

@@ -1,4 +1,4 @@
-# Right: CUDA graphs, captured, instantiated twice, updated, and built by hand
+# Checks CUDA graphs that are captured, instantiated twice, updated, and built by hand
 # LIMIT 30
 
 need_gpuflame

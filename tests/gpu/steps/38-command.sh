@@ -1,4 +1,4 @@
-# Right: the gpuflame command explains a recording as the process itself did
+# Checks that the gpuflame command explains a recording as the process itself did
 # LIMIT 20
 
 need_gpuflame

@@ -1,4 +1,4 @@
-# Golden recordings of ten tiny programs: callbacks in order, buffers as bytes
+# Records ten tiny programs: CUPTI callbacks in order, buffers as bytes
 # LIMIT 30
 #
 # The step writes the recordings to golden/hw/GPU-DRIVER/ in the report's folder. They are small enough to commit into

@@ -1,4 +1,4 @@
-# Fifteen questions about the real stack, each answered by a program
+# Answers fifteen questions about the real CUDA stack, each by a program
 # LIMIT 90
 #
 # The simulated stack was written with certain answers to these questions. If the answers of real hardware differ, the

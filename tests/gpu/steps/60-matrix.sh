@@ -1,4 +1,4 @@
-# The cost matrix: what each part of CUPTI, and gpuflame, adds to a launch
+# Measures the time that each part of CUPTI, and gpuflame, adds to a launch
 # LIMIT 140
 #
 # Each round measures all levels, so that a change of the machine's speed affects all of them. The step makes as many rounds as

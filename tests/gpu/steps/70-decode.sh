@@ -1,4 +1,4 @@
-# End to end: tokens a second of two small decode loops, launch by launch and as a graph
+# Measures tokens per second of two small decode loops, launch by launch and as a graph
 # LIMIT 60
 
 need llm_inference

@@ -1,4 +1,4 @@
-# Right: PyTorch (eager, as a CUDA graph, and compiled with Triton), JAX and CuPy
+# Checks PyTorch (eager, as a CUDA graph, and compiled with Triton), JAX and CuPy
 # LIMIT 200
 #
 # Each program runs once under gpuflame and once under its witness, a second profiler: torch.profiler for PyTorch, and

@@ -1,4 +1,4 @@
-# Right: the programs of tests/pytorch, which else run on the simulated stack, as they are
+# Checks the programs of tests/pytorch, which other tests run on the simulated stack
 # LIMIT 180
 #
 # The output and the exit code of each program must be the same with and without gpuflame. gpuflame must match all GPU

@@ -1,4 +1,4 @@
-# End to end: a transformer's decode step under each profiler, eager and as a graph
+# Measures a transformer's decode step under each profiler, eager and as a graph
 # LIMIT 110
 #
 # The CUDA graph has a separate row. The step reports each value immediately, so that a step that is stopped at its time

@@ -1,4 +1,4 @@
-# Variants of one PyTorch step, timed alone and recorded: the truth for predictions of one variant from another
+# Times and records variants of one PyTorch step, to check predictions of one variant from another
 # LIMIT 110
 
 [ "$KIT_SIMULATED" = 0 ] || skip "PyTorch needs a real CUDA stack"

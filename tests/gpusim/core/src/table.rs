@@ -120,8 +120,9 @@ impl Default for CallbackBits {
     }
 }
 
-/// Callbacks and activity kinds that at least one client has enabled. libcupti writes these switches, and every API
-/// call reads them, so an API call in which no client is interested costs only two loads.
+/// Callbacks and activity kinds that at least one client has enabled. The library libcupti writes these switches, and
+/// every API call reads them. If no client has enabled a callback or record for an API call, the check costs only two
+/// loads.
 #[derive(Debug)]
 pub struct Switches {
     /// Callbacks that at least one client has enabled.

@@ -14,8 +14,8 @@ pub enum CuptiVersion {
     V13_0,
     /// Version 13.2: activity kinds up to 59, and `cuptiActivityGetStructSize` exists.
     V13_2,
-    /// Version 13.4: no call works without a driver, every activity record of GPU work contains the source graph node,
-    /// and several clients can record at the same time.
+    /// Version 13.4: no call works without a driver, activity records contain the source graph node, and several
+    /// clients can record at the same time.
     V13_4,
 }
 

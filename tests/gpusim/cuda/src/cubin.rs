@@ -1,6 +1,6 @@
-//! Reads cubins, which are ELF files whose functions are kernels: the names of the kernels, the names and sizes of the
-//! variables, and the length of the cubin. A program passes an image without its length. So all offsets are taken from
-//! the image's headers, as the real driver does.
+//! Reads cubins, which are ELF files whose functions are kernels. It reads the names of the kernels, the names and
+//! sizes of the variables, and the length of the cubin. A program passes an image without its length. So all offsets
+//! are taken from the image's headers, as the real driver does.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString, c_void};

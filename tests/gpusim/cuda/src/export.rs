@@ -48,8 +48,8 @@ extern "C" fn cuGetExportTable(out: Out<*const c_void>, id: In<[u8; 16]>) -> u32
 }
 
 /// Sets the calling thread's call site: frames from the root, separated by semicolons; NULL for none. Does nothing in a
-/// forked child: the child cannot launch anything, and the lock of the call sites may be held for ever, by a thread
-/// that existed only in the parent.
+/// forked child, which cannot launch anything. In the child, the lock of the call sites may be held for ever by a
+/// thread that exists only in the parent.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: *const c_char) {
     if init::phase() != Phase::Child {
@@ -57,8 +57,8 @@ extern "C" fn gpusim_site(path: *const c_char) {
     }
 }
 
-/// Returns the time, in ns since the epoch, at which the work that is next submitted to this stream will start; 0 if
-/// the stream does not exist.
+/// Returns the time, in ns since the epoch, at which this stream's next work will start; 0 if the stream does not
+/// exist.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_ready(stream: Handle) -> u64 {
     let stream = Stream::resolve(stream, Default::Context);
