@@ -35,8 +35,8 @@ const PROGRAMS: [Program; 10] = [
     Program { name: "streams", source: "tiny.cu", argument: "streams", launches: 4, kernels: 4, others: 0 },
     Program { name: "exit", source: "tiny.cu", argument: "exit", launches: 4, kernels: 4, others: 0 },
     Program { name: "driver", source: "driver.c", argument: "2", launches: 14, kernels: 4, others: 10 },
-    // The program launches a graph of two kernels three times. It launches another graph twice, and updates that graph
-    // between the two launches.
+    // The program launches a graph of two kernels three times. The program launches another graph twice, and updates
+    // that graph between the two launches.
     Program {
         name: "capture",
         source: "tiny_graph.cu",

@@ -1,9 +1,9 @@
 /* apart MODE: opens and closes windows by gpuflame's functions, one after another. MODE is:
  *
  * - `slow`: one window with a kernel of 12 s.
- * - `closed`: three windows. The first has 5 launches. The second has 7 launches and a graph of 3 kernels that was
- *   captured before this window. The third has 11 launches and is opened by cudaProfilerStart. Between the windows, the
- *   program launches once per millisecond, until the file `capture`, `open` or `profiler` exists.
+ * - `closed`: three windows. The first window has 5 launches. The second window has 7 launches and a graph of 3 kernels
+ *   that was captured before this window. The third window has 11 launches and is opened by cudaProfilerStart. Between
+ *   the windows, the program launches once per millisecond, until the file `capture`, `open` or `profiler` exists.
  * - WINDOWS: window I has I launches and one launch of a graph of 3 kernels. Between two windows there is one launch.
  *   At the end the program waits until a file `stop` exists.
  * - WINDOWS EACH: every window has EACH launches, at 300,000 per second; half as many launches follow outside the

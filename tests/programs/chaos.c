@@ -219,8 +219,8 @@ static void *worker(void *number)
 }
 
 /* Returns a hash of the descriptors below 1,000 that are open at every check during 50 ms. Descriptors that exist for
- * less than a millisecond do not count. Another thread opens such a descriptor to read a file. It may also open a
- * descriptor and then move it to a high number, because the kernel always assigns the lowest free number. */
+ * less than a millisecond do not count. Another thread opens such a descriptor to read a file. Another thread may also
+ * open a descriptor and then move it to a high number, because the kernel always assigns the lowest free number. */
 static unsigned descriptors(void)
 {
     static char times[BELOW];

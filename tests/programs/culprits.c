@@ -10,8 +10,8 @@
  * - `thread`: another thread launches, and then does something else while `train` waits for it.
  * - `calls`: the function `train` makes no CUDA call for 5 ms, allocates, and makes no call for another 5 ms.
  *
- * The program prints the lost GPU time in nanoseconds. It also prints the total time, in nanoseconds, for which its
- * threads were ready to run but had no processor. */
+ * The program prints the lost GPU time in nanoseconds. The program also prints the total time, in nanoseconds, for
+ * which its threads were ready to run but had no processor. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

@@ -1,4 +1,4 @@
-/* A library that prints a line when it is loaded. It represents an attacker's library that a program with more
+/* A library that prints a line when it is loaded. The library represents an attacker's library that a program with more
  * privileges must not load. */
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
-/* A fake CPython interpreter that evaluates no code. It has the data structures that gpuflame reads in real
- * interpreters of a few versions: frames of functions, calls of the evaluator, and a description of their layout. Tests
- * use it for two purposes. Some tests count instructions, which is impossible with a real interpreter, because it
- * starts up and collects garbage. Other tests imitate versions that have not been released.
+/* A fake CPython interpreter that evaluates no code. The fake interpreter has the data structures that gpuflame reads
+ * in real interpreters of a few versions: frames of functions, calls of the evaluator, and a description of their
+ * layout. Tests use it for two purposes. Some tests count instructions, which is impossible with a real interpreter,
+ * because it starts up and collects garbage. Other tests imitate versions that have not been released.
  *
  * VERSION and THREADS (1: without the global lock) are the version and the build that this interpreter claims to be.
  * The layout of the interpreter's data is that of 3.9, 3.11 or 3.13: the latest of these versions that is not newer

@@ -1,5 +1,5 @@
-/* A plugin that launches kernels. It is built twice with different NAMEs, so that both plugins can be loaded at the
- * same address one after the other. */
+/* A plugin that launches kernels. The plugin is built twice with different NAMEs, so that both plugins can be loaded at
+ * the same address one after the other. */
 #include "cuda_mini.h"
 
 #define JOIN_(a, b) a##b

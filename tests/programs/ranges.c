@@ -120,7 +120,8 @@ OWN_FRAME static void started(nvtxDomainHandle_t net)
     LAUNCH_AT("main;started");
 }
 
-/* This function runs on another thread. It ends a range that the main thread started, and has ranges of its own. */
+/* This function runs on another thread. The function ends a range that the main thread started, and opens ranges of its
+ * own. */
 static void *end_it(void *id)
 {
     nvtxRangePushA("other thread");

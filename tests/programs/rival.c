@@ -10,8 +10,8 @@
  *   and the program continues.
  * - `profiler`: as `returns`, but cudaProfilerStop and cudaProfilerStart close and open the window.
  *
- * The program prints whether the client got any records. It also prints whether CUPTI assumes zeroed buffers, before
- * and after the client's actions. */
+ * The program prints whether the client got any records. The program also prints whether CUPTI assumes zeroed buffers,
+ * before and after the client's actions. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

@@ -10,8 +10,8 @@
  *   subscribe.
  *
  * The program prints the client's data: the number of API calls, the number of records and their total nanoseconds, and
- * the number of dropped records. It also prints the number of API calls whose EXIT callback had the word that the
- * client stored at ENTER. For v1 it prints the result of each call. */
+ * the number of dropped records. The program also prints the number of API calls whose EXIT callback had the word that
+ * the client stored at ENTER. For v1 it prints the result of each call. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 #include "cupti.h"

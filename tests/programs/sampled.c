@@ -58,7 +58,7 @@ static unsigned long taken(void)
     return t.tv_sec * 1000000000ul + t.tv_nsec;
 }
 
-/* SPIN(ns) uses this much CPU time. It is a macro, because a function would add a frame. */
+/* SPIN(ns) uses this much CPU time. SPIN is a macro, because a function would add a frame. */
 #define SPIN(NANOS)                                                                                                    \
     do {                                                                                                               \
         unsigned long began_ = taken(), nanos_ = (NANOS);                                                              \

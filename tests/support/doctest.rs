@@ -1,5 +1,5 @@
-// The examples in the crate's documentation include this file, and rustdoc hides it. It loads the simulated CUDA stack
-// by path, before other code looks for CUDA by name.
+// The examples in the crate's documentation include this file, and rustdoc hides it. This file loads the simulated CUDA
+// stack by path, before other code looks for CUDA by name.
 
 use std::path::{Path, PathBuf};
 

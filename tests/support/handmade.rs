@@ -27,7 +27,7 @@ use gpuflame_model::record::{
     SetDetail, StreamId, ThreadId, WindowEdge, Writer,
 };
 
-/// Time 0 of the picture above, in ns since the epoch. It is an odd number of nanoseconds, which an `f64` in
+/// Time 0 of the picture above, in ns since the epoch. This time is an odd number of nanoseconds, which an `f64` in
 /// microseconds cannot represent.
 pub const BASE: u64 = 1_760_000_000_123_456_789;
 

@@ -1,5 +1,5 @@
-//! Loads the fake Python interpreter (`tests/programs/interpreter.c`) into this process. It has Python's frames, but
-//! evaluates no code.
+//! Loads the fake Python interpreter (`tests/programs/interpreter.c`) into this process. The fake interpreter has
+//! Python's frames, but evaluates no code.
 
 use std::ffi::{CString, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;

@@ -1,8 +1,8 @@
 //! Tests captures as on glibc before 2.35. Such a glibc lacks `_dl_find_object`, so the unwinder searches a sorted copy
 //! of the loader's list instead.
 //!
-//! The tests run one at a time, because they load and unload libraries. They run in a process of their own, because a
-//! process cannot switch back from the sorted copy.
+//! The tests run one at a time, because they load and unload libraries. The tests run in a process of their own,
+//! because a process cannot switch back from the sorted copy.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/build.rs"]

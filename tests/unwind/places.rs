@@ -235,7 +235,8 @@ fn inside_len(all: &[gpuflame_model::record::Frame], address: u64) -> usize {
     all.iter().skip_while(|frame| (address - 4096..address + 4096).contains(&frame.0)).count()
 }
 
-/// State that a signal handler shares with its test. It has a fixed size, because a handler must not allocate.
+/// State that a signal handler shares with its test. The state has a fixed size, because a signal handler must not
+/// allocate.
 struct Handled {
     same: AtomicUsize,
     different: AtomicUsize,

@@ -1,4 +1,5 @@
-"""Runs a small transformer in plain PyTorch. Its random weights have a fixed seed, so every run has the same kernels.
+"""Runs a small transformer in plain PyTorch. The model's random weights have a fixed seed, so every run has the same
+kernels.
 
     model.py --mode eager|graph|compile [--kineto TABLE] [--iterations N] [--device cuda]
 

@@ -1,4 +1,4 @@
-/* Programs to record. They are so small that a person can read every callback in the recording.
+/* Programs to record. The programs are so small that a person can read every callback in a recording.
  *
  *     tiny runtime | copies | streams | exit       (driver.c has one more, tiny_graph.cu three) */
 #include "kernels.h"

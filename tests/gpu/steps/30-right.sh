@@ -1,10 +1,10 @@
 # Checks C and CUDA programs with known launches against their sources and against the probe
 # LIMIT 60
 #
-# The step checks counts, time per kernel, the functions above each launch, and the ledger. It compares times with
-# another run of the same program under the probe. The upper limit of a kernel's time is the time between CUDA events,
-# and its lower limit is the time that the kernel waits. On the simulated stack the truth file makes all these checks
-# exact.
+# The step checks counts, time per kernel, the functions above each launch, and the ledger. The step compares kernel
+# times with another run of the same program under the probe. The upper limit of a kernel's time is the time between
+# CUDA events, and its lower limit is the time that the kernel waits. On the simulated stack the truth file makes all
+# these checks exact.
 
 need_gpuflame
 need probe.so

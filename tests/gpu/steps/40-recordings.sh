@@ -1,9 +1,9 @@
 # Records ten tiny programs: CUPTI callbacks in order, buffers as bytes
 # LIMIT 30
 #
-# The step writes the recordings to golden/hw/GPU-DRIVER/ in the report's folder. They are small enough to commit into
-# tests/golden/hw/. On the simulated stack, it writes them to golden/simulated/; these only prove that the recorder
-# works.
+# The step writes the recordings to golden/hw/GPU-DRIVER/ in the report's folder. The recordings are small enough to
+# commit into tests/golden/hw/. On the simulated stack, it writes them to golden/simulated/; these only prove that the
+# recorder works.
 
 need probe.so
 word() { printf '%s' "$1" | tr -cs 'A-Za-z0-9.\n' '_' | sed 's/^_//; s/_$//'; }

@@ -1,5 +1,5 @@
-//! libgcc's unwinder, with which the tests compare gpuflame's unwinder. It is reliable, because C++ exceptions depend
-//! on it.
+//! libgcc's unwinder, with which the tests compare gpuflame's unwinder. That unwinder is reliable, because C++
+//! exceptions depend on it.
 
 use std::ffi::{c_int, c_void};
 

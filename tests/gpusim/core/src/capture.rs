@@ -16,7 +16,7 @@ pub struct Capture {
     pub graph: &'static Graph,
     /// Id of the capture, which is never reused.
     pub id: u64,
-    /// Handle of the last node. It is returned when a program queries the dependencies of the next node.
+    /// Handle of the last node. A query for the dependencies of the next node returns this handle.
     pub last: AtomicUsize,
     /// Address of the stream that began the capture.
     origin: usize,

@@ -1,5 +1,5 @@
-//! The clock of the simulation, in ns since the epoch. It is CLOCK_REALTIME, which is also CUPTI's default clock. With
-//! GPUSIM_CLOCK=stepped, it is the calling thread's own clock (see [`crate::turn`]).
+//! The clock of the simulation, in ns since the epoch. This clock is CLOCK_REALTIME, which is also CUPTI's default
+//! clock. With GPUSIM_CLOCK=stepped, it is the calling thread's own clock (see [`crate::turn`]).
 
 use crate::settings;
 use crate::thread;

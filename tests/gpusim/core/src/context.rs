@@ -52,8 +52,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Adds a new stream to the context's list. Streams are never freed, so the list would grow without limit. It is
-    /// therefore filled only with the stepped clock, which needs it.
+    /// Adds a new stream to the context's list. Streams are never freed, so the list would grow without limit. The list
+    /// is therefore filled only with the stepped clock, which needs it.
     pub fn add_stream(&self, stream: &'static Stream) {
         if settings::get().stepped || cfg!(test) {
             lock(&self.streams).push(stream);
@@ -128,7 +128,7 @@ impl Context {
     }
 }
 
-/// All contexts, sorted by id. The first id is 1.
+/// All contexts, sorted by id. The first context id is 1.
 fn all() -> MutexGuard<'static, Vec<&'static Context>> {
     static ALL: Mutex<Vec<&'static Context>> = Mutex::new(Vec::new());
     lock(&ALL)

@@ -1,6 +1,6 @@
-//! Records of CUDA events on streams, and waits. Each of them becomes an activity record of kind 36 or 38 and, on
-//! request, a line of the truth file. A call that is captured into a graph is not included, because it does not order
-//! any GPU work yet.
+//! Records of CUDA events on streams, and waits. Each record or wait becomes an activity record of kind 36 or 38 and,
+//! on request, a line of the truth file. A call that is captured into a graph is not included, because it does not
+//! order any GPU work yet.
 
 use crate::clock;
 use crate::context::{self, Context};

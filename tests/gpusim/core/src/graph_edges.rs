@@ -81,8 +81,8 @@ pub fn inline(
     }
 }
 
-/// Waits of the nodes that depend on a finished node. They wait for the node's end or, if the node does nothing, for
-/// everything for which that node waits.
+/// Waits of the nodes that depend on a finished node. These nodes wait for the finished node's end. If the finished
+/// node does nothing, they wait for everything for which that node waits.
 #[derive(Clone)]
 struct Done {
     waits: Vec<Wait>,

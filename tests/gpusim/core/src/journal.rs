@@ -91,7 +91,7 @@ pub struct Journal {
     pub thread_waits: Vec<ThreadWaitRow>,
 }
 
-/// Thread id of host thread 0 in the files. It is also the process id in the files.
+/// Thread id of host thread 0 in the files. This number is also the process id in the files.
 pub const MAIN_THREAD: u32 = 1_000;
 
 static JOURNAL: Mutex<Journal> =
@@ -103,8 +103,8 @@ fn journal() -> Option<MutexGuard<'static, Journal>> {
     is_kept.then(|| lock(&JOURNAL))
 }
 
-/// Returns a thread's id for the files. It is computed from the thread's index, or is the real id if the thread is
-/// undeclared.
+/// Returns a thread's id for the files. The id is computed from the thread's index; an undeclared thread keeps its real
+/// id.
 fn thread_id(thread: &Thread) -> u32 {
     thread.number.get().map_or(thread.tid, |number| MAIN_THREAD + number as u32)
 }

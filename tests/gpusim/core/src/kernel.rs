@@ -1,6 +1,6 @@
-//! Simulated kernels, which consist of a name and a duration. The simulation never reads device code. It accepts any
-//! kernel name, and equal names give the same kernel. CUDA modules, not this file, decide which kernel names they
-//! contain.
+//! Simulated kernels, which consist of a name and a duration. The simulation never reads device code. The simulation
+//! accepts any kernel name, and equal names give the same kernel. CUDA modules, not this file, decide which kernel
+//! names they contain.
 
 use crate::settings;
 use crate::sync::lock;
@@ -11,7 +11,7 @@ use std::sync::{Mutex, OnceLock};
 /// Duration in ns if neither GPUSIM_KERNELS nor the kernel's name specifies a duration.
 const DEFAULT_DURATION: u64 = 10_000;
 
-/// Object to which a CUfunction, CUkernel or cudaKernel_t handle points. It is never freed.
+/// Object to which a CUfunction, CUkernel or cudaKernel_t handle points. Kernels are never freed.
 #[derive(Debug)]
 pub struct Kernel {
     magic: u64,

@@ -12,8 +12,8 @@ pub const START: usize = 16;
 /// Offset of `completed`, which only kernel records have.
 pub const COMPLETED: usize = 32;
 
-/// An activity record under construction. It has zeroed bytes, and the size that this CUPTI version uses for the
-/// record's kind.
+/// An activity record under construction. The record's bytes are zeroed, and it has the size that this CUPTI version
+/// uses for its kind.
 pub struct Record<'a>(pub &'a mut [u8]);
 
 impl Record<'_> {

@@ -17,8 +17,8 @@ use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// Object to which a CUstream handle points. It is never freed, so that a call with a stale handle fails and does not
-/// crash the process.
+/// Object to which a CUstream handle points. Streams are never freed, so that a call with a stale handle fails and does
+/// not crash the process.
 #[derive(Debug)]
 pub struct Stream {
     magic: u64,

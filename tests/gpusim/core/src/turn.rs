@@ -304,8 +304,8 @@ pub fn work(ns: u64) {
     }
 }
 
-/// Declares a thread that the caller is about to create. Its clock starts at the calling thread's time. Returns the new
-/// thread's index.
+/// Declares a thread that the caller is about to create. The new thread's clock starts at the calling thread's time.
+/// Returns the new thread's index.
 pub fn fork() -> u64 {
     let mut made = 0;
     in_turn(|turns, number| made = turns.declare(turns.threads[number].clock));

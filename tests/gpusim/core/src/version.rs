@@ -134,7 +134,7 @@ impl CuptiVersion {
         if self >= V13_0 { 999 } else { 15 }
     }
 
-    /// Whether calls that need no device also work without libcuda. They do in versions before 13.3.
+    /// Whether calls that need no device also work without libcuda. In versions before 13.3, such calls work.
     pub fn works_without_driver(self) -> bool {
         self < V13_4
     }

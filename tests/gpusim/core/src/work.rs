@@ -133,8 +133,8 @@ pub struct NodeRun {
     pub created: Option<&'static Site>,
 }
 
-/// A kernel, copy, memset or graph launch. Its times are already known when it is submitted, because the simulated GPU
-/// only adds durations.
+/// A kernel, copy, memset or graph launch. The times are already known when the work is submitted, because the
+/// simulated GPU only adds durations.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 #[allow(missing_docs)] // the fields have the names of the record's fields

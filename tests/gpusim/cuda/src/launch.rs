@@ -1,5 +1,5 @@
-//! Driver API functions that launch kernels. They do not use the macro `driver_api`, because profilers read the struct
-//! of their arguments, and their CUPTI callbacks contain the kernel's name.
+//! Driver API functions that launch kernels. These functions do not use the macro `driver_api`, because profilers read
+//! the struct of their arguments, and their CUPTI callbacks contain the kernel's name.
 
 use gpusim_core::api;
 use gpusim_core::arg::{Handle, In, literal};

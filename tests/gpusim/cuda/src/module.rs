@@ -172,8 +172,8 @@ driver_api! {
         variable(address, bytes, module, name)
     }
 
-    // This version of cuModuleGetGlobal is from before CUDA 3.2 and has 32-bit addresses. It fails, because no
-    // simulated CUDA context is that old. `cuGetProcAddress` returns `cuModuleGetGlobal_v2` above instead.
+    // This version of cuModuleGetGlobal is from before CUDA 3.2 and has 32-bit addresses. The function fails, because
+    // no simulated CUDA context is that old. `cuGetProcAddress` returns `cuModuleGetGlobal_v2` above instead.
     cuModuleGetGlobal @ 24 |_own| (_address: Out<u32>, _bytes: Out<u32>, _module: Handle, _name: Text) {
         Err(INVALID_CONTEXT)
     }

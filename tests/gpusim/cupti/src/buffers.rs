@@ -127,7 +127,7 @@ pub(crate) struct Buffer {
     records: u32,
     limit: u32,
     progress: &'static Progress,
-    /// GPU work that the records in the buffer describe. It is stored only for the truth file.
+    /// GPU work that the records in the buffer describe. The buffer stores this work only for the truth file.
     pub(crate) works: Vec<Work>,
 }
 

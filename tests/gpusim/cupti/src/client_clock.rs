@@ -1,6 +1,6 @@
 //! The clock function that a client registers instead of CUPTI's default clock. Activity records of API calls have
 //! timestamps from this clock. GPU times are converted to this clock by pairs of readings of both clocks, as in CUPTI.
-//! The clock's unit is arbitrary: Kineto's clock counts processor ticks.
+//! The unit of a client's clock is arbitrary; for example, Kineto's clock counts processor ticks.
 
 use crate::link;
 use gpusim_core::clock;
@@ -16,8 +16,8 @@ struct Pair {
     client: u64,
 }
 
-/// Conversion of times to the client's clock. It starts from the latest pair of readings, with the rate that was
-/// measured since the first pair.
+/// Conversion of times to the client's clock. The conversion starts from the latest pair of readings, with the rate
+/// that was measured since the first pair.
 #[derive(Clone, Copy, Debug)]
 struct Conversion {
     clock: ClientClock,

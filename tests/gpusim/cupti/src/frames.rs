@@ -24,8 +24,8 @@ unsafe extern "C" {
     fn gpusim_frame_nofp_1(user: *mut c_void, domain: u32, id: u32, data: *const c_void, callback: Callback);
 }
 
-/// A function without a frame pointer, as compilers generate it. It saves rbp and uses it for another value, so
-/// following frame pointers fails, but its .eh_frame is correct.
+/// A function without a frame pointer, as compilers generate it. The function saves rbp and uses it for another value,
+/// so following frame pointers fails; but its .eh_frame is correct.
 #[cfg(target_arch = "x86_64")]
 macro_rules! frame_without_pointer {
     ($name:literal, $bytes:literal, $next:literal) => {

@@ -289,8 +289,8 @@ fn kind_of(record: &[u8]) -> u32 {
     record.first_chunk::<4>().map_or(0, |kind| u32::from_ne_bytes(*kind))
 }
 
-/// Sizes of activity records, keyed by kind. They are computed from the recording, because the simulation may not know
-/// the recording's CUPTI version.
+/// Sizes of activity records, keyed by kind. The sizes are computed from the recording, because the simulation may not
+/// know the recording's CUPTI version.
 static SIZES: AtomicPtr<HashMap<u32, usize>> = AtomicPtr::new(null_mut());
 
 fn learn_sizes(rows: &[Value]) {

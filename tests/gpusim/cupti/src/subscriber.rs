@@ -1,7 +1,7 @@
 //! The table of CUPTI clients, with the callbacks and activity kinds that each client has enabled. The first entry is
-//! for the old interface. Its calls about records pass no subscriber, so all these calls count as calls of one client.
-//! The other entries are for clients that call cuptiSubscribe_v2. Each has its own kinds, buffers and attributes, and
-//! an entry is never reused.
+//! for the old interface. In the old interface, calls about records pass no subscriber, so all these calls count as
+//! calls of one client. The other entries are for clients that call cuptiSubscribe_v2. Each entry has its own activity
+//! kinds, buffers and attributes, and is never reused.
 
 use crate::buffers::Registration;
 use crate::frames::Callback;

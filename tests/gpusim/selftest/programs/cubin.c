@@ -1,6 +1,6 @@
 /* Loads cubins with driver calls, as Triton does. gpusim must find the kernels and variables in each cubin. One cubin
- * is written by hand. It has two kernels (one of them has no symbol, only a named section), a function that kernels
- * call, and a variable. */
+ * is written by hand. The hand-written cubin has two kernels (one of them has no symbol, only a named section), a
+ * function that kernels call, and a variable. */
 #include "cuda_mini.h"
 #include <elf.h>
 #include <stdio.h>

@@ -100,8 +100,8 @@ fn a_programmatic_launch_overlaps_the_kernel_before_it() {
     let outcome = run("programmatic");
     let expected = [
         (5_000, 14_000, "launch"),
-        // The kernel begins at the trigger, at 9,500. It runs 300 ns, waits for the end of the first kernel, and runs
-        // 700 ns more.
+        // The kernel begins at the trigger, at 9,500. The kernel runs 300 ns, waits for the end of the first kernel,
+        // and runs 700 ns more.
         (9_500, 14_700, "programmatic"),
         (14_700, 15_700, "stream"),
         // The CUDA event completes at the trigger.
