@@ -117,8 +117,8 @@ def check_ledger(name, folder, everything_matched=True):
             fact(f"{name}: the end of stderr", read(folder, "stderr")[-800:])
         elif everything_matched:
             holds(f"{name}: all {word} are matched", sums[word][0], sums[word][1].get("matched"))
-    # In each line with a total and its parts, the parts must add up to the total. Such lines exist per kind of work,
-    # for graph nodes, and for the time of each GPU.
+    # In each line with a total and its parts, the parts must add up to the total. The ledger has such lines for each
+    # kind of GPU work, for graph nodes, and for the time of each GPU.
     for word, (total, parts) in sums.items():
         holds(f"{name}: the ledger's {word} add up", total, sum(parts.values()))
     for line in lines:

@@ -200,8 +200,8 @@ fn every_difference_between_recordings_is_listed() {
         "{lost_exit:#?}"
     );
 
-    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. So its ENTER callback and all
-    // later ids change.
+    // Gives the nested call a correlation id of its own, as with GPUSIM_CORR=distinct. So the call's ENTER callback and
+    // all later ids change.
     let other_id = changed(&|rows| {
         let at = find(rows, &|row| row["domain"] == 1 && row["call"] == "enter");
         rows[at]["corr"] = 77.into();

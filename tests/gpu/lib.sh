@@ -60,7 +60,7 @@ runs() {
     holds "$1" 0 "$2"
 }
 
-# need PROGRAM: checks that the program was built. If it was not, the step ends and reports the reason.
+# need PROGRAM: checks that the program was built. If the program was not built, the step ends and reports the reason.
 need() {
     [ -x "$bin/$1" ] || [ -f "$bin/$1" ] && return
     skip "$1: $(cat "$bin/$1.why" 2>/dev/null || echo 'was not built; run the step build')"

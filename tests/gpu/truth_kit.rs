@@ -481,7 +481,8 @@ fn invalid_arguments_print_one_line_and_exit_with_2() {
     }
 }
 
-/// Returns the path of shellcheck from PyPI. If it cannot be installed on this machine, prints a message and returns `None`.
+/// Returns the path of shellcheck from PyPI. If shellcheck cannot be installed on this machine, the function prints a
+/// message and returns `None`.
 fn shellcheck() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("shellcheck-0.11.0.1");
     let program = folder.join("bin/shellcheck");

@@ -6,8 +6,8 @@
  *   1024th by a synchronous copy.
  * - `--leak BYTES`: leaks this much memory at every launch, to check that a test for leaks detects the leak.
  * - `--contexts BITS`: launches once from each of 2^BITS different stacks.
- * - `--flush EVERY`: after every EVERY launches, each thread waits until gpuflame has read all records. So gpuflame can
- *   keep up with the launches, however little CPU time it gets. */
+ * - `--flush EVERY`: after every EVERY launches, each thread waits until gpuflame has read all records. With this
+ *   option, gpuflame can keep up with the launches, however little CPU time it gets. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 

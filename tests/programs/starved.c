@@ -2,10 +2,10 @@
  *
  *     starved KIB [STACKS] [SHRINKS]
  *
- * The program launches 20,000 times and waits for 0.9 s. Then it limits its address space to KIB more than the present
- * size. Then the program launches from STACKS different stacks, under ranges of many names, sets marks and queries the
- * progress. At the same time it lowers the limit SHRINKS times, at last to the present size. The program itself
- * allocates no memory. The program prints the number of failed waits. */
+ * The program launches 20,000 times and waits for 0.9 s. Then the program limits its address space to KIB more than the
+ * present size. Then the program launches from STACKS different stacks, under ranges of many names, sets marks and
+ * queries the progress. At the same time it lowers the limit SHRINKS times, at last to the present size. The program
+ * itself allocates no memory. The program prints the number of failed waits. */
 #include "cuda_mini.h"
 #include "gpuflame.h"
 

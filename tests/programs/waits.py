@@ -1,4 +1,4 @@
-"""waits.py LIBRARY: launches from nested functions, a generator and a thread. Each of these threads then waits in the
+"""waits.py LIBRARY: launches from nested functions, a generator and a thread. Each of the two threads then waits in the
 same line until the program's input ends, so that a test can read its stack from outside."""
 
 import ctypes

@@ -156,7 +156,7 @@ impl Run {
         }
         command.current_dir(&folder).stdin(Stdio::null());
         // If a shell started the tests in the background, they may ignore these signals, and their programs would
-        // inherit this. So restore the defaults.
+        // inherit this. Therefore the child restores the default actions of these signals.
         let defaults = || {
             for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGHUP] {
                 // SAFETY: setting a signal to its default action needs no handler.

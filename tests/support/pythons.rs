@@ -19,7 +19,7 @@ pub fn pythons(modules: &str) -> BTreeMap<(u32, u32), PathBuf> {
 }
 
 /// Returns the path of a Python that can build gpuflame's Python package; `tests/python/install` installs this Python.
-/// If it is missing, the function skips the test.
+/// If no such Python is installed, the function skips the test.
 #[allow(dead_code)] // Some test binaries build no package.
 pub fn package_builder() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();

@@ -175,7 +175,7 @@ fn records_of(row: &Value, ids: &mut Ids) -> Vec<String> {
     let places = row["at"].as_array().unwrap().iter().map(|at| at.as_u64().unwrap() as usize);
     let names = row["names"].as_array().unwrap();
     // The driver makes overhead records (kind 17) for its own work, such as loading a module. Their number differs from
-    // run to run, and gpuflame does not enable them. So the comparison skips them.
+    // run to run, and gpuflame does not enable them. Therefore the comparison skips overhead records.
     let is_overhead = |at: &usize| bytes[*at..].starts_with(&17_u32.to_le_bytes());
     places
         .zip(names)

@@ -1,5 +1,5 @@
-//! Tests that a stack capture never allocates memory. This must hold for the first capture, which compiles every unwind
-//! rule, and for the thousandth capture.
+//! Tests that a stack capture never allocates memory. Neither the first capture, which compiles every unwind rule, nor
+//! the thousandth capture may allocate.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "support/deep.rs"]

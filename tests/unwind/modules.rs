@@ -24,8 +24,8 @@ use seen::{SEEN, call, look, twins, use_new_unwinder};
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
-/// Returns the module to which a frame's address belonged when the frame was captured. This is the module that covers
-/// the address and has the frame's epoch.
+/// Returns the module to which a frame's address belonged when the frame was captured. The returned module covers the
+/// address and has the frame's epoch.
 fn module_of(frame: Frame, modules: &[Module]) -> Option<&Module> {
     let FrameKind::Native { address, epoch } = frame.kind() else { return None };
     modules.iter().rev().find(|module| module.epoch == epoch && (module.start..module.end).contains(&address))

@@ -103,8 +103,8 @@ fn function(random: &mut Random, mix: Mix, unreadable: usize) -> (Vec<u8>, Vec<u
     }
 }
 
-/// Generates a function that pushes registers, reserves stack space, calls, and returns by an epilogue. If it pushes
-/// rbp, it then stores any value in rbp.
+/// Generates a function that pushes registers, reserves stack space, calls, and returns by an epilogue. If the function
+/// pushes rbp, it then stores any value in rbp.
 fn with_epilogue(random: &mut Random, unreadable: usize) -> (Vec<u8>, Vec<u8>) {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     let mut registers: Vec<_> = KEPT.to_vec();

@@ -119,8 +119,8 @@ pub fn waited(
     note(dependency);
 }
 
-/// Returns the correlation id for the activity records of the current call. This is the id of the nested call if that
-/// call has its own id; otherwise it is the id of the outer call.
+/// Returns the correlation id for the activity records of the current call. If the nested call has its own id, the
+/// function returns that id; otherwise it returns the id of the outer call.
 fn correlation() -> u32 {
     let thread = thread::current();
     match thread.nested_correlation.get() {

@@ -1,5 +1,5 @@
 //! With GPUSIM_LOG=missing, prints the name of each function that the simulation lacks once to stderr, if a program
-//! looks up or calls the function. This helps the author of a new test program.
+//! looks up or calls the function. This output helps the author of a new test program.
 
 use crate::settings;
 use crate::sync::lock;

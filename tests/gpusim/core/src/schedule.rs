@@ -1,6 +1,6 @@
 //! The schedule of the stepped clock: the time at which each kernel, copy, fill or other GPU work begins, and the
-//! reasons for its waits. The time of GPU work is computed when the work is submitted. This is possible because GPU
-//! work can only wait for work that was submitted earlier.
+//! reasons for its waits. The time of GPU work is computed when the work is submitted. The computation is possible
+//! then, because GPU work can only wait for work that was submitted earlier.
 
 use crate::journal::Target;
 use crate::stream::Stream;

@@ -182,7 +182,7 @@ pub struct Settings {
     pub truth_schedule: Option<PathBuf>,
 }
 
-/// This process's settings, read once from the environment. Aborts on an invalid value.
+/// Returns the settings of this process, which are read once from the environment. Aborts on an invalid value.
 pub fn get() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {

@@ -41,8 +41,8 @@ impl Sum {
     }
 }
 
-/// Sums for one key: for all GPU work, and for GPU work without an activity record. Such work was not recorded, or its
-/// record was lost.
+/// Sums for one key: for all GPU work, and for GPU work without an activity record. GPU work has no activity record if
+/// no client records it or if its record is lost.
 #[derive(Clone, Copy, Default)]
 struct Row {
     all: Sum,

@@ -182,7 +182,7 @@ impl CuptiVersion {
             kind::CUDA_EVENT => [24, 24, 56, 56, 56, 56][self as usize],
             kind::SYNCHRONIZATION => [40, 40, 56, 56, 56, 56][self as usize],
             kind::GRAPH_TRACE => [48, 48, 56, 56, 56, 56][self as usize],
-            // This kind stands for kinds of later versions, which a reader of records must skip.
+            // The kind UNKNOWN_KIND represents kinds of later versions, which a reader of records must skip.
             super::faults::UNKNOWN_KIND => 64,
             _ => return None,
         })

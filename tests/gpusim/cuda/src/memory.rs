@@ -66,8 +66,8 @@ fn directed(
     Ok(())
 }
 
-/// Returns the device that an address belongs to, and the current CUDA context if it is on this device. Otherwise the
-/// context is unknown (0).
+/// Returns the device that an address belongs to, and the current CUDA context if it is on this device. If the current
+/// context is on another device, the returned context is 0 (unknown).
 fn place_of(address: u64) -> Result<Place, CuError> {
     let device = memory::device_of(address).ok_or(INVALID_VALUE)?;
     let context = thread::current().context().filter(|c| c.device == device);

@@ -231,8 +231,8 @@ runtime_api! {
     }
 }
 
-/// Sets the test program's call site. Test programs declare this function as a weak symbol. This library exports it
-/// because test programs link with the runtime and not with the driver.
+/// Sets the test program's call site. Test programs declare this function as a weak symbol. This library exports the
+/// function because test programs link with the runtime and not with the driver.
 #[unsafe(no_mangle)]
 extern "C" fn gpusim_site(path: Text) {
     if let Some(driver) = link::loaded() {

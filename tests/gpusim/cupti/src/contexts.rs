@@ -1,5 +1,5 @@
-//! Activity kinds that a client has enabled or disabled for a single CUDA context. Such a choice overrides the choice
-//! for all contexts. Only CUPTI's old interface has these calls.
+//! Activity kinds that a client has enabled or disabled for a single CUDA context. A choice for a single context
+//! overrides the choice for all contexts. Only CUPTI's old interface has these calls.
 
 use crate::subscriber::{GLOBAL, Subscriber};
 use gpusim_core::sync::lock;

@@ -78,9 +78,9 @@ pub(crate) fn initialized() -> Result<&'static CoreTable, Code> {
     if usable && (core.start_devices)() == 0 { Ok(core) } else { Err(not_initialized()) }
 }
 
-/// Check for calls that only affect the calling thread. Such calls are allowed in forked children, too. PyTorch's
-/// DataLoader workers inherit the profiler of the thread that forked them, and this profiler pushes its ids around
-/// every operator.
+/// Check for calls that only affect the calling thread. Calls that only affect the calling thread are allowed in forked
+/// children, too. PyTorch's DataLoader workers inherit the profiler of the thread that forked them, and this profiler
+/// pushes its ids around every operator.
 pub(crate) fn on_thread() -> Result<(), Code> {
     let is_child = core().is_some_and(|core| matches!((core.phase)(), Phase::Child));
     if is_child { Ok(()) } else { ready().map(drop) }

@@ -144,7 +144,7 @@ impl Run {
         outcome
     }
 
-    /// Starts the program and returns whether it still runs after `time`. If it does, it is killed.
+    /// Starts the program and returns whether it still runs after `time`. A program that still runs is killed.
     pub fn hangs_for(self, time: Duration) -> bool {
         self.finish(time).is_none()
     }

@@ -53,7 +53,7 @@ fn names_can_be_null_broken_or_long() {
     let outcome = with("name_null:every=10,name_bad_utf8:every=7,name_4k:every=9");
     assert_eq!(count(&outcome, |r| r.str("name") == "NULL"), 10);
     // Each launch has at most one fault: a 10th launch has the first, otherwise a 7th has the second, and a 9th the
-    // third. So the second fault skips launch 70, and the third skips launches 63 and 90.
+    // third. So the second fault skips launch 70, and the third fault skips launches 63 and 90.
     assert_eq!(count(&outcome, |r| r.str("name").contains('\u{fffd}')), 13);
     assert_eq!(count(&outcome, |r| r.str("name").len() == 4096), 9);
     assert_eq!(outcome.totals()["faults"]["name_null"], 10);
