@@ -258,8 +258,8 @@ static void *outlive_main(void *nothing)
     return nothing;
 }
 
-/* The signal, and when it is sent again. A thread that blocks all signals sends it to the process or to the thread
- * `target`. */
+/* Number of the signal, and whether it is sent twice or sent again later. A thread that blocks all signals sends it to
+ * the process or to the thread `target`. */
 static int signal_number, is_twice, is_later;
 static pthread_t target;
 

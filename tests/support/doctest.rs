@@ -12,7 +12,7 @@ struct Gpu {
 
 impl Gpu {
     fn work(&self) {
-        // SAFETY: the memory has this size.
+        // SAFETY: the device memory has this size.
         assert_eq!(unsafe { (self.memset)(self.memory, 0, 4096, std::ptr::null()) }, 0);
     }
 

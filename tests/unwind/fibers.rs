@@ -151,7 +151,7 @@ fn fibers() -> Option<*mut c_void> {
     unwind::prepare();
     foreign();
     let bytes = FIBERS * (STACK + PAGE) + PAGE;
-    // SAFETY: the mapping is fresh, and only its own pages are protected.
+    // SAFETY: the mapping is new, and only pages in this mapping are protected.
     let stacks = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -59,7 +59,7 @@ impl Region {
     fn new(bytes: usize) -> Self {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-        // SAFETY: the mapping is fresh.
+        // SAFETY: the mapping is new, so no other code uses it.
         let memory = unsafe { libc::mmap(null_mut(), bytes, protection, flags, -1, 0) };
         assert_ne!(memory, libc::MAP_FAILED);
         Self(memory.cast(), bytes)

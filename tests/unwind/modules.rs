@@ -118,7 +118,7 @@ fn generated_code_on_a_stack_gets_a_module_without_a_path() {
     map.refresh(&mut modules);
     // push rbp; mov rbp, rsp; call rdi; pop rbp; ret
     let code = [0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3];
-    // SAFETY: the mapping is fresh, and filled before it is called.
+    // SAFETY: the mapping is new, and the code is written before it is called.
     let page = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

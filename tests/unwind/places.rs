@@ -87,7 +87,7 @@ const WITH_FRAME_POINTER: &[u8] = &[0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0xb9, 1,
 
 /// Writes the machine code `code` to a new mapping, and returns it as a function that calls its argument.
 fn generated(code: &[u8]) -> Case {
-    // SAFETY: the mapping is fresh, and filled before it is called.
+    // SAFETY: the mapping is new, and the code is written before it is called.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -227,7 +227,7 @@ fn a_frame_extends_from_its_stack_pointer_to_its_callers() {
             );
         }
     }
-    // SAFETY: the function calls back and follows the calling convention.
+    // SAFETY: the function calls its argument and follows the calling convention.
     unsafe { passes_its_stack_pointer(look) };
 }
 
@@ -318,7 +318,7 @@ fn a_signal_at_any_instruction_agrees_with_libgcc() {
         let mut clock = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         let mut text = [0u8; 64];
         for size in [16, 700, 40_000] {
-            // SAFETY: plain libc calls on our own memory; the clock is read in the vdso.
+            // SAFETY: these are plain libc calls on the test's own memory; the clock is read in the vdso.
             unsafe {
                 let memory = libc::malloc(size);
                 libc::memset(memory, 1, size);

@@ -61,7 +61,7 @@ fn before_and_after(calls: &'static [i64]) -> [(usize, u32, i32); 2] {
         unwind::prepare();
         foreign();
         UNWINDER.set(Unwinder::new());
-        // SAFETY: the mapping is fresh.
+        // SAFETY: the mapping is new, so no other code uses it.
         let top = unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

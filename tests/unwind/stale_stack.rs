@@ -29,7 +29,8 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     let library = Library::open(&twins()[1]);
     call(library, "twin");
     let inner = SEEN.take().1[0] + 1;
-    // SAFETY: the memory is ours; the unmapped half is not used any more, and the words are in the mapped half.
+    // SAFETY: the memory belongs to this test; the unmapped half is not used any more, and the words are in the mapped
+    // half.
     let frame = unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -48,7 +49,7 @@ fn a_guessed_frame_stays_inside_a_stack_that_shrank() {
     code.run(look, stack, Some(1));
     let (frames, ..) = SEEN.take();
     assert!(!frames.is_empty());
-    // SAFETY: the memory is ours, and the half that is unmapped is not used any more.
+    // SAFETY: the memory belongs to this test, and the half that is unmapped is not used any more.
     unsafe { libc::munmap((frame + 16) as *mut _, HALF) };
     code.run(look, stack, Some(frame));
     let (_, ours, _) = SEEN.take();

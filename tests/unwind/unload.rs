@@ -146,7 +146,7 @@ fn a_self_checking_capture_does_not_wait_for_the_loader() {
         // The test's first capture calls the loader to find its unwind rules, so it runs before the lock is held.
         channels.0.send(()).expect("the test waits");
         channels.1.recv().expect("the test has captured");
-        // SAFETY: `hold` gets the argument that it expects.
+        // SAFETY: the function `hold` gets the argument that it expects.
         unsafe { libc::dl_iterate_phdr(Some(hold), (&raw mut channels).cast()) };
     });
     for _ in 0..std::hint::black_box(2) {

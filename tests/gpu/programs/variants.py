@@ -4,11 +4,11 @@ prediction.
     variants.py time  [--rounds N] [--steps N]          times every variant, interleaved: one JSON line per size
     variants.py run SIZE VARIANT [--steps N]            runs one variant, to be recorded; prints its own times too
 
-Sizes: `small` is limited by launches, `large` by the GPU. In each layer a kernel of fixed length (`spin`) runs next to
-the attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs on a second stream, between
-two CUDA events); `sync` (the host waits for the GPU after each layer); `graph` (the step is captured once and
-replayed). Each step is an NVTX range, and the host waits for the GPU after each step. Times are in nanoseconds per
-step, measured with the host's clock. Exit code 75: this PyTorch cannot run the program."""
+Sizes: The speed of `small` is limited by launches, and that of `large` by the GPU. In each layer a kernel of fixed
+length (`spin`) runs next to the attention. Variants: `eager`; `double` (spin takes twice as long); `stream` (spin runs
+on a second stream, between two CUDA events); `sync` (the host waits for the GPU after each layer); `graph` (the step is
+captured once and replayed). Each step is an NVTX range, and the host waits for the GPU after each step. Times are in
+nanoseconds per step, measured with the host's clock. Exit code 75: this PyTorch cannot run the program."""
 
 import argparse
 import json

@@ -29,7 +29,7 @@ impl Area {
     pub(crate) fn new() -> Self {
         let all = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: the mapping is fresh, and only its own second page is protected.
+        // SAFETY: the mapping is new, and only its second page is protected.
         let start = unsafe {
             let start = libc::mmap(null_mut(), 2 * PAGE, all, flags, -1, 0);
             assert_ne!(start, libc::MAP_FAILED);
@@ -45,7 +45,7 @@ impl Area {
         assert!(before.len() <= RETURN && after.len() <= SLOT - RETURN);
         let place = self.start + slot * SLOT + RETURN;
         self.entries[slot] = place - before.len();
-        // SAFETY: both parts are inside the slot, which is writable, and no thread runs it.
+        // SAFETY: both parts are inside the slot, which is writable, and no thread runs the slot's code.
         unsafe {
             ((place - before.len()) as *mut u8).copy_from(before.as_ptr(), before.len());
             (place as *mut u8).copy_from(after.as_ptr(), after.len());

@@ -49,7 +49,7 @@ impl Addresses {
             0
         }
         (self.count, self.below) = (0, below);
-        // SAFETY: `step` gets the argument that it expects, and does not unwind.
+        // SAFETY: the function `step` gets the argument that it expects, and does not unwind.
         unsafe { _Unwind_Backtrace(step, std::ptr::from_mut(self).cast()) };
     }
 

@@ -171,7 +171,7 @@ fn line(dependency: &Dependency) -> String {
         3 => "stream",
         _ => "context",
     };
-    // SAFETY: an API call's name is a literal.
+    // SAFETY: the name of an API call is a string literal.
     let api = unsafe { CStr::from_ptr(thread.api.get()) }.to_string_lossy();
     let known = |id: u64| if id == u64::from(NONE) { "null".to_owned() } else { id.to_string() };
     format!(

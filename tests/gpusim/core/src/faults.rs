@@ -12,22 +12,22 @@ pub const UNKNOWN_KIND: u32 = 199;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Fault {
-    /// `zero_ts`: start and end are 0.
+    /// `zero_ts`: the record's start and end are 0.
     ZeroTimestamps = 1,
-    /// `reversed`: start and end are swapped.
+    /// `reversed`: the record's start and end are swapped.
     Reversed,
-    /// `early_start`: start is 1 ms before the API call's ENTER callback; the duration is unchanged.
+    /// `early_start`: the record's start is 1 ms before the API call's ENTER callback; the duration is unchanged.
     EarlyStart,
     /// `unknown_kind`: the record is followed by a record of kind 199, which has 64 bytes.
     UnknownKind,
-    /// `unmatched_corr`: the record is followed by a duplicate of it whose correlation id was never assigned.
+    /// `unmatched_corr`: the record is followed by a duplicate record with a correlation id that was never assigned.
     UnmatchedCorrelation,
     /// `dup_corr`: the record is written twice.
     Duplicate,
-    /// `device_graph`: a graph kernel's record is followed by a duplicate of it, as if the GPU itself had launched the
+    /// `device_graph`: a graph kernel's record is followed by a duplicate record, as if the GPU itself had launched the
     /// graph.
     DeviceGraph,
-    /// `unknown_node`: a graph kernel's record is followed by a duplicate of it with the id of a node that was never
+    /// `unknown_node`: a graph kernel's record is followed by a duplicate record with the id of a node that was never
     /// created.
     UnknownNode,
     /// `name_null`: the kernel's name is NULL.
@@ -36,11 +36,11 @@ pub enum Fault {
     NameBadUtf8,
     /// `name_4k`: the kernel's name has 4,096 bytes.
     Name4k,
-    /// `next_year`: start and end are a year later.
+    /// `next_year`: the record's start and end are a year later.
     NextYear,
-    /// `endless`: the end is a hundred years later.
+    /// `endless`: the record's end is a hundred years later.
     Endless,
-    /// `epoch`: start and end are in 1970; the duration is unchanged.
+    /// `epoch`: the record's start and end are in 1970; the duration is unchanged.
     Epoch,
     /// `null_data`: a callback is repeated with NULL as its data.
     NullData,

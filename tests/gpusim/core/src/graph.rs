@@ -116,7 +116,7 @@ fn object<T>(handle: *mut c_void) -> Result<&'static T, CuError> {
     if object.is_null() || !object.is_aligned() {
         return Err(INVALID_VALUE);
     }
-    // SAFETY: programs pass handles that they were given, and these objects are never freed.
+    // SAFETY: programs pass handles that API functions returned, and the objects behind these handles are never freed.
     Ok(unsafe { &*object })
 }
 

@@ -146,7 +146,7 @@ unsafe extern "C" {
 }
 
 fn register_handlers() {
-    // SAFETY: both handlers are functions of a library that is never unloaded.
+    // SAFETY: both exit handlers are functions in a library that is never unloaded.
     unsafe {
         __cxa_atexit(end, null_mut(), null_mut());
         libc::pthread_atfork(None, None, Some(after_fork_in_child));

@@ -123,8 +123,8 @@ fn slice(category: &str, name: &str, (pid, tid): (u32, i64), (begin, end): (u64,
     )
 }
 
-/// Returns the row for one end of the flow from a call to the GPU work that it submitted: `s` at the call, `f` at the
-/// work.
+/// Returns the row for one end of the flow from a call to the GPU work that it submitted. The end is `s` at the call
+/// and `f` at the GPU work.
 fn flow(end: &str, id: u64, (pid, tid): (u32, i64), time: u64) -> (u64, String) {
     let binding = if end == "f" { ", \"bp\": \"e\"" } else { "" };
     let ts = micros(time);

@@ -50,7 +50,8 @@ pub fn record_kind(work: WorkKind, enabled: u64) -> Option<u32> {
     candidates.iter().copied().find(|k| enabled & (1 << k) != 0)
 }
 
-/// The bits of the enabled kinds that [`record_kind`] reads.
+/// Bits of the activity kinds with which GPU work can be recorded; [`record_kind`] reads these bits of the enabled
+/// kinds.
 pub const WORK_KINDS: u64 = 1 << kind::CONCURRENT_KERNEL
     | 1 << kind::KERNEL
     | 1 << kind::MEMCPY
@@ -100,7 +101,7 @@ pub fn write(record_kind: u32, work: &Work, name: u64, out: &mut [u8]) {
             r.u32(28, work.graph.graph);
             r.u32(32, work.place.context);
             r.u32(36, work.stream);
-            r.u32(48, work.place.device); // end device and context, since 12.3
+            r.u32(48, work.place.device); // endDeviceId and endContextId, since 12.3
             r.u32(52, work.place.context);
         }
     }

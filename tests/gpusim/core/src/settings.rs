@@ -288,7 +288,7 @@ impl Env<'_> {
     }
 }
 
-/// Value of the setting with which kernels without another duration get a duration that is derived from their name.
+/// Word in GPUSIM_KERNELS: with it, the duration of kernels that have no other duration depends on their name.
 const BY_NAME: &str = "by_name";
 
 fn words(list: &str) -> impl Iterator<Item = &str> {

@@ -49,7 +49,7 @@ pub mod synchronize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Phase {
-    /// cuInit was not called yet, or found no device.
+    /// The program has not called cuInit yet, or cuInit found no device.
     Fresh,
     /// The devices are available.
     Ready,
@@ -209,7 +209,7 @@ pub extern "C" fn attach(hooks: &'static Hooks) {
 
 /// Functions that libcuda offers to the other two libraries.
 #[repr(C)]
-#[allow(missing_docs)] // named after the functions in libcuda's core
+#[allow(missing_docs)] // the fields have the names of functions in the core
 pub struct CoreTable {
     pub switches: &'static Switches,
     pub enter: extern "C" fn(&mut Call),

@@ -92,7 +92,7 @@ static SPARE: Mutex<Vec<&'static ThreadTally>> = Mutex::new(Vec::new());
 pub fn current() -> &'static Thread {
     let thread = CURRENT.get();
     let thread = if thread.is_null() { begin() } else { thread };
-    // SAFETY: `begin` leaked the thread's state, and only `end` frees it, as this thread's last step.
+    // SAFETY: `begin` leaked the thread's state, and only `end` frees it, which is the last step of this thread.
     unsafe { &*thread }
 }
 
@@ -144,7 +144,8 @@ fn exit_key() -> libc::pthread_key_t {
 
 unsafe extern "C" fn end(thread: *mut c_void) {
     CURRENT.set(null());
-    // SAFETY: `begin` made the state with Box. pthread passes it on once, on the thread that used it.
+    // SAFETY: `begin` made the state with Box. pthread passes the state to this function once, on the thread that used
+    // it.
     let thread = unsafe { Box::from_raw(thread.cast::<Thread>()) };
     turn::end(&thread);
     for (_, stream) in thread.own_streams.borrow_mut().drain(..) {

@@ -361,7 +361,7 @@ fn detail_line(work: &Work, fate: Fate) -> String {
     let api = if work.api.is_null() {
         None
     } else {
-        // SAFETY: an API call's name is a literal.
+        // SAFETY: the name of an API call is a string literal.
         Some(unsafe { CStr::from_ptr(work.api) }.to_string_lossy())
     };
     let nested = match work.nested_correlation {

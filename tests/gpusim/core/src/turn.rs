@@ -17,7 +17,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Time at which the first thread begins. The time is not 0, because readers of traces treat a time of 0 as missing.
+/// Time on the stepped clock at which the first thread begins. This time is not 0, because trace readers treat a time
+/// of 0 as missing.
 pub const BEGINNING: u64 = 1_000_000;
 
 /// State of a declared thread.

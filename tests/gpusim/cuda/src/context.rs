@@ -79,9 +79,9 @@ driver_api! {
     cuCtxGetLimit @ 137 |_own| (value: Out<usize>, what: u32) {
         current()?;
         value.set(match what {
-            0 => 1024,    // size of a thread's stack
+            0 => 1024,    // stack size per GPU thread
             1 => 1 << 20, // size of the buffer of `printf`
-            2 => 8 << 20, // size of the heap of kernels
+            2 => 8 << 20, // size of the heap for malloc in kernels
             _ => 0,
         })
     }

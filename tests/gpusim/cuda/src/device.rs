@@ -62,9 +62,9 @@ fn attribute(attribute: u32, device: u32) -> u32 {
         12 => 65_536,      // registers per block
         13 => 1_980_000,   // kHz
         16 => 132,         // multiprocessors
-        17 | 18 | 20 => 0, // no limit on run time, not integrated, any process may use it
+        17 | 18 | 20 => 0, // no run time limit, not integrated, default compute mode
         33 => PCI_BUS + device,
-        34 | 50 => 0,    // device and domain on the bus
+        34 | 50 => 0,    // PCI device and PCI domain
         36 => 2_619_000, // memory clock in kHz
         37 => 5120,      // width of the memory bus in bits
         38 => 50 << 20,  // L2 cache
@@ -74,7 +74,7 @@ fn attribute(attribute: u32, device: u32) -> u32 {
         76 => 0,
         81 => 228 << 10,                     // shared memory per multiprocessor
         82 => 65_536,                        // registers per multiprocessor
-        84 | 86 | 88 | 100 | 101 | 133 => 0, // one GPU on its board; host memory is not device memory
+        84 | 86 | 88 | 100 | 101 | 133 => 0, // single-GPU board, and host memory is not device memory
         97 => 227 << 10,                     // shared memory per block, on request
         106 => 32,                           // blocks per multiprocessor
         108 => 30 << 20,                     // L2 cache that can be set aside
