@@ -25,7 +25,8 @@ if [ -x "$bin/forks" ]; then
     plainly "$KIT_STEP/fork_plain" "$bin/forks"
     under_probe fork "$KIT_STEP/fork" "$bin/forks"
 fi
-# Questions 1 and 7 need PyTorch: how do libraries and torch.profiler use CUPTI?
+# Questions 1 and 7 need PyTorch: its libraries make nested calls, and torch.profiler is a CUPTI client next to
+# gpuflame.
 torch=$(python_with torch)
 if [ "$KIT_SIMULATED" = 0 ] && [ -n "$torch" ]; then
     export TRITON_CACHE_DIR=$KIT_STEP/triton

@@ -93,7 +93,7 @@ fn callbacks_can_be_repeated_without_data() {
         .client("10", "2:211,3:1")
         .env("GPUSIM_FAULTS", "null_data:every=10");
     let outcome = run.outcome().expect_success();
-    // Each launch has an ENTER and an EXIT callback; callbacks about resources are not counted here.
+    // Each launch has an ENTER and an EXIT callback. The fault counts API callbacks and resource callbacks separately.
     let of_calls = |l: &&Line| l.str("domain") == "2" && l.str("id") == "211";
     assert_eq!(outcome.lines("callback").len(), 200);
     assert_eq!(outcome.lines("null").iter().filter(|l| of_calls(l)).count(), 20);
