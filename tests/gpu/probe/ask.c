@@ -65,7 +65,7 @@ __attribute__((destructor)) static void at_unload(void)
         say("{\"at_exit\":\"destructor\",\"driver\":%d,\"flush\":null,\"kernels\":%lu}", driver_answers(), kernels);
 }
 
-/* ---- Mode drops: what does CUPTI do when it gets no more buffers? It first gets PROBE_BUFFERS buffers. ---- */
+/* ---- Mode drops: what does CUPTI do when it gets no more buffers? CUPTI first gets PROBE_BUFFERS buffers. ---- */
 
 static void seen(void *user, uint32_t domain, uint32_t id, const void *data)
 {

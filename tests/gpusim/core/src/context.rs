@@ -145,7 +145,7 @@ pub fn of_uid(uid: u32) -> Option<&'static Context> {
     all().iter().find(|context| context.uid == uid).copied()
 }
 
-/// Returns the device of the context with an id, or 0 if there is no such context.
+/// Returns the device of the CUDA context with this id, or 0 if this context does not exist.
 pub fn device_of(uid: u32) -> u32 {
     of_uid(uid).map_or(0, |context| context.device)
 }

@@ -1,4 +1,4 @@
-//! Error codes of the driver API. A runtime error has the same code as the driver's. Each error has a driver name, a
+//! Error codes of the driver API. Runtime errors and driver errors have the same codes. Each error has a driver name, a
 //! runtime name, and a description.
 
 use std::ffi::CStr;

@@ -39,7 +39,7 @@ fn lock() -> MutexGuard<'static, Queue> {
     crate::sync::lock(&QUEUE)
 }
 
-/// Runs `function(argument)` once the stream's earlier work is done.
+/// Runs `function(argument)` when the stream's earlier work is done.
 pub fn launch(stream: &'static Stream, function: HostFn, argument: *mut c_void) {
     if settings::get().stepped {
         return gpu::submit_host(stream, call(function, argument));

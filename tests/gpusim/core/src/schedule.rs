@@ -35,7 +35,7 @@ pub enum Why {
     Edge,
     /// The trigger of the previous kernel, for a programmatic launch.
     Programmatic,
-    /// The previous launch of the same graph.
+    /// The previous launch of the same graph, which must end first.
     Graph,
 }
 
