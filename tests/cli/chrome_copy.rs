@@ -1,5 +1,5 @@
-//! `convert --to chrome`: of a trace that already has Chrome's format, and of a recording together with the operators
-//! of a torch.profiler trace.
+//! `convert --to chrome` on a trace that already has Chrome's format, and on a recording together with the operators of
+//! a torch.profiler trace.
 
 use std::fs;
 use std::path::Path;
@@ -43,7 +43,7 @@ fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
     let folder = scratch("copy");
     assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
     let text = fs::read_to_string(folder.join("out.json")).unwrap();
-    // Converted to f64, some of these times would lose digits, and other times would gain digits.
+    // As f64 numbers, some of these times would lose digits, and other times would print extra digits.
     assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
 }
 
@@ -116,8 +116,8 @@ fn arguments_of_changed_events_are_json_and_none_is_lost() {
     assert_eq!((text.matches("\"correlation\"").count(), text.matches("\"correlation id\"").count()), (1, 1));
 }
 
-/// The trace has two pairs of overlapping kernels with flows. One pair begins at the same time; the other is on a
-/// stream with a name.
+/// The trace has two pairs of overlapping kernels, which flows link to their launches. The kernels of one pair begin at
+/// the same time. The kernels of the other pair are on a stream that has a name.
 #[test]
 fn flows_of_overlapping_work_end_where_their_own_work_is() {
     let folder = scratch("copy");
@@ -142,8 +142,8 @@ fn flows_of_overlapping_work_end_where_their_own_work_is() {
     assert_eq!(names, ["stream 7 (overlapping)", "stream 7 of rank 3 (overlapping)"]);
 }
 
-/// Writes operators around calls of the hand-made recording. The calls begin at 12, 14 and 16 us on thread 100, and each
-/// lasts 3 us.
+/// Writes operators around the CUDA calls of the hand-made recording. These calls begin at 12, 14 and 16 us on thread
+/// 100, and each lasts 3 us.
 fn operators(folder: &Path) {
     let operator = |name: &str, thread: u32, ts: f64, dur: f64, id: u32| {
         json!({"ph": "X", "cat": "cpu_op", "name": name, "pid": 100, "tid": thread, "ts": ts, "dur": dur,
@@ -174,7 +174,8 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
         events.iter().filter(|event| event["cat"] == kind && event["args"]["correlation"] == id).collect()
     };
     let call = of("cuda_runtime", 10)[0];
-    // The base time of the recording is 1 ms after that of the operators, and the call begins 12 us later.
+    // The base time of the recording is 1 ms after that of the operators, and the call begins 12 us after the
+    // recording's base time. So the call is at 1012 us.
     assert_eq!((&call["ts"], &call["args"]["External id"]), (&json!(1012.0), &json!(2)), "{call}");
     assert!(call["args"].get("stack").is_none());
     // The innermost operators in the middle of the calls, at 13.5, 15.5 and 17.5 us, are addmm, addmm and linear.
@@ -183,14 +184,15 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
     {
         assert_eq!(of(kind, id)[0]["args"]["External id"], operator, "{id}");
     }
-    // At 70 us no operator of thread 100 is open.
+    // At 70 us no operator is open on thread 100, so the call gets no external id.
     assert!(of("cuda_runtime", 16)[0]["args"].get("External id").is_none());
     let copied: Vec<&Value> = events.iter().filter(|event| event["cat"] == "cpu_op").collect();
     assert_eq!(copied.len(), 3);
     assert_eq!(copied[1]["args"], json!({"External id": 2, "Record function id": 102}));
 }
 
-/// Writes a trace with one operator, which is open from 10 us before the recording until 90 us after its start.
+/// Writes a trace with one operator of 100 us. Its time `ts` relative to `base` is such that the operator covers the
+/// calls of the recording.
 fn one_operator(folder: &Path, base: &str, process: &Value, ts: f64) {
     let operator = json!({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": process, "tid": 100, "ts": ts,
         "dur": 100.0, "args": {"External id": 9}});
@@ -217,11 +219,13 @@ fn calls_before_the_base_of_the_operators_have_negative_times() {
             .find(|event| event["cat"] == "cuda_runtime" && event["args"]["correlation"] == id)
             .unwrap()
     };
-    // The call begins 12 us after the recording's base time. That is 1000 us before the base time of the operators.
+    // The call begins 12 us after the recording's base time, which is 1000 us before the base time of the operators. So
+    // the call is at -988 us.
     assert_eq!((&call(10)["ts"], &call(10)["args"]["External id"]), (&json!(-988.0), &json!(9)));
     assert_eq!((&call(11)["ts"], &call(16)["ts"]), (&json!(-986.0), &json!(-930.0)));
     assert!(!stderr.contains("no call is in an operator"), "{stderr}");
-    // The output has the losses and the provenance of the recording, not those of an earlier merge.
+    // The output has the losses and the provenance of the recording. The losses and the provenance of an earlier merge,
+    // which the trace already had, are gone.
     assert!(trace["gpuflame"]["provenance"].is_array() && trace["gpuflame"]["lost"].is_object());
 }
 

@@ -28,7 +28,8 @@ fn the_folded_stacks_of_a_recording_equal_the_handwritten_ones() {
     assert_eq!(names(&folder), ["hand.gfr", "out.folded"], "no temporary file is left");
 }
 
-/// A kernel's name such as `gemm<float>` is drawn as `gemm`. Other names have no short form.
+/// Flame graphs draw a kernel name such as `gemm<float>` as `gemm`. Names without template arguments have no short
+/// form.
 #[test]
 fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     let folder = scratch("cli");
@@ -41,7 +42,7 @@ fn a_flame_graph_draws_short_kernel_names_and_keeps_full_names_in_titles() {
     );
     assert!(svg.contains("<title>add [GPU1_Kernel] (5.000 us, "), "{svg}");
     assert!(!svg.contains('\u{2028}'), "{svg}");
-    // Stacks that another tool folded are drawn in the same way.
+    // Folded stacks that another tool wrote are drawn in the same way as a recording.
     fs::write(folder.join("in.folded"), "main;[GPU_Kernel]lib::gemm<float, 128> 7\n").unwrap();
     gpuflame(&folder, ["-q", "flamegraph", "in.folded", "-o", "again.svg"]).ok();
     let again = fs::read_to_string(folder.join("again.svg")).unwrap();
@@ -120,8 +121,8 @@ fn library_and_recover_outputs_are_owner_only_and_other_verbs_follow_the_umask()
     }
 }
 
-/// The output file belonged to another user. If the file kept its owner, that user could write a script into the
-/// picture, which root then opens in a browser.
+/// The output file belonged to another user. If the file kept its owner, that user could later write a script into the
+/// SVG, which root then opens in a browser.
 #[test]
 fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     let folder = scratch("cli");
@@ -134,7 +135,7 @@ fn another_users_world_writable_file_is_replaced_by_an_owner_writable_one() {
     }
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o644);
-    // A file of the same user keeps its mode.
+    // An output file that already belongs to the same user keeps its mode.
     fs::set_permissions(&picture, fs::Permissions::from_mode(0o666)).unwrap();
     with_umask(&folder, "022", &["flamegraph", "hand.gfr", "-o", "out.svg"]);
     assert_eq!(fs::metadata(&picture).unwrap().permissions().mode() & 0o777, 0o666);
@@ -175,7 +176,7 @@ fn top_ranks_kernels_stacks_and_delays() {
     assert_eq!(top["kernels"][0]["share_percent"], 35.0889, "20,001 of 57,001");
     assert_eq!(top["stacks"][0]["stack"], "main;decode;cudaLaunchKernel");
     assert_eq!(top["stacks"][0]["total_ns"], 20_001);
-    // gemm was launched at 12 and 16 us, and its runs began at 20 and 30 us.
+    // The kernel gemm was launched at 12 us and at 16 us, and began to run at 20 us and at 30 us.
     let delay = top["delay"].as_array().unwrap().iter().find(|row| row["count"] == 2).unwrap();
     assert_eq!((delay["avg_ns"].as_u64(), delay["max_ns"].as_u64()), (Some(11_000), Some(14_000)));
     let text = gpuflame(&folder, ["top", "hand.gfr", "-n", "1"]).ok().stdout;
@@ -201,8 +202,8 @@ fn unreadable_input_files_are_reported_with_a_next_step() {
 fn a_truncated_recording_is_read_up_to_the_truncation() {
     let folder = scratch("cli");
     let whole = handmade::bytes();
-    // The end row marks a recording as complete, so the file without it is truncated. The row before it closes the
-    // window.
+    // The end row marks a recording as complete. So the file without its end row counts as truncated. The row before
+    // the end row closes the window.
     fs::write(folder.join("cut.gfr"), &whole[..whole.len() - 10]).unwrap();
     let ran = gpuflame(&folder, ["flamegraph", "cut.gfr", "--format", "folded"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (0, handmade::FOLDED), "only the end of the window is lost");

@@ -1,4 +1,4 @@
-//! `gpuflame devices` on the simulated stack, with drivers made for the test, and without a driver.
+//! `gpuflame devices` on the simulated CUDA libraries, with fake drivers that the test compiles, and without a driver.
 
 use std::fs;
 use std::path::Path;
@@ -104,8 +104,9 @@ fn an_unusable_cupti_is_listed_with_the_reason() {
     assert!(cupti["why"].as_str().unwrap().contains("cannot open shared object file"), "{cupti}");
 }
 
-/// A driver with one GPU. The driver ends the process if a context is created. Like old drivers, it lacks the functions
-/// for the GPU's UUID, memory and PCI place. `INIT` is replaced by the body of `cuInit`.
+/// C source of a fake driver with one GPU. The driver ends the process if a CUDA context is created. Like old drivers,
+/// it lacks the functions that return the GPU's UUID, memory size and PCI address. `INIT` is replaced by the body of
+/// `cuInit`.
 const DRIVER: &str = "
 #include <stdlib.h>
 #include <string.h>
@@ -120,7 +121,7 @@ int cuDevicePrimaryCtxRetain(void) { abort(); }
 int cuCtxSetCurrent(void) { abort(); }
 ";
 
-/// Creates a folder with a `libcuda.so.1` whose `cuInit` has the body `init`.
+/// Creates a folder with a fake `libcuda.so.1` whose function `cuInit` has the body `init`.
 fn driver(init: &str) -> std::path::PathBuf {
     let folder = scratch("driver");
     fs::write(folder.join("driver.c"), DRIVER).unwrap();

@@ -1,5 +1,5 @@
-//! Tests `gpuflame doctor`. Together, the tests make the command print each of its lines, on the simulated stack and
-//! without a GPU.
+//! Tests `gpuflame doctor`. Together, the tests make doctor print every kind of line that it can print. They use the
+//! simulated CUDA libraries, and need no GPU.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +17,7 @@ struct Said {
     lines: Vec<(String, String, String, String)>,
 }
 
-/// Runs doctor in an empty folder, with the simulated stack and the given environment variables.
+/// Runs doctor in an empty folder, with the simulated CUDA libraries and the given environment variables.
 fn doctor(variables: &[(&str, &str)]) -> Said {
     doctor_in(&scratch("doctor"), cuda(), &gpuflame(), variables)
 }
@@ -43,8 +43,8 @@ fn doctor_in(folder: &Path, libraries: &Path, library: &Path, variables: &[(&str
 }
 
 impl Said {
-    /// Asserts that exactly one line about `what` has this result, with `words` in its finding or its remedy. A line
-    /// that is not ok must have a remedy.
+    /// Asserts that exactly one line of doctor's output is about `what` and has this result, and that its finding or
+    /// its remedy contains `words`. A line that is not ok must have a remedy.
     fn has(&self, what: &str, result: &str, words: &[&str]) -> &Self {
         let of_it = |line: &&(String, String, String, String)| line.0 == what && line.1 == result;
         let said: Vec<_> =
@@ -84,7 +84,7 @@ fn doctor_reports_ok_on_every_line_on_a_working_machine() {
         .has("checkpoints", "ok", &["no process"])
         .has("disk", "ok", &["GB free in "])
         .has("offline", "ok", &["need no GPU"]);
-    // The results of these two checks depend on the machine.
+    // The results of the checks "samples" and "python" depend on the machine.
     let of_machine = |what: &&&str| ["samples", "python"].contains(*what);
     let results = said.results();
     assert_eq!(results.keys().filter(|what| !of_machine(what)).count(), 13, "{results:?}");
@@ -202,7 +202,7 @@ fn doctor_checks_the_environment_variables_and_changes_nothing() {
 #[test]
 fn doctor_reports_recordings_of_killed_processes() {
     let folder = scratch("left");
-    // One recording without an end row, and one with an end row.
+    // The folder gets one recording without an end row, and one with an end row.
     let head = b"gpuflame\x01\x00\x00\x00\x00\x00\x00\x00";
     fs::write(folder.join("killed.gfr"), [&head[..], &[15, 9, 0, 0, 0]].concat()).unwrap();
     fs::write(folder.join("whole.gfr"), [&head[..], &[23, 0, 0, 0, 0]].concat()).unwrap();
@@ -214,7 +214,7 @@ fn doctor_reports_recordings_of_killed_processes() {
 fn doctor_fails_on_an_output_folder_that_the_user_cannot_write() {
     let folder = scratch("locked");
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
-    // Root may write to any folder.
+    // Root may write to any folder, so the expected result depends on the user.
     let may = fs::write(folder.join("x"), "").is_ok();
     let said = doctor_in(&folder, cuda(), &gpuflame(), &[]);
     said.has("outputs", if may { "ok" } else { "fail" }, &["files"]);

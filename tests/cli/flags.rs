@@ -1,5 +1,5 @@
-//! The options of the verbs: all verbs use the same names, times have units, a mistake gets advice, and an empty result
-//! gets a message.
+//! The options of all verbs: every verb uses the same names for them, times have units, a mistake gets a helpful
+//! message, and so does an empty result.
 
 use std::fs;
 use std::io::Write as _;
@@ -33,13 +33,14 @@ fn times_have_units_in_every_verb_that_takes_one() {
     let view = |from: &str, to: &str| {
         gpuflame(&folder, ["view", "hand.gfr", "--from", from, "--to", to, "--format", "csv"]).ok().stdout
     };
-    // The first activity begins at 0. The activities on GPU 1 begin at 50 and 55 us.
+    // The first activity of the recording begins at 0. The activities on GPU 1 begin at 50 and 55 us, so the window
+    // from 50 to 60 us contains them.
     let expected = view("50", "60");
     assert_eq!(expected.lines().count(), 3, "{expected}");
     for (from, to) in [("50us", "60us"), ("0.05ms", "0.06ms"), ("0.00005s", "60000ns")] {
         assert_eq!(view(from, to), expected, "{from} {to}");
     }
-    // `extract` counts from the first operation, as `view` does.
+    // `extract` counts time from the first operation, as `view` does.
     let extract =
         |args: &[&str]| gpuflame(&folder, [&["extract", "hand.gfr", "-o", "-"], args].concat()).ok().stdout;
     let cut = extract(&["--from", "50us", "--to", "0.06ms"]);
@@ -150,7 +151,7 @@ fn accept_cut_belongs_to_verbs_that_read_and_is_offered_for_every_truncated_file
     {
         gpuflame(&folder, [verb, name]).fails(1, &[name, "truncated at byte", "`--accept-cut` reads"]);
         assert!(!gpuflame(&folder, [verb, name, "--accept-cut"]).ok().stdout.is_empty());
-        // The option may also come before the verb, as in some scripts.
+        // The option `--accept-cut` may also come before the verb, as in some users' scripts.
         gpuflame(&folder, ["--accept-cut", verb, name]).ok();
     }
     for verb in ["run", "doctor", "settings"] {
@@ -198,7 +199,7 @@ fn typical_mistakes_get_advice_that_helps() {
     assert!(ran.stderr.contains("--self has no effect without --by function"), "{}", ran.stderr);
 }
 
-/// Runs a command that cannot be started.
+/// Executes `gpuflame run` with a command that cannot be started.
 fn run(folder: &Path, args: &[&str]) -> Ran {
     let library = support::gpuflame();
     let library = library.to_str().unwrap();

@@ -14,7 +14,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 
 const BASE: u64 = 1_760_000_000_000_000_000;
-/// Values that occur in no file by chance: an id, a grid size, a number of bytes, and a duration.
+/// Values that a file does not contain by chance: an id, a grid size, a number of bytes, and a duration.
 const ID: u32 = 987_650_000;
 const GRID: u32 = 791_919;
 const BYTES: u64 = 40_960_123;
@@ -148,7 +148,7 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// Content of a file, and its encoding of numbers.
+/// Content of an output file, and the word for its format, which determines how the file encodes numbers.
 struct Written {
     bytes: Vec<u8>,
     word: String,
@@ -193,7 +193,7 @@ impl Written {
     }
 }
 
-/// Content of all files that are written for a format.
+/// Returns the contents of all files that `convert` writes for a format, joined.
 fn written(folder: &Path, word: &str) -> Written {
     let name = match word {
         "csv" => "out.csv",
@@ -263,13 +263,13 @@ fn graph_and_pending_launch_stacks_survive_conversion_to_readable_formats() {
     let before = drawn(&folder, "all.gfr");
     assert!(before.iter().any(|line| line.contains("cudaGraphLaunch;[graph];capture_fn")), "{before:?}");
     assert!(before.iter().any(|line| line.contains("never_fn")), "{before:?}");
-    // When the file is read again, losses have no lines.
+    // Losses are not part of the exported formats, so the lines about losses are missing when an export is read again.
     let kept = |line: &&String| !line.contains("lost:") && !line.contains("dropped]");
     let kept: Vec<_> = before.iter().filter(kept).cloned().collect();
     for name in ["all.json", "all.sbt"] {
         gpuflame(&folder, ["-q", "convert", "all.gfr", "-o", name]).ok();
         assert_eq!(drawn(&folder, name), kept, "{name}");
-        // The output is converted to the same format again.
+        // The exported file is converted to the same format again.
         gpuflame(&folder, ["-q", "convert", name, "-o", "again.json"]).ok();
         assert_eq!(drawn(&folder, "again.json"), kept, "{name} again");
     }

@@ -1,5 +1,5 @@
-//! Tests `diff --new`, which compares several runs before a change with several runs after it. In these tests the size
-//! of the change is known.
+//! Tests `diff --new`, which compares several runs before a change with several runs after the change. In these tests
+//! the size of the change is known.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,14 +13,15 @@ use crate::support::command::{Ran, gpuflame};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Noise of 7 pairs of runs in thousandths, in the order of the runs. The noise has a standard deviation of about 10,
+/// Noise, in thousandths, of 7 pairs of runs, in the order of the runs. The noise has a standard deviation of about 10
 /// and a mean of 0.
 const NOISE: [i64; 14] = [4, -9, 12, -3, -14, 8, 1, 15, -6, -11, 10, 3, -17, 7];
 
 /// A kernel whose name has characters that are special in Markdown and tables.
 const ODD: &str = "void a|`b`<float>(int*)";
 
-/// Writes a trace of 4 steps. `permille`: factor for every duration. A step has a kernel of 10 ms and one of 5 ms.
+/// Writes a trace of 4 steps. Each step has a kernel of 10 ms and a kernel of 5 ms. `permille`: factor for every
+/// duration, in thousandths.
 fn run(path: &Path, permille: i64) {
     let mut trace = Trace::default();
     let (mut time, mut id) = (1_000, 0);
@@ -42,7 +43,7 @@ fn run(path: &Path, permille: i64) {
 fn runs(folder: &Path, name: &str, pairs: usize, noise: i64, change: i64) -> Vec<String> {
     let (mut before, mut after) = (Vec::new(), Vec::new());
     for pair in 0..pairs {
-        // The machine becomes 2 thousandths slower with each run.
+        // With each run, the simulated machine becomes slower by 2 thousandths.
         let factor = |run: usize| 1000 + noise * NOISE[run] + 2 * i64::try_from(run).unwrap();
         before.push(format!("{name}-before-{pair}.json"));
         run(&folder.join(before.last().unwrap()), factor(2 * pair));
@@ -108,8 +109,9 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
         found.unwrap_or_else(|| panic!("no {by} {name} in {rows:#?}"))
     };
     assert_eq!((&rows[0]["by"], &rows[1]["by"]), (&"total".into(), &"step".into()));
-    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after it take 1.1 times
-    // 1,002, 1,006 and 1,010 thousandths, rounded down. If the drift of the machine is removed, the change is 10 %.
+    // The runs before the change take 1,000, 1,004 and 1,008 thousandths of 4 x 15 ms. The runs after the change take
+    // 1.1 times 1,002, 1,006 and 1,010 thousandths of 4 x 15 ms, rounded down. Once the drift of the machine is
+    // removed, the change is 10 %.
     let total = row("total", "GPU work");
     assert_eq!(total["before_ns"], 60_240_000);
     let near = |value: &Value, expected: f64, within: f64| {
@@ -121,7 +123,7 @@ fn changes_are_listed_by_total_step_kernel_and_stack_in_ns_per_run() {
     near(&row("kernel", "gemm")["change_ns"], 4_016_000.0, 40_000.0);
     near(&row("kernel", ODD)["change_ns"], 2_008_000.0, 20_000.0);
     near(&row("stack", "ProfilerStep#N;cudaLaunchKernel")["change_percent"], 10.0, 0.1);
-    // A step also has 2 x 20 us of time that does not change.
+    // A step also has 2 x 20 us outside of kernels, which do not change.
     near(&row("step", "mean step")["change_ns"], 1_506_000.0, 15_000.0);
     assert!(rows.iter().any(|row| row["by"] == "idle" && row["share_of"] == "wall"), "{rows:#?}");
 }
@@ -141,7 +143,7 @@ fn markdown_and_few_rows_are_for_a_pull_request() {
     assert!(lines[3].starts_with("| ---: |"), "{text}");
     assert!(text.contains("``void a\\|`b`<float>(int*)``"), "{text}");
     assert!(gate(&folder, &runs, &[]).stdout.lines().count() <= 24, "a screen");
-    // The 5 rows are total, step, busy, wall and one more.
+    // The table has 5 rows: total, step, busy, wall and one more.
     assert_eq!(gate(&folder, &runs, &["-n", "1", "--format", "markdown"]).stdout.lines().count(), 2 + 2 + 5);
 }
 
@@ -214,10 +216,10 @@ fn the_order_of_the_files_pairs_the_runs() {
     let percent = |runs: &[String]| {
         verdict(&gate(&folder, runs, &["--format", "json"]))["change_percent"].as_f64().unwrap()
     };
-    // With the runs in their order, the drift of 2 thousandths per run is removed.
+    // If the runs are given in the order in which they ran, the drift of 2 thousandths per run is removed.
     assert!(percent(&runs).abs() < 0.02, "{}", percent(&runs));
-    // In another order, the line through all values is not the drift. So a part of the drift remains, and looks like a
-    // change.
+    // If the runs are given in another order, the line fitted through all values is not the drift. So a part of the
+    // drift remains, and looks like a change.
     let mut shuffled = runs.clone();
     shuffled.swap(0, 3);
     shuffled.swap(2, 5);
@@ -269,8 +271,8 @@ fn a_baseline_replaces_the_recordings_before_the_change() {
     gate(&folder, &reversed, &[]).fails(2, &["main.json is a baseline; name it before --new"]);
 }
 
-/// Writes the file that a run writes by default: the sums of the hand-made recording, without the launch that has no work.
-/// `permille`: factor of all durations.
+/// Writes the file of sums that gpuflame writes by default, for the hand-made recording without the launch that has no
+/// GPU work. `permille`: factor for all durations, in thousandths.
 fn sums(path: &Path, permille: u64) {
     let rows = handmade::bytes();
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
@@ -316,7 +318,7 @@ fn the_files_that_runs_leave_by_default_can_be_compared() {
     let ran = gate(&folder, &names, &["--format", "json", "-n", "0"]);
     assert_eq!(ran.code, 11, "{ran:?}");
     let output: Value = serde_json::from_str(&ran.stdout).unwrap();
-    // The table in `handmade.rs` adds up to 57,001 ns.
+    // The durations in the table of `handmade.rs` add up to 57,001 ns.
     assert_eq!(output["changes"][0]["before_ns"], 57_001);
     let row =
         |name: &str| output["changes"].as_array().unwrap().iter().find(|row| row["name"] == name).cloned();

@@ -1,4 +1,4 @@
-//! `gpuflame gpuperf`: the runner of the eBPF tutorial, with its options, files and exit code.
+//! Tests `gpuflame gpuperf`, which replaces the runner of the eBPF tutorial: its options, files and exit code.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn gpuperf(options: &[&str], command: &[&str]) -> Run {
         .args(command.iter().copied())
 }
 
-/// The tutorial's file names that exist after a run.
+/// Returns which of the file names that the tutorial uses exist after a run.
 fn files(done: &Done) -> Vec<&'static str> {
     let all = ["cpu_results.txt", "gpu_results.json", "gpu_results.txt", "merged_trace.folded"];
     all.into_iter().filter(|name| done.folder.join(name).exists()).collect()
@@ -30,7 +30,7 @@ fn launches_are_merged_by_id_and_the_commands_exit_code_is_returned() {
     assert_eq!(done.code, Some(3), "{}", done.stderr);
     assert_eq!(files(&done).len(), 4, "{}", done.stderr);
     assert!(done.stdout.contains("Stacks matched: 12 by id, 0 by order, 0 by time"), "{}", done.stdout);
-    // The run has 12 kernels of 700 ns.
+    // The run has 12 kernels of 700 ns each.
     let merged = done.file("merged_trace.folded");
     assert_eq!(merged.lines().count(), 1, "{merged}");
     assert!(merged.starts_with("worker;"), "{merged}");

@@ -1,18 +1,18 @@
-//! CUDA graphs whose capture was recorded in another file than their launches. All traces are hand-made.
+//! CUDA graphs whose capture is in one trace file and whose launches are in another. All traces are hand-made.
 use std::fs;
 use std::path::Path;
 
 use crate::support::command::{Ran, gpuflame};
 use crate::support::scratch;
 
-/// A trace event on a thread.
+/// Returns a trace event with a duration on a thread.
 fn slice(category: &str, name: &str, from: u64, nanos: u64, args: &str) -> String {
     format!(
         r#"{{"ph":"X","cat":"{category}","name":"{name}","pid":1,"tid":2,"ts":{from},"dur":{nanos},"args":{{{args}}}}}"#
     )
 }
 
-/// A captured launch of `kernel`.
+/// Returns the call that launches `kernel` during a capture.
 fn captured(at: u64, kernel: &str, more: &str) -> String {
     let kernel = if kernel.is_empty() { String::new() } else { format!(r#","kernel":"{kernel}""#) };
     slice(
@@ -24,7 +24,7 @@ fn captured(at: u64, kernel: &str, more: &str) -> String {
     )
 }
 
-/// A layer `name` whose graph captures these kernels; it takes 100 us.
+/// Returns the events of a model layer `name` of 100 us, during which a graph with these kernels is captured.
 fn layer(at: u64, name: &str, kernels: &[&str]) -> Vec<String> {
     let mut events = vec![
         slice("python_function", &format!("nn.Module: {name}"), at, 99, ""),
@@ -35,7 +35,8 @@ fn layer(at: u64, name: &str, kernels: &[&str]) -> Vec<String> {
     events
 }
 
-/// A launch of a graph at `at` with operations of (name, stream, more arguments), 10 us each.
+/// Returns the events of a graph launch at `at`. Each operation of the graph takes 10 us, and is given as (name,
+/// stream, more arguments).
 fn launch(at: u64, ops: &[(&str, u32, &str)]) -> Vec<String> {
     let mut events = vec![slice("cuda_runtime", "hipGraphLaunch", at, 5, &format!(r#""correlation":{at}"#))];
     events.extend((1..).zip(ops).map(|(place, (name, stream, more))| {
@@ -59,7 +60,7 @@ fn drawn(folder: &Path) -> Ran {
 #[test]
 fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
     let folder = scratch("graph-capture");
-    // Two layers have the same kernels. Only the order of the launches distinguishes them.
+    // Two layers have the same kernels. Only the order of the graph launches distinguishes the two layers.
     let captures = [
         layer(0, "Embed", &["embed"]),
         layer(100, "Layer_0", &["norm", "gemm"]),
@@ -77,7 +78,7 @@ fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
                     hipGraphLaunch;[graph];nn.Module: Layer_1;hipModuleLaunchKernel;[GPU_Kernel]norm 20000\n";
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("100.0 % of the graphs' GPU time (100"), "{}", ran.stderr);
-    // Without the file of the capture, stacks contain the graph launch but no layer of the model.
+    // Without the file that contains the capture, stacks contain the graph launch but no layer of the model.
     let alone = gpuflame(&folder, ["flamegraph", "run.json"]).ok().stdout;
     assert!(!alone.contains("nn.Module"), "{alone}");
 }

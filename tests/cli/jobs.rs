@@ -1,5 +1,5 @@
-//! `merge-ranks` on the files of a job: whether all files belong to one job, which ranks are missing, and which rank arrived
-//! last at each collective.
+//! `merge-ranks` on the files of a job: whether all files belong to the same job, which ranks are missing, and which
+//! rank arrived last at each collective.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::support::command::gpuflame;
 use crate::support::{rank_traces, scratch};
 
-/// A kernel as (name, start, duration), with times in us.
+/// A kernel, given as name, start in us, and duration in us.
 type Kernel<'a> = (&'a str, f64, f64);
 
-/// Writes a trace, with `info` as torch.profiler's `distributedInfo`.
+/// Writes a trace of these kernels, with `info` as the value of `distributedInfo`, which torch.profiler writes.
 fn write(folder: &Path, name: &str, info: &str, kernels: &[Kernel<'_>]) {
     let kernel = |(at, (name, start, duration)): (usize, &Kernel<'_>)| {
         format!(
@@ -54,14 +54,14 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
         (&8.into(), &2.into(), &6.into()),
         "{job}"
     );
-    // A single file keeps the rank that the file itself states.
+    // For a single file, the rank is the one that the file itself states.
     let (tables, remarks) = merge(&folder, &["3.json"]);
     assert_eq!(tables["ranks"][0]["rank"], 3);
     assert!(remarks.contains("7 of 8 ranks are missing: 0 to 2, 4 to 7"), "{remarks}");
-    // Ranks assigned by the order of the files do not show which ranks are missing.
+    // Ranks that are assigned by the order of the files do not show which ranks are missing.
     let (_, remarks) = merge(&folder, &["3.json", "0.json", "--assume-order"]);
     assert!(remarks.contains("6 of 8 ranks are missing; "), "{remarks}");
-    // No rank is known to be missing: either all ranks are present, or their number is unknown.
+    // In these cases no rank is known to be missing, because all ranks are present or the number of ranks is unknown.
     write(&folder, "0.json", &info(0, 2), &[GEMM]);
     write(&folder, "3.json", &info(1, 2), &[GEMM]);
     assert!(!merge(&folder, &["."]).1.contains("missing"));
@@ -69,13 +69,14 @@ fn missing_ranks_of_the_job_are_counted_and_listed() {
     write(&folder, "3.json", r#""rank": 3"#, &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && !remarks.contains("missing"), "{remarks}");
-    // A job of 4 ranks has no rank 5, so the ranks must be numbered in another way.
+    // Ranks 0 to 3 of a job with 4 ranks are possible, but a file states rank 5. So the ranks must be numbered in
+    // another way.
     write(&folder, "3.json", &info(5, 4), &[GEMM]);
     let (tables, remarks) = merge(&folder, &["."]);
     assert!(tables["job"][0]["missing"].is_null() && remarks.contains("number them otherwise"), "{remarks}");
 }
 
-/// Verbs that compare ranks print which ranks are missing, because a missing rank may have delayed the other ranks.
+/// Verbs that compare ranks report missing ranks, because a missing rank may have delayed the other ranks.
 #[test]
 fn verbs_about_a_job_name_missing_ranks() {
     let folder = folder();
@@ -119,12 +120,12 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     ]);
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0)]);
     refused(&["rank0.json (rank 0)", "rank1.json (rank 1)", "no kernel runs in both", "ranks.json"]);
-    // `ranks.json`, which the user writes, states that both files belong to one job.
+    // `ranks.json`, a file that the user writes, states that both traces belong to the same job.
     fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 1}"#).unwrap();
     let (_, remarks) = merge(&folder, &["."]);
     assert!(remarks.contains("no kernel runs in both"), "{remarks}");
     fs::remove_file(folder.join("ranks.json")).unwrap();
-    // Ranks of one program share a kernel, unless one of them has no kernels.
+    // All ranks of a program share at least one kernel name, unless a rank has no kernels.
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);
     write(&folder, "rank2.json", &info(2, 8), &[("conv", 0.0, 5.0)]);
     write(&folder, "rank3.json", &info(3, 8), &[]);
@@ -157,7 +158,7 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
         [Value::from(2), 2.into(), 3.into(), 80_000.into(), 200_000.into(), 3.into()],
         "{rows:?}"
     );
-    // The ranks' all-gathers end a second apart.
+    // The all-gathers of the two ranks end one second apart, so it is unknown which rank arrived last.
     let unknown = row(gather);
     assert!(unknown["rank"].is_null(), "{unknown}");
     let reason = unknown["unknown_because"].as_str().unwrap();
@@ -168,19 +169,20 @@ fn the_rank_that_came_last_to_each_collective_is_shown_with_the_wait_of_other_ra
     let (tables, _) = merge(&folder, &["."]);
     let text = tables["last_to_collectives"].to_string();
     assert!(text.contains("rank 0 has 3 such kernels, rank 1 has 1"), "{text}");
-    // This job has no collective.
+    // This job has no collective, so no rank can arrive last.
     write(&folder, "a.json", "", &[GEMM]);
     let (tables, _) = merge(&folder, &["a.json"]);
     assert!(tables["last_to_collectives"].to_string().contains("no kernel that moves data"), "{tables}");
 }
 
-/// Two ranks whose clocks are 11.5 s apart, as `rank_traces` describes them.
+/// Merges the traces of two ranks whose clocks are 11.5 s apart. The module `rank_traces` describes these traces.
 #[test]
 fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let folder = folder();
     rank_traces::two_ranks(&folder);
     let (tables, remarks) = merge(&folder, &["."]);
-    // The last rank enters the gather 10 us before its end, and the reduce 5 us before its end.
+    // The rank that enters last enters each gather 10 us before the gather ends, and each reduce 5 us before the reduce
+    // ends.
     let stated =
         "are up to 11.500 s apart; they were aligned by 6 collectives, with an error of at most 10.000 us";
     assert!(remarks.contains(stated), "{remarks}");
@@ -190,13 +192,14 @@ fn clocks_that_differ_are_aligned_by_the_collectives_and_the_error_is_stated() {
     let gather = row(rank_traces::GATHER);
     let figures = ["rank", "last", "of", "behind_next_ns"].map(|key| gather[key].clone());
     assert_eq!(figures, [Value::from(1), 3.into(), 3.into(), 60_000.into()], "{gather}");
-    // Rank 0 arrives 10 us after rank 1 at the reduce; the error of the clocks is at least as large.
+    // Rank 0 arrives at the reduce 10 us after rank 1. The error of the aligned clocks is just as large, so the last
+    // rank is unknown.
     let reduce = row(rank_traces::REDUCE);
     let reason = reduce["unknown_because"].as_str().unwrap();
     assert_eq!(reason, "no rank was clearly the last to any of 3");
 }
 
-/// Verbs that read several files as the ranks of a job, with the flags that they need for it.
+/// Verbs that read several files as the ranks of one job, each with the flags that it needs for that.
 const RANK_VERBS: [&[&str]; 7] = [
     &["merge-ranks"],
     &["stragglers"],
@@ -210,7 +213,7 @@ const RANK_VERBS: [&[&str]; 7] = [
 #[test]
 fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
     let folder = folder();
-    // Neither contents nor names of these files give a rank, and both run the same three collectives.
+    // Neither the contents nor the names of these files give a rank number. Both ranks run the same three collectives.
     for (name, gemm) in [("north.json", 5.0), ("south.json", 8.0)] {
         let step = |start: f64| {
             [("gemm", start, gemm), ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", start + 10.0, 2.0)]
@@ -222,7 +225,8 @@ fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
         gpuflame(&folder, &args).fails(2, &["north.json", "--assume-order"]);
         gpuflame(&folder, [&args[..], &["--assume-order"]].concat()).ok();
     }
-    // Without communication, the next command compares the same files, so it needs the flag as well.
+    // The files are replaced by files without collectives. The next command compares files too, so it needs the same
+    // flag.
     for name in ["north.json", "south.json"] {
         write(&folder, name, "", &[GEMM]);
     }
@@ -234,7 +238,7 @@ fn each_verb_of_ranks_takes_the_flag_that_its_message_proposes() {
     gpuflame(&folder, again).ok();
 }
 
-/// The file of rank 1 was missing, so a copy of the trace of rank 0 has its name.
+/// The file of rank 1 was missing, so the user copied the trace of rank 0 under the name of rank 1.
 #[test]
 fn a_copy_of_a_rank_under_another_name_is_refused() {
     let folder = folder();

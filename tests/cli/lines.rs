@@ -1,5 +1,5 @@
-//! GPU time by source line, and source lines in exported files. The recording and the trace are small enough to work
-//! out by hand.
+//! GPU time per source line, and source lines in exported files. The expected values for the recording and the trace
+//! are worked out by hand.
 
 use std::fs;
 use std::io::Read as _;
@@ -21,7 +21,7 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Kernels that ran one after the other: name, launching stack, and time in microseconds.
+/// Kernels that ran one after the other: id of the name, id of the launching stack, and duration in microseconds.
 const RAN: [(u32, u32, u64); 6] = [(1, 2, 40), (2, 2, 10), (1, 3, 25), (3, 4, 20), (3, 2, 3), (4, 2, 2)];
 
 /// Returns a recording in which `main` calls `Block.forward`. Line 12 of `Block.forward` launches (stack 2), and so
@@ -35,7 +35,8 @@ fn recording() -> Vec<u8> {
     for (id, text) in [(1, "gemm"), (2, "relu"), (3, "add"), (4, "mul")] {
         row(&Row::Name { id: NameId(id), text });
     }
-    // The line table of CPython 3.11 gives two bytes of code to line 12, and two to line 13. `main` has no line table.
+    // The line table in the format of CPython 3.11 maps two bytes of code to line 12, and two bytes to line 13. `main`
+    // has no line table.
     let code = |id, name, file, first_line, lines| CodeObject {
         id: CodeId(id),
         version: 0x030b,
@@ -119,7 +120,7 @@ fn python_functions_in_a_trace_provide_source_lines() {
     assert_eq!(rows[0]["kernels"], "gemm");
 }
 
-/// Language, file and line of each row of `lines.gfr` as an Arrow table.
+/// Returns language, file and line of each row after `lines.gfr` is converted to an Arrow table.
 fn arrow_places(folder: &Path) -> Vec<String> {
     gpuflame(folder, ["-q", "convert", "lines.gfr", "--to", "arrow", "-o", "lines.arrow"]).ok();
     let file = fs::File::open(folder.join("lines.arrow")).unwrap();
@@ -140,7 +141,7 @@ fn arrow_places(folder: &Path) -> Vec<String> {
     places
 }
 
-/// Language, file and line of each row of `lines.gfr` as a Parquet table.
+/// Returns language, file and line of each row after `lines.gfr` is converted to a Parquet table.
 fn parquet_places(folder: &Path) -> Vec<String> {
     gpuflame(folder, ["-q", "convert", "lines.gfr", "--to", "parquet", "-o", "lines.parquet"]).ok();
     let file = fs::File::open(folder.join("lines.parquet")).unwrap();
@@ -168,7 +169,7 @@ fn source_files_and_lines_are_exported() {
     let places: Vec<_> =
         stacks.lines().map(|line| line.split(',').skip(8).collect::<Vec<_>>().join(",")).collect();
     assert_eq!(places, ["language,file,line", "Python,/srv/model.py,12", "Python,/srv/model.py,13", ",,"]);
-    // The table has a row for each kernel, in order of time.
+    // The table has a row for each kernel, sorted by time.
     let [twelve, thirteen] = ["Python,/srv/model.py,12", "Python,/srv/model.py,13"];
     let of_kernels = [twelve, twelve, thirteen, ",,", twelve, twelve];
     assert_eq!(arrow_places(&folder), of_kernels);
@@ -185,7 +186,8 @@ fn source_files_and_lines_are_exported() {
     }
 }
 
-/// If an export is read again, Python functions must not count as native code, although they have files.
+/// When gpuflame reads its own export, Python functions must not count as native code, although they have file names as
+/// native functions do.
 #[test]
 fn python_functions_stay_python_after_export_and_reimport() {
     let folder = scratch("lines");
@@ -203,8 +205,9 @@ fn python_functions_stay_python_after_export_and_reimport() {
     }
 }
 
-/// Returns the fields of a protobuf message: field number, value if it is a number, and bytes if it is a text or a message.
-/// Written from the documentation of the encoding, not from gpuflame's writer.
+/// Returns the fields of a protobuf message. Each field is its field number, its value if it is a number, and its bytes
+/// if it is a text or a message. This reader follows the documentation of the encoding, and shares no code with
+/// gpuflame's writer.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let end = bytes.iter().position(|byte| byte & 0x80 == 0).unwrap();
@@ -244,8 +247,8 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// In pprof's `profile.proto`, locations (field 4) have lines (4) of functions (5), whose names (2) and files (4) are in a
-/// table (6).
+/// In pprof's `profile.proto`, locations (field 4) have lines (field 4), and lines have functions (field 5). Names
+/// (field 2) and files (field 4) of functions are indices into a string table (field 6).
 #[test]
 fn pprof_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
@@ -277,8 +280,8 @@ fn pprof_contains_the_files_and_lines_of_python_functions() {
     );
 }
 
-/// In Perfetto's `trace.proto`, packets (field 1) have interned data (12) with source locations (4): file (2), function (3),
-/// line (4).
+/// In Perfetto's `trace.proto`, packets (field 1) have interned data (field 12) with source locations (field 4). A
+/// source location has a file (field 2), a function (field 3) and a line (field 4).
 #[test]
 fn perfetto_contains_the_files_and_lines_of_python_functions() {
     let folder = scratch("lines");
@@ -301,7 +304,8 @@ fn perfetto_contains_the_files_and_lines_of_python_functions() {
 fn lines_of_user_code_are_preferred_to_lines_of_wrappers() {
     let folder = scratch("lines");
     let mut trace = Trace::default();
-    // The stack of the first launch has user code between frames of PyTorch. The stack of the second launch has none.
+    // The stack of the first launch has a frame of user code between frames of PyTorch. The stack of the second launch
+    // has only frames of PyTorch.
     trace.python("torch/nn/modules/module.py(1501): _call_impl", 1, 0, 50);
     trace.python("/srv/model.py(12): forward", 1, 1, 49);
     trace.python("torch/nn/modules/linear.py(113): forward", 1, 2, 48).launch(1, "gemm", 1, 4, 10, 40);
@@ -325,7 +329,7 @@ fn functions_can_be_summed_without_their_callers() {
         let ran = gpuflame(&folder, arguments.iter().chain(options)).ok();
         let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
         let rows = tables["function"].as_array().unwrap();
-        // The trace has no samples of the CPU.
+        // The trace has no CPU samples, so all CPU columns are empty.
         assert!(rows.iter().all(|row| row["cpu_ns"].is_null() && row["waiting_ns"].is_null()));
         rows.iter()
             .map(|row| (row["function"].as_str().unwrap().to_owned(), row["gpu_ns"].as_u64().unwrap()))

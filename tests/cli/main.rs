@@ -1,4 +1,5 @@
-//! The command as a user runs it: its verbs, on recordings and traces that are small enough to work out by hand.
+//! Tests the `gpuflame` command as a user runs it. The verbs read recordings and traces for which the expected output
+//! is worked out by hand.
 
 #[path = "../support/mod.rs"]
 mod support;

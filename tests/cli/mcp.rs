@@ -1,4 +1,4 @@
-//! `gpuflame mcp`: a client talks to the server over pipes, and the server's answers must equal the output of the
+//! Tests `gpuflame mcp`. A client talks to the server over pipes, and the server's answers must equal the output of the
 //! verbs.
 
 use std::collections::BTreeSet;
@@ -42,7 +42,7 @@ impl Client {
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in out.lines().map_while(Result::ok) {
-                // If the client no longer exists, this thread ends and closes the pipe.
+                // If the client no longer exists, this reading thread ends and closes its end of the pipe.
                 if sender.send(line).is_err() {
                     return;
                 }
@@ -127,7 +127,7 @@ impl Client {
         })
     }
 
-    /// Waits for the end of the server, and returns its status and standard error.
+    /// Waits until the server ends, and returns its exit status and standard error.
     fn end(&mut self) -> (ExitStatus, String) {
         let status = wait_until("the server ends", || self.server.try_wait().unwrap());
         let mut said = String::new();
@@ -166,7 +166,7 @@ fn is_alive(process: u32) -> bool {
     stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next()).is_some_and(|state| state != "Z")
 }
 
-/// Reply to a call of a tool.
+/// The server's reply to a call of a tool.
 #[derive(Debug, PartialEq, Eq)]
 struct Answer {
     is_error: bool,
@@ -359,7 +359,7 @@ fn garbage_between_messages_changes_nothing() {
     garbage.iter().for_each(|line| client.send_line(line));
     client.initialize();
     garbage.iter().for_each(|line| client.send_line(line));
-    // The server must not store a line that never ends, because such a line could fill the memory.
+    // The server must not store a line without an end, because such a line could fill the memory.
     let long = vec![b'x'; 1 << 20];
     for _ in 0..40 {
         client.stdin.as_mut().unwrap().write_all(&long).unwrap();
@@ -378,7 +378,7 @@ fn the_end_of_the_input_ends_the_server() {
     let folder = inputs("mcp");
     Client::start(&folder, &[]).hang_up();
     Client::new(&folder, &[]).hang_up();
-    // The server still answers the last request.
+    // After the client has closed the server's input, the server still answers the last request.
     let mut client = Client::new(&folder, &[]);
     let id = client.ask_tool("summary", &json!({"file": "hand.gfr"}));
     client.hang_up();
@@ -394,14 +394,14 @@ fn the_end_of_the_input_ends_the_server() {
 fn a_client_that_reads_no_more_ends_the_server() {
     let folder = inputs("mcp");
     let mut client = Client::new(&folder, &[]);
-    // After the next line, the client's reading thread ends and closes the pipe.
+    // `lines` is replaced, so the client's reading thread ends after the next line and closes the pipe.
     client.lines = channel().1;
     let deadline = Instant::now() + PATIENCE;
     while client.server.try_wait().unwrap().is_none() {
         assert!(Instant::now() < deadline, "the server still runs without a reader");
         client.last_id += 1;
         let ping = json!({"jsonrpc": "2.0", "id": client.last_id, "method": "ping"});
-        // The server may already have ended.
+        // The server may already have ended, so a write error is ignored.
         let _ = client.stdin.as_mut().unwrap().write_all(format!("{ping}\n").as_bytes());
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -434,7 +434,7 @@ fn a_child_that_the_system_kills_is_an_error_of_the_call() {
     let mut client = Client::new(&folder, &[]);
     let waits = client.ask_tool("summary", &json!({"file": "waits"}));
     let child = client.wait_for_children(1).first().unwrap().to_string();
-    // Until it calls `exec`, the child process is still a copy of the server.
+    // Until the child process calls `exec`, it is still a copy of the server.
     wait_until("the child has started", || {
         let words = fs::read(format!("/proc/{child}/cmdline")).unwrap();
         words.starts_with(b"gpuflame\0summary\0").then_some(())

@@ -1,4 +1,4 @@
-//! `gpuflame merge`, on traces in the formats of the eBPF tutorial.
+//! Tests `gpuflame merge` on CPU and GPU traces in the formats of the eBPF tutorial.
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -26,7 +26,7 @@ const STACKS: [&str; 7] = [
     "main;warm;cudaLaunchKernel",
 ];
 
-/// Repeatable random numbers.
+/// Returns pseudo-random numbers that are the same in every run.
 fn chance(state: &mut u64) -> u64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     *state >> 33
@@ -44,7 +44,7 @@ fn truth(count: usize, threads: u32) -> Vec<Truth> {
         .collect()
 }
 
-/// Writes the CPU stacks of the launches that `keep` selects. Each has a time that is `late` ns after its launch.
+/// Writes the CPU stacks of the launches that `keep` selects. The time of each stack is `late` ns after the launch.
 fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl Fn(usize) -> bool) {
     let mut text = String::new();
     for (at, launch) in truth.iter().enumerate().filter(|(at, _)| keep(*at)) {
@@ -55,7 +55,7 @@ fn write_cpu(path: &Path, truth: &[Truth], late: i64, with_ids: bool, keep: impl
     fs::write(path, text).unwrap();
 }
 
-/// Writes the tutorial's JSON, with times in microseconds with three decimals.
+/// Writes the GPU trace in the tutorial's JSON format, with times in microseconds with three decimals.
 fn write_gpu(path: &Path, truth: &[Truth]) {
     let mut events = Vec::new();
     let micros = |nanos: u64| format!("{}.{:03}", nanos / 1000, nanos % 1000);
@@ -129,7 +129,7 @@ fn the_tutorials_92732_launches_merge_into_its_seven_stacks() {
 #[test]
 fn each_threads_launches_are_matched_separately() {
     let (folder, truth) = setting(5_000, 8);
-    // Probes on different threads are delayed by more than the time between two launches.
+    // Every probe is delayed by 90 us, which is more than the time between two launches.
     write_cpu(&folder.join("cpu.txt"), &truth, 90_000, false, |_| true);
     assert_eq!(merged(&folder, &[]).0, expected(&truth));
 }
@@ -184,7 +184,7 @@ fn the_unit_option_sets_the_unit_of_the_merged_values() {
     }
 }
 
-/// Returns the result of the tutorial's first script, which a slow copy of its algorithm computes.
+/// Returns the expected output of the tutorial's first script, computed with a simple, slow version of its algorithm.
 fn as_the_script(truth: &[Truth], late: i64, tolerance: u64) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     for stack in truth {
@@ -275,7 +275,7 @@ fn traces_with_a_base_time_match_the_stacks_and_unrelated_clocks_are_reported() 
         (1..=4).map(|at| format!("main;f{at};cudaLaunchKernel;[GPU_Kernel]k 5000\n")).collect();
     assert_eq!(found.stdout, expected);
     assert!(found.stderr.contains("4 of 4 stacks") && found.stderr.contains("100.0 %"), "{}", found.stderr);
-    // Without a base time, the offset of the two clocks is unknown; the best fit determines it.
+    // Without a base time, the offset between the two clocks is unknown, so `merge` uses the offset that fits best.
     write("relative.json", 0);
     let more = fs::read_to_string(folder.join("cpu.txt")).unwrap()
         + &format!("{} app 1 1 0 main;g\n", base + 9_000_000);

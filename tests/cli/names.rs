@@ -1,5 +1,5 @@
-//! Tests how names in two runs are matched. Numbers that differ between runs are replaced, but only in the output of a
-//! view.
+//! Tests how names in two runs are matched. Numbers that differ between runs are replaced only in the output of a view,
+//! not in the recording.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::scratch;
 use crate::support::traces::Trace;
 use crate::tables::at_terminal;
 
-/// Writes two steps of a program, with every kind of number that differs from run to run.
+/// Writes the trace of two steps of a program. Its names contain every kind of number that differs from run to run.
 fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
     let mut trace = Trace::default();
     for at in 0..2 {
@@ -81,7 +81,7 @@ fn diff_matches_two_runs_of_the_same_code_despite_numbers_in_names() {
     assert_eq!(by("run", "what", "wall")["before_ns"], 1_100_000);
     assert_eq!(by("run", "what", "busy")["after_ns"], 260_000);
     assert_eq!(by("run", "what", "idle")["change_ns"], -30_000);
-    // The host was late until the second call, at 1010 us. The kernel of that call began 10 us later.
+    // Until the second launch call, at 1010 us, the GPU waits for the host. The kernel of that call begins 10 us later.
     assert_eq!(by("run", "what", "idle: host late")["before_ns"], 1_010_000 - 120_000);
     assert_eq!(by("run", "what", "idle: launch latency")["before_ns"], 10_000);
     assert_eq!(by("run", "what", "busy of a step")["before_ns"], 100_000);
@@ -119,7 +119,7 @@ fn root_thread_names_threads_without_their_numbers() {
     assert!(kept.contains("[thread llm 14508];") && kept.contains("[thread loader 14510];"), "{kept}");
 }
 
-/// Returns a name that would control a terminal, reverse the text after it, and end lines.
+/// Returns a name that controls a terminal, reverses the direction of the text after it, and contains line breaks.
 fn odd(name: &str) -> String {
     format!("{name}\x1b[31mred\rover\u{202e}turned\u{2066}x\u{2028}y\nz")
 }
@@ -145,7 +145,8 @@ fn assert_one_line_each(text: &str, by: &str) {
     assert!(text.lines().all(|line| !line.starts_with(['y', 'z'])), "{by}: {text}");
 }
 
-/// Asserts that all files that the command wrote into `folder` are harmless to show. Each of them contains one of the names.
+/// Asserts that all files that the command wrote into `folder` are harmless to show on a terminal. Each of these files
+/// contains one of the odd names.
 fn assert_files_are_harmless(folder: &Path) {
     let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().file_name().into_string().unwrap());
     let ends = [".csv", ".svg", ".folded", ".speedscope", ".chrome", ".txt", ".extended"];
@@ -162,7 +163,7 @@ fn assert_files_are_harmless(folder: &Path) {
     }
 }
 
-/// A terminal gets the same names as a pipe, cut to its width.
+/// A terminal gets the same names as a pipe, but cut to the terminal's width.
 #[test]
 fn names_with_terminal_control_characters_are_escaped_in_all_output() {
     let folder = scratch("odd_names");
@@ -232,7 +233,7 @@ fn a_kernel_with_an_empty_name_has_a_name_in_brackets() {
     let mut trace = Trace::default();
     trace.launch(1, "", 9, 10, 20, 40).launch(2, "gemm", 9, 50, 60, 70);
     trace.write(&folder.join("x.json"));
-    // The kernel takes 20 of 30 us.
+    // The kernel without a name takes 20 of the 30 us.
     let shown = gpuflame(&folder, ["top", "x.json", "--by", "kernel", "--format", "csv"]).ok().stdout;
     assert!(shown.contains("[kernel without a name]"), "{shown}");
     let folded = gpuflame(&folder, ["flamegraph", "x.json", "-o", "-", "--format", "folded"]).ok().stdout;

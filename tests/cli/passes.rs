@@ -1,5 +1,5 @@
-//! Tests on traces of a few lines: the backward pass under the forward pass, Python functions in arguments of events,
-//! and communication without simultaneous computation.
+//! Tests three analyses on traces of a few lines: the backward pass under the forward pass, Python functions in
+//! arguments of events, and communication that overlaps no computation.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn args(trace: &mut Trace, args: Value) {
     trace.0.last_mut().unwrap()["args"] = args;
 }
 
-/// An operator of the forward or the backward pass.
+/// Adds an operator of the forward or the backward pass to the trace.
 fn operator(
     trace: &mut Trace,
     name: &str,
@@ -25,8 +25,8 @@ fn operator(
     args(trace, json!({ "Sequence number": sequence, "Fwd thread id": forward_thread }));
 }
 
-/// Returns a trace of two layers. The forward pass on thread 1 and the backward pass on thread 2 take 10, 20, 30 and 40
-/// us of GPU time. A gradient that belongs to no operator takes 5 us.
+/// Returns a trace of a model with two layers. The forward pass on thread 1 and the backward pass on thread 2 take 10,
+/// 20, 30 and 40 us of GPU time. A kernel for a gradient, which belongs to no forward operator, takes 5 us.
 fn training() -> Trace {
     let mut trace = Trace::default();
     trace.python("model.py(1): forward", 1, 0, 100).python("nn.Module: Linear_0", 1, 1, 40);
@@ -88,21 +88,22 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Another thread has operator 7 but not operator 8. So the backward pass of thread 2 cannot belong to it.
+    // Thread 3 also has an operator 7, but no operator 8. So the backward pass of thread 2, which needs both, cannot
+    // belong to thread 3.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
-    // Now that thread has both operators, 7 and 8.
+    // With another operator, thread 3 has both operators, 7 and 8, as thread 1 has.
     operator(&mut trace, "aten::other", 3, (20, 30), 8, 0);
     assert_eq!(back(&trace), 0, "nothing is guessed");
-    // Flow arrows tell which of the two threads is meant.
+    // Flow arrows show which of the two threads the backward pass belongs to.
     for (id, thread, time, phase) in [(1, 1, 51, "s"), (1, 2, 200, "f"), (2, 1, 3, "s"), (2, 2, 250, "f")] {
         trace.0.push(json!({
             "ph": phase, "cat": "fwdbwd", "name": "fwdbwd", "id": id, "pid": 1, "tid": thread, "ts": time, "bp": "e"
         }));
     }
     assert_eq!(back(&trace), 2);
-    // A later operator that reuses the number 7 is not the operator to which the backward pass belongs.
+    // This later operator reuses the sequence number 7. The backward pass does not belong to it.
     let mut trace = training();
     operator(&mut trace, "aten::later", 1, (500, 510), 7, 0);
     assert_eq!(back(&trace), 2);
@@ -163,7 +164,7 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     let found = comm(&["--comm", "NCCL"]);
     assert_eq!(found["comm"][0]["exposed_ns"], 50_000);
     assert_eq!(found["comm"][0]["compute_ns"], 80_000);
-    // A kernel that the trace marks as a collective counts as one.
+    // A kernel that the trace marks as a collective counts as communication.
     trace.0[6]["args"]["Collective name"] = json!("allreduce");
     trace.write(&folder.join("a.json"));
     assert_eq!(trace.0[6]["name"], "ncclDevKernel_AllReduce");

@@ -1,5 +1,5 @@
-//! `gpuflame report` writes a page whose sums equal those of the folded stacks. The page loads nothing, and does not
-//! run code that is in names.
+//! Tests the page that `gpuflame report` writes. Its sums equal those of the folded stacks, it loads nothing, and it
+//! does not run code that is in names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,7 +14,7 @@ use crate::support::command::{gpuflame, gpuflame_with};
 use crate::support::traces::Trace;
 use crate::support::{handmade, scratch};
 
-/// Folded stacks with the sum of their weights.
+/// Folded stacks, and the sum of weights of each stack.
 type Stacks = BTreeMap<String, u64>;
 
 /// Decodes base64 as RFC 4648 defines it, with padding.
@@ -87,7 +87,7 @@ fn stacks(data: &Value, id: &str) -> Option<(Stacks, BTreeMap<usize, u64>)> {
     Some((stacks, by_track))
 }
 
-/// Returns the stacks that `gpuflame flamegraph` writes for a view. Empty if the input has no such view.
+/// Returns the stacks that `gpuflame flamegraph` writes for a view. The result is empty if the input has no such view.
 fn folded(folder: &Path, input: &str, view: &str) -> Stacks {
     let ran = gpuflame(folder, ["flamegraph", "-q", input, "--view", view]);
     let lines = ran.stdout.lines().filter(|line| !line.starts_with("# "));
@@ -149,7 +149,7 @@ pub(crate) fn two_functions(path: &Path, slower_us: u64) {
 #[test]
 fn shares_of_a_run_without_a_steady_part_are_those_of_the_whole_run() {
     let folder = scratch("report-whole-run");
-    // No sequence of stacks is repeated. So the run has no steady part.
+    // In this trace no sequence of stacks is repeated. So the run has no steady part.
     let mut trace = Trace::default();
     for at in 0..20_u32 {
         let (start, kernel) = (1000 * u64::from(at), format!("kernel_{at}"));
@@ -193,7 +193,8 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
     let data = data(&report(&folder, &["trace.json"]));
     let summary = gpuflame(&folder, ["summary", "trace.json", "--format", "json"]).ok();
     let summary: Value = serde_json::from_str(&summary.stdout).unwrap();
-    // The headline is the most expensive finding. Busy and idle time follow, with the base of their shares.
+    // The headline of the report is the most expensive finding. Below the headline are busy and idle time, and the
+    // total that their percentages refer to.
     let share = summary["findings"][0]["share_percent"].as_f64().unwrap();
     let words = format!(": {share:.1} % of the steady part (");
     assert!(data["firstLine"].as_str().unwrap().contains(&words), "{} {share}", data["firstLine"]);
@@ -217,8 +218,8 @@ fn the_first_screen_has_the_sentences_of_the_summary_and_bars_that_add_up() {
     }
 }
 
-/// In each of 20 steps of 9 ms, the host launches four kernels of 1 ms, reads a value for 4 ms, and computes for 4.8 ms. A step
-/// takes 5 ms without the wait, so 19 steps save 4 ms each.
+/// Each of 20 steps takes 9 ms. In a step the host launches four kernels of 1 ms each, waits 4 ms to read a value, and
+/// computes for 4.8 ms. Without the wait a step takes 5 ms, so 19 steps save 4 ms each.
 #[test]
 fn the_first_screen_predicts_what_a_run_without_its_waits_saves() {
     let folder = scratch("report-gain");
@@ -281,13 +282,13 @@ fn a_page_loads_nothing_and_names_are_text() {
     let policy = between(&page, "Content-Security-Policy\" content=\"", "\"");
     let [script, style] = [("<script>", "</script>"), ("<style>", "</style>")].map(|(begin, end)| {
         let digest = Sha256::digest(between(&page, begin, end).as_bytes());
-        // The hash in the policy is base64.
+        // The page's content security policy contains the SHA-256 hash of the script in base64.
         let named = policy.split('\'').filter_map(|part| part.strip_prefix("sha256-"));
         named.map(decoded).any(|hash| hash == digest.as_slice())
     });
     assert!(policy.starts_with("default-src 'none'; ") && script && style, "{policy}");
     assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
-    // Only the page's own script element has code, and no name becomes an element.
+    // Only the page's own script element contains code, and no name from the trace becomes an HTML element.
     assert_eq!(page.matches("<script").count(), 3, "data, slices and code");
     assert!(!page.contains("<img") && !page.contains("<script>alert"), "names are compressed, or escaped");
     let names = data(&page)["names"].to_string();
@@ -311,7 +312,7 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     let folder = scratch("report-large");
     let mut trace = Trace::default();
     let mut state = 7_u64;
-    // 100,000 names of 250 digits, which no compressor can shorten to less than half.
+    // The trace has 100,000 names of 250 digits each, which no compressor can shorten to less than half.
     for at in 0..100_000_u32 {
         let mut name = String::new();
         for _ in 0..16 {
@@ -327,7 +328,8 @@ fn a_large_input_fits_into_the_page_with_its_sum() {
     assert!(bytes <= 15_000_000, "{bytes} bytes");
     let data = data(&page);
     let (found, _) = stacks(&data, "gpu").unwrap();
-    // Kernels take 1 to 7 us in turn. Names beyond the memory limit of sums are merged, as in all verbs.
+    // The kernels take 1 to 7 us in turn. Once the sums reach their memory limit, further names are merged into one, as
+    // in all verbs.
     let expected: u64 = (0..100_000).map(|at| 1000 * (1 + at % 7)).sum();
     assert_eq!(found.values().sum::<u64>(), expected);
     assert!(found.len() > 10_000, "{} stacks are left", found.len());
@@ -344,7 +346,7 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     for (views, input) in [(&data, "new.json"), (&data["against"], "old.json")] {
         assert_eq!(stacks(views, "gpu").unwrap().0, folded(&folder, input, "gpu"), "{input}");
     }
-    // The GPU work is 20 x 180 us, and in the older run 20 x 130 us.
+    // The GPU work of the newer run takes 20 x 180 us, and that of the older run 20 x 130 us.
     let changes = data["changes"][0].as_str().unwrap();
     assert!(changes.contains("GPU work 3.600 ms, before 2.600 ms (+38.5 %)"), "{changes}");
     let panel = &data["panels"][0];
@@ -354,7 +356,7 @@ fn a_comparison_has_the_views_of_both_runs_and_says_what_changed() {
     );
     let row = &panel["table"]["rows"][0];
     assert_eq!(row[0], Value::from(vec!["gemm", "void gemm<float, 4>(float*)"]));
-    // In each run, all 20 kernels take the same time. So the difference between the runs is not by chance.
+    // In each run, all 20 kernels take equally long. So chance does not explain the difference between the runs.
     let expected = [1_000_000, 50, 2_000_000, 3_000_000, 20, 20, 50].map(|number| number as f64);
     assert_eq!((1..8).map(|at| row[at].as_f64().unwrap()).collect::<Vec<_>>(), expected);
     assert_eq!(row[8], "yes");

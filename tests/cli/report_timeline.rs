@@ -1,5 +1,5 @@
-//! The timeline of a page: its slices, idle time by cause and the critical path. The expected values are sums worked
-//! out by hand, and the data of the verbs that print the same.
+//! Tests the timeline of a report page: its slices, the idle time per cause, and the critical path. The expected values
+//! are worked out by hand, or are the output of the verbs that print the same figures.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -12,10 +12,11 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{rank_traces, scratch};
 
-/// A slice: start, length, index of its name, count and busy time.
+/// A slice on the timeline: start, duration, index of its name, number of events, and busy time.
 type Slice = [i64; 5];
 
-/// Reads the slices of a page. A row has five columns; a number is stored with seven bits per byte.
+/// Reads the slices on the timeline of a page. Each timeline row has five columns, and each number is stored with seven
+/// bits per byte.
 fn slices(page: &str, data: &Value) -> BTreeMap<String, Vec<Slice>> {
     let mut bytes = Vec::new();
     let encoded = decoded(between(page, "id=\"slices\">", "</script>"));
@@ -50,7 +51,7 @@ fn slices(page: &str, data: &Value) -> BTreeMap<String, Vec<Slice>> {
     rows
 }
 
-/// Sums of the durations of a row's slices, by kind.
+/// Returns the total duration of a row's slices for each kind.
 fn sums(slices: &[Slice], kinds: &Value) -> BTreeMap<String, i64> {
     let mut sums = BTreeMap::new();
     for slice in slices {
@@ -74,7 +75,7 @@ fn the_timeline_has_all_slices_of_streams_and_calls_of_threads() {
     let rows = slices(&page, &data);
     let labels: Vec<&String> = rows.keys().collect();
     assert_eq!(labels[..3], ["GPU 0, idle", "GPU 0, stream 7", "critical path"], "{labels:?}");
-    // The first call begins 20 us after the first step, and its kernel 20 us later.
+    // The first CUDA call begins 20 us after the first step, and its kernel begins 20 us after the call.
     let stream = &rows["GPU 0, stream 7"];
     assert_eq!(
         (stream[0][..2].to_vec(), stream[1][..2].to_vec()),
@@ -93,9 +94,10 @@ fn idle_time_in_the_timeline_has_the_causes_and_sums_of_top_by_idle() {
     let (folder, page) = two_functions_page("report-idle");
     let data = data(&page);
     let idle = sums(&slices(&page, &data)["GPU 0, idle"], &data["timeline"]["causes"]);
-    // The first gap is inside a step. The first kernel ends at 140 us; the second call runs from 510 to 512 us; its
-    // latency ends 10 us later; its kernel begins at 530 us. The second gap is between two steps. The kernel ends at
-    // 560 us; the next call begins at 1,020 us; its latency ends at 1,032 us; its kernel begins at 1,040 us.
+    // The first gap on the GPU is inside a step: the first kernel ends at 140 us, and the second kernel begins at 530
+    // us. The second kernel's call runs from 510 to 512 us, and its latency ends 10 us later. The second gap is between
+    // two steps: a kernel ends at 560 us, and the next kernel begins at 1,040 us. The next kernel's call begins at
+    // 1,020 us, and its latency ends at 1,032 us.
     let expected = [
         ("dependency", (20 * 8 + 19 * 8) * 1_000),
         ("host_late", (20 * 370 + 19 * 460) * 1_000),
@@ -116,7 +118,8 @@ fn the_critical_path_of_a_job_is_that_of_the_verb() {
     rank_traces::two_ranks(&folder);
     let data = data(&report(&folder, &["rank0.json", "rank1.json"]));
     let panel = data["panels"].as_array().unwrap().iter().find(|panel| panel["id"] == "critical").unwrap();
-    // Three steps of 65 us; the first call is 1 us before the first kernel, and the last kernel ends 1 us after its step.
+    // The job has three steps of 65 us. The first call is 1 us before the first kernel, and the last kernel ends 1 us
+    // after its step.
     assert_eq!(panel["critical"]["ns"], 196_000);
     let note = panel["note"].as_str().unwrap();
     assert!(note.starts_with("The clocks of 2 ranks are aligned by 6 collectives"), "{note}");
@@ -145,7 +148,7 @@ fn the_critical_path_of_the_page_is_that_of_the_verb() {
     let (folder, page) = two_functions_page("report-path");
     let data = data(&page);
     let panel = data["panels"].as_array().unwrap().iter().find(|panel| panel["id"] == "critical").unwrap();
-    // The path is from the first call at 20 us to the end of the last kernel at 19,560 us.
+    // The critical path is from the first call at 20 us to the end of the last kernel at 19,560 us.
     assert_eq!(panel["critical"]["ns"], 19_540_000);
     let path = sums(&slices(&page, &data)["critical path"], &data["timeline"]["classes"]);
     assert_eq!(path.values().sum::<i64>(), 19_540_000);
@@ -173,7 +176,7 @@ fn the_critical_path_of_the_page_is_that_of_the_verb() {
     }
 }
 
-/// Writes a trace of 30,000 kernels of 1 to 4 us, one every 10 us, and their calls.
+/// Writes a trace of 30,000 kernels and their launch calls. A kernel takes 1 to 4 us, and one begins every 10 us.
 fn many(path: &Path) {
     let mut trace = Trace::default();
     for at in 0..30_000_u32 {
@@ -199,6 +202,6 @@ fn every_slice_of_a_long_run_is_in_the_page() {
     assert_eq!(data["timeline"]["resolution"], 0);
     let rows = slices(&page, &data);
     assert_eq!(rows["GPU 0, stream 7"].len(), 30_000);
-    // Kernels take 1 to 4 us in turn.
+    // The kernels take 1, 2, 3 and 4 us in turn, so four kernels take 10 us.
     assert_eq!(rows["GPU 0, stream 7"].iter().map(|slice| slice[4]).sum::<i64>(), 30_000 / 4 * 10_000);
 }

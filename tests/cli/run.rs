@@ -1,4 +1,5 @@
-//! `gpuflame run`: the command must run as it would without gpuflame, and each of its processes gets a flame graph.
+//! Tests `gpuflame run`. The command must run as it does without gpuflame, and each process of the command gets a flame
+//! graph.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -14,13 +15,14 @@ use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch, skip};
 use gpuflame_offline::run::{self, ReadOptions};
 
-/// Compiles the program, which launches kernels of 1,000 ns and can end in many ways; see its source.
+/// Compiles a program that launches kernels of 1,000 ns and can end in many ways. Its source, `ending.c`, lists these
+/// ways.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
 }
 
-/// Returns a run of `gpuflame run OPTIONS -- COMMAND` on the simulated stack.
+/// Returns a run of `gpuflame run OPTIONS -- COMMAND` with the simulated CUDA libraries.
 pub(crate) fn run(options: &[&str], command: &[&str]) -> Run {
     let ours = Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None);
     let library = support::gpuflame();
@@ -50,7 +52,8 @@ fn a_command_is_recorded_and_run_returns_its_exit_code() {
     }
 }
 
-/// Runs two ranks of `ranks.c`. Returns the lines of `gpuflame run` about rank 1, which arrives last at collectives.
+/// Runs two ranks of the program `ranks.c`. Returns the lines that `gpuflame run` prints about rank 1, which arrives
+/// last at collectives.
 fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
     let program = compile("tests/programs/ranks.c", &["-O2"]);
     let run = run(&["-o", "rank%r"], &[&[program.to_str().unwrap()], args].concat());
@@ -60,12 +63,12 @@ fn lines_about_the_straggler(args: &[&str]) -> Vec<String> {
 
 #[test]
 fn a_run_names_the_straggler_of_its_ranks() {
-    // Each of 20 steps has one all-reduce, which takes 1 us in rank 1 and 90 us in rank 0.
+    // Each of 20 steps has one all-reduce, which takes 1 us on rank 1 and 90 us on rank 0.
     let found = lines_about_the_straggler(&["20"]);
     let expected = "gpuflame: rank 1 is the straggler: the other ranks wait for it in ncclDevKernel_AllReduce_d90000 \
                     (1.000 us of communication per step, the other ranks 90.000 us)";
     assert_eq!(found, [expected]);
-    // Nine steps are too few for a verdict. A program that marks no steps gets a hint.
+    // Nine steps are too few to name a straggler. If the program marks no steps, the command prints a hint.
     assert_eq!(lines_about_the_straggler(&["9"]), [""; 0]);
     let hint = lines_about_the_straggler(&["20", "unmarked"]);
     assert!(hint.len() == 1 && hint[0].contains("the other ranks may wait for rank 1 in "), "{hint:?}");
@@ -126,7 +129,8 @@ fn a_run_with_no_launch_inside_a_window_reports_it() {
     assert!(line.contains(" launches, none in a window; "), "{line}");
 }
 
-/// Creates a folder with nothing but an `xdg-open`, which writes down what it should open and exits with this code.
+/// Creates a folder that contains only a fake `xdg-open`. The program notes what it was told to open, and exits with
+/// the code `ends_with`.
 fn desktop(ends_with: i32) -> PathBuf {
     let folder = scratch("desktop");
     let opener = folder.join("xdg-open");
@@ -183,7 +187,7 @@ fn a_run_leaves_a_page_unless_formats_are_chosen() {
     for run in chosen {
         assert!(!run.done().folder.join("out.html").exists());
     }
-    // The two ranks have one page together.
+    // The two ranks get one page together, which is named after rank 0.
     let ranks = compile("tests/programs/ranks.c", &["-O2"]);
     let done =
         self::run(&["-o", "rank%r"], &[ranks.to_str().unwrap(), "20"]).env("GPUSIM_CLOCK", "real").ok();
@@ -197,7 +201,7 @@ fn options_override_the_environment_and_that_overrides_the_settings_file() {
     let config = scratch("config").join("nightly.toml");
     fs::write(&config, "output = 'night/%e'\nformats = ['folded', 'csv']\nsteps = '1..3'\n").unwrap();
     let options = ["--config", config.to_str().unwrap(), "--window", "steps=2..4", "--formats", "folded"];
-    // Options override the environment, which overrides the settings file.
+    // Options take precedence over the environment, and the environment over the settings file.
     let done = run(&options, &[timed.to_str().unwrap(), "steps", "5"]).env("GPUFLAME_STEPS", "4..5").done();
     assert_eq!(done.code, Some(0), "{}", done.stderr);
     let (launches, parts) = done.sum("launches");
@@ -220,7 +224,7 @@ fn a_settings_file_in_the_working_folder_is_read_and_named() {
     file("quiet = false\noutput = 'night'\nformats = ['csv']\n");
     assert_eq!(done(&["--no-config"]), (Some(7), vec![], false));
     let line = "gpuflame: gpuflame.toml sets formats, quiet (--no-config ignores the file)";
-    // The environment overrides the file, even with an empty value.
+    // The environment takes precedence over the settings file, even if its value is empty.
     assert_eq!(done(&[]).1, [line]);
     assert_eq!(done(&["--output", "night"]), (Some(7), vec![line.to_owned()], true));
     assert!(!folder.join("night.html").exists(), "no page if the file has chosen formats");
@@ -287,7 +291,8 @@ fn every_process_of_the_command_gets_its_own_line_and_files() {
     }
 }
 
-/// Any write to a file raises SIGXFSZ, which ends a program that has no handler for it.
+/// The file size limit is 0, so any write to a file raises SIGXFSZ. This signal ends a program that has no handler for
+/// it.
 #[test]
 fn a_program_that_may_not_write_files_runs_to_its_end() {
     let program = support::compile("tests/programs/odd.c", &["-O2"]);
@@ -311,7 +316,7 @@ fn a_command_without_cuda_runs_unchanged_and_the_missing_report_is_printed() {
     assert_eq!((echoed.code, &echoed.stdout[..]), (0, "what it reads"));
 }
 
-/// Waits until the program launches.
+/// Waits until the program in this folder has launched a kernel.
 pub(crate) fn wait_for_launches(folder: &Path) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let launched =
@@ -323,12 +328,12 @@ pub(crate) fn wait_for_launches(folder: &Path) {
 }
 
 pub(crate) fn send(child: &Child, signal: i32) {
-    // SAFETY: kill takes any two numbers; the process is our child.
+    // SAFETY: kill accepts any two numbers. The process is our child.
     unsafe { libc::kill(child.id() as i32, signal) };
 }
 
-/// The test sends the signal only to `gpuflame run`, as a parent process does. (From a terminal, SIGINT and SIGQUIT reach the
-/// command as well, and are not forwarded.)
+/// The test sends the signal only to `gpuflame run`, as a parent process may do. (On a terminal, Ctrl+C and Ctrl+\ send
+/// SIGINT and SIGQUIT to the command as well, so `gpuflame run` does not forward the signals.)
 #[test]
 fn signals_of_another_process_are_forwarded() {
     for (signal, code) in [(libc::SIGTERM, 128 + 15), (libc::SIGHUP, 128 + 1), (libc::SIGINT, 128 + 2)] {
@@ -340,7 +345,7 @@ fn signals_of_another_process_are_forwarded() {
         assert_eq!(done.code, Some(code), "{}", done.stderr);
         assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
         let folded = done.file("out.folded");
-        // If the signal stopped the program inside CUPTI, CUPTI delivers nothing more.
+        // If the signal stops the program inside CUPTI, CUPTI delivers no more records.
         assert!(
             folded.contains("main;launch;") && folded.contains(";cudaLaunchKernel;"),
             "{folded}{}",
@@ -349,7 +354,7 @@ fn signals_of_another_process_are_forwarded() {
     }
 }
 
-/// A program does not handle SIGQUIT, so the checkpoint is what remains of the recording.
+/// The program does not handle SIGQUIT, so only the checkpoint of the recording remains.
 #[test]
 fn sigquit_of_another_process_ends_the_program_and_its_checkpoint_is_recovered() {
     let run = run(&[], &[program().to_str().unwrap(), "for_ever", "1"]).env("GPUFLAME_CHECKPOINT", "0.05");
@@ -379,7 +384,7 @@ fn sigquit_of_another_process_ends_the_program_and_its_checkpoint_is_recovered()
 #[test]
 fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
     let program = program().to_str().unwrap();
-    // If rows are recorded, the recording itself remains.
+    // If activity records are written to a `.gfr` file, that recording remains.
     for (formats, files) in [
         ("svg", &["out.gfr", "out.set.json", "out.svg"][..]),
         ("gfr,csv", &["out.csv", "out.gfr", "out.set.json"]),
@@ -421,19 +426,19 @@ fn processes_that_skip_exit_hooks_are_recovered_in_the_requested_formats() {
     }
 }
 
-/// A name that is not UTF-8.
+/// Returns a name that is not UTF-8.
 fn odd_name(rest: &str) -> OsString {
     OsString::from_vec([b"\xff", rest.as_bytes()].concat())
 }
 
-/// Creates a folder for runs, with a name that is not UTF-8 and contains a percent sign.
+/// Creates a folder for runs. The name of the folder is not UTF-8, and contains a percent sign.
 fn odd_folder() -> PathBuf {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9%p"));
     fs::create_dir(&folder).unwrap();
     folder
 }
 
-/// Files in `folder` whose names are not UTF-8.
+/// Returns the files in `folder` whose names are not UTF-8.
 fn odd_files(folder: &Path) -> Vec<OsString> {
     let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     files.retain(|name| name.as_bytes()[0] == 0xff);
@@ -502,7 +507,7 @@ fn surviving_processes_are_listed_and_not_awaited() {
     assert!(begun.elapsed() < Duration::from_secs(200));
     let number: i32 = done.stdout.trim().parse().unwrap();
     let lines = said(&done, "still running, not waited for: processes ");
-    // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
+    // SAFETY: kill accepts any two numbers. The process is the one that this test's shell left running.
     unsafe { libc::kill(number, libc::SIGKILL) };
     assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
 }
@@ -519,7 +524,7 @@ fn a_surviving_process_in_the_middle_of_an_exec_is_listed() {
         let done = run(&[], &["sh", "-c", &becomes]).ok();
         let number: i32 = done.stdout.trim().parse().unwrap();
         let lines = said(&done, "still running, not waited for: processes ");
-        // SAFETY: kill takes any two numbers; the process is the one that this test's shell left running.
+        // SAFETY: kill accepts any two numbers. The process is the one that this test's shell left running.
         unsafe { libc::kill(number, libc::SIGKILL) };
         assert!(lines.len() == 1 && lines[0].ends_with(&format!(" {number}")), "{}", done.stderr);
     }
@@ -539,21 +544,23 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     run(&["--library", "nothing.so", "true"]).fails(1, &["nothing.so", "No such file", "--library"]);
     run(&["--library", library, "--cpu-samples", "20000", "true"]).fails(2, &["--cpu-samples", "10000 Hz"]);
     run(&["--library", library, "--formats", "svg,jpeg", "true"]).fails(2, &["--formats", "jpeg", "folded"]);
-    // With a limit of 4, gpuflame starts, but cannot start a program. With 3, the loader fails before gpuflame's first
-    // instruction. Descriptor 3 may be open, because other tests of this process open descriptors that programs inherit.
+    // With a limit of 4 file descriptors, gpuflame starts but cannot start a program. With a limit of 3, the loader
+    // fails before gpuflame's first instruction. Descriptor 3 is closed first, because other tests of this process open
+    // descriptors, which programs inherit.
     let script = r#"exec 3>&- && ulimit -n 4 && exec "$0" run --library "$1" true"#;
     let gpuflame = env!("CARGO_BIN_EXE_gpuflame");
     let limited = Command::new("sh").args(["-c", script, gpuflame, library]).output().unwrap();
     let expected = "gpuflame: cannot run true: Too many open files (os error 24); raise the limit of open files, `ulimit -n`\n";
     assert_eq!(String::from_utf8(limited.stderr).unwrap(), expected);
     assert_eq!(limited.status.code(), Some(126));
-    // Only gpuflame's library exports the entry points that the driver calls, so programs and other libraries are
-    // refused.
+    // Only gpuflame's library exports the entry points that the driver calls. So `run --library` refuses programs and
+    // other libraries.
     let own = env!("CARGO_BIN_EXE_gpuflame");
     run(&["--library", own, "true"]).fails(1, &["gpuflame is another library, or a program", "--library"]);
     let other = support::cuda().join("libcudart.so.13");
     run(&["--library", other.to_str().unwrap(), "true"]).fails(1, &["is another library, or a program"]);
-    // The parser must not take a misspelt option for the command. Options after the command belong to the command.
+    // The parser must not take a misspelt option of `gpuflame run` for the command. Options after the command belong to
+    // the command.
     let said = run(&["--library", library, "--frmats", "svg", "true"]);
     assert!(said.code == 2 && said.stderr.contains("--formats"), "{}", said.stderr);
     assert_eq!(run(&["--library", library, "--format", "svg", "true"]).code, 0, "as in other verbs");
@@ -564,7 +571,7 @@ fn a_command_line_that_cannot_be_run_is_rejected_in_one_line() {
     assert_eq!(ran.stdout, "also called record\n");
 }
 
-/// Starts a command whose output does not matter.
+/// Starts a command, and ignores its standard output.
 fn start(run: Run, stderr: Stdio) -> (Child, PathBuf) {
     let (mut command, folder) = run.into_command();
     (command.stdout(Stdio::null()).stderr(stderr).spawn().unwrap(), folder)
@@ -585,7 +592,7 @@ pub(crate) fn code_of(mut child: Child) -> Option<i32> {
     }
 }
 
-/// A pipe whose read end is closed.
+/// Returns the write end of a pipe whose read end is closed.
 fn broken_pipe() -> Stdio {
     std::io::pipe().unwrap().1.into()
 }
@@ -626,7 +633,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
         assert_eq!(code(verb(&["no-such-verb"]).stderr(unwritable())), Some(2));
         assert_eq!(code(verb(&["settings", "-o", "/dev/null"]).stderr(unwritable())), Some(0));
     }
-    // As in other tools, a full disk is an error, but a closed pipe is not.
+    // As with other tools, a full disk is an error, but a closed pipe is not.
     for words in [&["--help"][..], &["settings"]] {
         assert_eq!(code(verb(words).stdout(broken_pipe())), Some(0), "{words:?}");
         assert_eq!(code(verb(words).stdout(full_disk())), Some(1), "{words:?}");
@@ -637,7 +644,7 @@ fn every_verb_keeps_its_status_on_unwritable_stderr_and_fails_on_full_stdout() {
 fn a_full_unread_stderr_does_not_keep_run_from_exiting() {
     use std::os::fd::AsRawFd;
     let (reader, writer) = std::io::pipe().unwrap();
-    // SAFETY: both calls use a pipe of this test; O_NONBLOCK is set only while the pipe is filled.
+    // SAFETY: both fcntl calls use a pipe of this test. O_NONBLOCK is set only while the pipe is filled.
     unsafe {
         libc::fcntl(writer.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK);
         while libc::write(writer.as_raw_fd(), [0_u8; 512].as_ptr().cast(), 512) > 0 {}
@@ -654,14 +661,14 @@ fn pipes_and_endless_files_among_the_reports_are_skipped() {
         "mkfifo pipe $GPUFLAME_REPORT/a.1.1.json; printf %s \"$PWD/pipe\" > $GPUFLAME_REPORT/a.2.2.2.begun
         ln -s /dev/zero $GPUFLAME_REPORT/a.3.3.json; truncate -s 1T $GPUFLAME_REPORT/a.4.4.json; exit 9";
     let (mut command, _folder) = run(&[], &["sh", "-c", script]).into_command();
-    // Reading an endless file must not use up the memory of the machine.
+    // The memory of the command is limited, because reading an endless file must not use up the memory of the machine.
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 2 << 30, rlim_max: 2 << 30 };
-        // SAFETY: setrlimit only reads the limit that it is given.
+        // SAFETY: setrlimit only reads the struct that it is given.
         unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) };
         Ok(())
     };
-    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe.
+    // SAFETY: between fork and exec the child calls only setrlimit, which is async-signal-safe.
     unsafe { command.pre_exec(limit) };
     let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     assert_eq!(code_of(child), Some(9));
@@ -672,7 +679,7 @@ fn the_command_inherits_unchanged_signal_settings_and_file_descriptors() {
     let shown =
         ["sh", "-c", "grep -E 'SigIgn|SigBlk|SigCgt' /proc/self/status; ls /proc/self/fd | head -3; exit 4"];
     let odd = || {
-        // SAFETY: each of these calls is allowed between fork and exec, and allocates nothing.
+        // SAFETY: each of these system calls is allowed between fork and exec, and allocates no memory.
         unsafe {
             for signal in [libc::SIGPIPE, libc::SIGCHLD, libc::SIGHUP, libc::SIGUSR1] {
                 libc::signal(signal, libc::SIG_IGN);
@@ -686,7 +693,7 @@ fn the_command_inherits_unchanged_signal_settings_and_file_descriptors() {
         Ok(())
     };
     let shows = |mut command: Command| {
-        // SAFETY: `odd` only makes calls that are allowed between fork and exec.
+        // SAFETY: `odd` only makes system calls that are allowed between fork and exec.
         unsafe { command.pre_exec(odd) };
         let output = command.output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
@@ -720,7 +727,7 @@ fn a_command_runs_in_a_removed_folder_and_without_a_temporary_folder() {
 
 #[test]
 fn a_command_runs_without_a_proc_file_system() {
-    // The library is found next to the command: the path of the command is known even without `/proc`.
+    // The library is found next to the command, because the path of the command is known even without `/proc`.
     let folder = scratch("run-no-proc");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_gpuflame"), folder.join("gpuflame")).unwrap();
     std::os::unix::fs::symlink(support::gpuflame(), folder.join("libgpuflame.so")).unwrap();
@@ -765,8 +772,8 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// The first process of the command sets the variable that the driver reads. The first process's descendants inherit
-/// the variable.
+/// The first process of the command sets the environment variable that the driver reads. Its descendants inherit the
+/// variable.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";
@@ -775,7 +782,7 @@ fn preload_loads_the_library_at_once_in_descendants_too() {
     assert!(mapped > 0, "{}", done.stderr);
 }
 
-/// Returns `gpuflame run --library LIBRARY --`, for a run inside another run.
+/// Returns the words `gpuflame run --library LIBRARY --`, which start a run inside another run.
 fn inner() -> String {
     format!("{} run --library {} --", env!("CARGO_BIN_EXE_gpuflame"), support::gpuflame().display())
 }
@@ -812,7 +819,7 @@ fn a_report_arrives_from_a_command_that_changes_its_user() {
 
 #[test]
 fn processes_that_called_cuda_and_left_no_file_are_counted() {
-    // The window is closed. So there is no checkpoint, whenever the process ends.
+    // No recording window is opened. So there is no checkpoint, whenever the process ends.
     let options = ["--window", "off", "--formats", "csv"];
     for (how, code, count) in [("_exit", 7, 1), ("exec", 0, 1), ("abort", 134, 1)] {
         let run = run(&options, &[program().to_str().unwrap(), "left", how]);
@@ -824,7 +831,7 @@ fn processes_that_called_cuda_and_left_no_file_are_counted() {
         );
         assert_eq!((done.code, said(&done, &words).len()), (Some(code), 1), "{how}: {}", done.stderr);
     }
-    // If a program cannot be recorded, the reason is printed.
+    // If a program cannot be recorded, the command prints the reason.
     let done = run(&[], &[program().to_str().unwrap(), "quick"])
         .with_libraries(&support::stage("run-none", &[]))
         .done();

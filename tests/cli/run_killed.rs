@@ -1,5 +1,5 @@
-//! `gpuflame run` of a process that is killed. Files, findings and page are made from the recording that the process
-//! has left.
+//! Tests `gpuflame run` on a process that is killed. The command then makes output files, findings and a page from the
+//! recording that the process left behind.
 
 use std::fs;
 use std::process::Stdio;
@@ -28,12 +28,13 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
             std::thread::sleep(Duration::from_millis(10));
         }
     };
-    // Wait for a second checkpoint: the process tells `gpuflame run` the name of its file only after the first one.
+    // The test waits for the second checkpoint, because the process tells `gpuflame run` the name of its file only
+    // after the first checkpoint.
     wait_for(1100);
     fs::write(folder.join("more"), "").unwrap();
     wait_for(1101);
     let process = fs::read_to_string(folder.join("process")).unwrap().trim().parse().unwrap();
-    // SAFETY: kill takes any two numbers; the process is the one that this test's shell started.
+    // SAFETY: kill accepts any two numbers. The process is the one that this test's shell started.
     unsafe { libc::kill(process, libc::SIGKILL) };
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
     let [line] = said(&done, "ending (process ")[..] else { panic!("{}", done.stderr) };
@@ -49,9 +50,9 @@ fn a_process_ended_by_sigkill_has_a_page_and_its_busy_time_is_reported() {
     assert!(page.contains("not complete"), "the page warns that the end is missing");
 }
 
-/// Records a program that ends with `_exit` after 1,100 launches, when `gpuflame run` may only write files of at most
-/// `max_bytes`. The limit replaces a full disk: it does not depend on other processes, and needs no rights. The program itself
-/// has no limit.
+/// Records a program that ends with `_exit` after 1,100 launches. `gpuflame run` may only write files of at most
+/// `max_bytes`, but the program itself has no limit. The limit stands in for a full disk, because it does not affect
+/// other processes and needs no privileges.
 fn run_with_limit(max_bytes: u64) -> Done {
     let program = compile("tests/programs/ending.c", &["-O2", "-g0"]);
     let run = run(&["--formats", "folded,svg,csv"], &[program.to_str().unwrap(), "left", "_exit"]);
@@ -68,14 +69,14 @@ fn run_with_limit(max_bytes: u64) -> Done {
     }
     let limit = libc::rlimit { rlim_cur: max_bytes, rlim_max: libc::RLIM_INFINITY };
     let process = i32::try_from(child.id()).unwrap();
-    // SAFETY: prlimit reads the struct, and needs no place for the earlier limit.
+    // SAFETY: prlimit reads the struct. The null pointer means that prlimit does not return the earlier limit.
     let done = unsafe { libc::prlimit(process, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
     assert_eq!(done, 0);
     fs::write(folder.join("go"), "").unwrap();
     Done::from_output(child.wait_with_output().unwrap(), folder)
 }
 
-/// Names of the files that belong to the outputs.
+/// Returns the names of the files in `folder` that are outputs of the run.
 fn outputs(folder: &std::path::Path) -> Vec<String> {
     let names = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -86,7 +87,8 @@ fn outputs(folder: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn recovered_files_that_do_not_fit_are_named_and_smaller_files_are_written() {
-    // The picture contains a script, and is larger than 8 KiB. The folded file and the table have a line per stack.
+    // The SVG picture contains a script, and is larger than 8 KiB. The folded file and the CSV table have only one line
+    // per stack.
     for (max_bytes, missing) in
         [(0, &["out.csv", "out.folded", "out.set.json", "out.svg"][..]), (8 << 10, &["out.svg"])]
     {
@@ -112,7 +114,7 @@ fn recovered_files_that_do_not_fit_are_named_and_smaller_files_are_written() {
         );
         let [line] = said(&done, &advice)[..] else { panic!("{}", done.stderr) };
         assert!(line.starts_with("gpuflame: ending (process "), "{line}");
-        // The advice works.
+        // The command that the message suggests works.
         command(&done.folder, ["recover", "out.gfr"]).ok();
         let number = if missing.len() == 4 { "" } else { ".1" };
         assert!(done.folder.join(format!("out{number}.svg")).exists(), "{:?}", outputs(&done.folder));

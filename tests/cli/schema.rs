@@ -1,4 +1,4 @@
-//! Every JSON that the command writes conforms to the published schema.
+//! All JSON that the command writes conforms to the published schema.
 
 use std::fs;
 use std::path::Path;
@@ -11,8 +11,8 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, rank_traces, root, scratch};
 use crate::tables::training;
 
-/// Returns a validator for the outputs of a verb. The published schema permits unknown keys, for later releases; here
-/// every key must be described.
+/// Returns a validator for the JSON output of a verb. The published schema permits unknown keys, so that later releases
+/// can add keys. Here every key must be described in the schema.
 fn validator(verb: &str) -> Validator {
     let mut all: Value =
         serde_json::from_str(&fs::read_to_string(root().join("docs/schema.json")).unwrap()).unwrap();

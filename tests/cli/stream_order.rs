@@ -1,4 +1,5 @@
-//! Overlaps and impossible durations on a stream, as shown by the verbs that print GPU time.
+//! Tests the verbs that print GPU time on traces in which operations on one stream overlap or have impossible
+//! durations.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +9,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use serde_json::Value;
 
-/// An event of a trace: a slice with its start and duration in microseconds.
+/// Returns a trace event with a duration. Start and duration are in microseconds.
 fn slice(category: &str, name: &str, track: (u32, u32), times: (f64, f64), args: &str) -> String {
     let ((process, thread), (start, duration)) = (track, times);
     format!(
@@ -34,7 +35,7 @@ fn json(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}: {}", ran.stderr))
 }
 
-/// Result and count of a check.
+/// Returns result and count of one check in the output of `gpuflame check`.
 fn check(folder: &Path, what: &str) -> (String, u64) {
     let found = json(folder, &["check", "t.json"]);
     let rows = found["findings"].as_array().unwrap();
@@ -42,8 +43,8 @@ fn check(folder: &Path, what: &str) -> (String, u64) {
     (row["result"].as_str().unwrap().to_owned(), row["count"].as_u64().unwrap())
 }
 
-/// Returns the events of two overlapping kernels (the second starts 1.5 us before the first ends), and of 20 kernels in
-/// order.
+/// Returns the events of two overlapping kernels and of 20 kernels that run one after the other. The second kernel
+/// starts 1.5 us before the first one ends.
 fn overlapping(launch: &str) -> Vec<String> {
     let mut events = vec![
         call(launch, 1, 0.0),
@@ -130,8 +131,8 @@ fn gaps_between_overlapping_kernels_are_not_negative() {
     }
 }
 
-/// Returns the events of a kernel of 4,000 us. The next two kernels of its stream begin 25 and 60 us after its start, and take
-/// 10 us each.
+/// Returns the events of a kernel of 4,000 us and of the next two kernels on its stream. The next two kernels begin 25
+/// and 60 us after the start of the first one, and take 10 us each.
 fn impossible() -> Vec<String> {
     let mut events: Vec<_> = (1..=3).map(|id| call("cudaLaunchKernel", id, f64::from(3 * id))).collect();
     events.extend([
@@ -162,7 +163,8 @@ fn an_impossible_duration_is_named_with_recorded_and_clamped_figures_in_every_ve
                 (row["what"].as_str().unwrap().to_owned(), nanos("recorded_ns"), nanos("clamped_ns"))
             })
             .collect::<Vec<_>>();
-        // The first kernel counts 25 us, and each of the next two counts 10 us.
+        // The first kernel counts for 25 us, because the second one begins then. Each of the next two kernels counts
+        // for 10 us.
         let expected = [
             ("all GPU work".to_owned(), 4_020_000, 45_000),
             ("busy time of all GPUs".to_owned(), 4_000_000, 45_000),
@@ -205,7 +207,8 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
     assert!(path.contains("Some durations are impossible"), "{path}");
 }
 
-/// Two of ten kernels end 5 us before they begin, so the GPU seems to be idle while they run.
+/// Two of ten kernels end 5 us before they begin. Their durations are unusable, so the GPU seems to be idle while they
+/// run.
 #[test]
 fn the_summary_withholds_shares_if_work_ends_before_it_begins() {
     let folder = scratch("backwards");
@@ -252,14 +255,15 @@ fn a_gpu_that_waits_for_another_gpu_is_not_bound_by_the_host() {
     write(&folder, &events);
     let found = json(&folder, &["summary", "t.json"]);
     let answers = found["answers"].to_string();
-    // 20 x 99 us of the 1,999 us from the first begin to the last end.
+    // At least one GPU works for 20 x 99 us of the 1,999 us between the start of the first kernel and the end of the
+    // last one.
     assert!(
         answers.contains("not host-bound: for 99.0 % of the time at least one of the GPUs works"),
         "{answers}"
     );
 }
 
-/// Number of findings about wrong data.
+/// Returns the number of findings that report wrong data.
 fn bad(found: &Value) -> usize {
     found["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "BAD").count()
 }
@@ -275,7 +279,7 @@ fn a_rank_with_impossible_durations_is_withheld_and_other_ranks_are_compared() {
     let folder = scratch("withheld-rank");
     write(&folder, &impossible());
     fs::rename(folder.join("t.json"), folder.join("rank2.json")).unwrap();
-    // Rank 0 works for 40 of 50 us, rank 1 for 20.
+    // Rank 0 works for 40 of 50 us, and rank 1 for 20 of 50 us.
     for (rank, duration) in [(0, 20.0), (1, 10.0)] {
         let events = [
             call("cudaLaunchKernel", 1, 1.0),
@@ -310,14 +314,15 @@ fn a_rank_with_impossible_durations_is_withheld_and_other_ranks_are_compared() {
         (finding["culprit"].as_str(), finding["command"].as_str()),
         (Some("rank 2"), Some("gpuflame check rank2.json"))
     );
-    // Times of 4 ms would be in the base of the shares.
+    // The percentages refer to 50 us. If the kernels of 4 ms counted, they would refer to milliseconds.
     assert_eq!(page["wall"], 50_000);
 }
 
 #[test]
 fn long_and_dense_kernels_are_not_impossible() {
     let folder = scratch("dense");
-    // The trace has a long kernel that ends before the next one, and kernels with equal start times in whole microseconds.
+    // The trace has a long kernel that ends before the next kernel begins, and kernels with equal start times, because
+    // the times are whole microseconds.
     let mut events: Vec<_> = (1..=9).map(|id| call("cudaLaunchKernel", id, f64::from(id))).collect();
     events.push(kernel("long", 1, 100.0, 2_000_000.0));
     events.extend((2..=9).map(|id| kernel("dense", id, f64::from(2_000_100 + id / 2), 1.0)));
@@ -358,7 +363,7 @@ fn launches_between_the_begin_and_end_of_a_capture_are_captured_and_not_lost() {
     let info = gpuflame(&folder, ["info", "t.json", "--format", "csv"]).ok().stdout;
     assert!(info.contains("launches captured into graphs,5"), "{info}");
     assert!(info.contains("\nlaunches,1"), "{info}");
-    // If the trace does not contain the end of the capture, the launches may have been lost.
+    // If the trace does not contain the end of the graph capture, the captured launches may have been lost.
     write(&folder, &[&events[..6], &events[7..]].concat());
     assert_eq!(check(&folder, "launches captured into graphs"), ("none".to_owned(), 0));
     assert_eq!(check(&folder, "launches without an activity"), ("note".to_owned(), 5));
@@ -400,12 +405,13 @@ fn recording_ended_before_the_gpu_only_if_the_times_show_it() {
         let line = text.lines().find(|line| line.contains("launches at the end without an activity"));
         line.unwrap().contains("recording ended before")
     };
-    // Ten launches, 100 us apart. Only the first launch has a kernel, which ended 60 us after the launch.
+    // The trace has ten launches, 100 us apart. Only the first launch has a kernel, which ended 60 us after the launch.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 100.0 * f64::from(at))).collect();
     events.push(kernel("k", 1, 10.25, 50.0));
     assert!(!at_end(&events));
-    // Ten launches within 20 us, each with a kernel of 100 us. Three of the kernels ran before the recording ended.
+    // The trace has ten launches within 20 us. Each launched a kernel of 100 us, and three of the kernels ran before
+    // the recording ended.
     let mut events: Vec<_> =
         (0..10).map(|at| call("cudaLaunchKernel", 1 + at, 2.0 * f64::from(at))).collect();
     events.extend((0..3).map(|at| kernel("k", 1 + at, 10.25 + 100.0 * f64::from(at), 100.0)));

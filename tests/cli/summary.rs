@@ -1,4 +1,4 @@
-//! `gpuflame summary`: one screen, whose figures must equal those of the detailed verbs.
+//! Tests `gpuflame summary`, which prints one screen. Its figures must equal those of the detailed verbs.
 
 use std::fs;
 use std::path::Path;
@@ -10,8 +10,8 @@ use crate::support::{handmade, scratch};
 use crate::tables::{at_terminal, training};
 
 /// Writes a trace of ten steps of 1 ms. Each step launches a kernel of 200 us, which starts 10 us after its launch.
-/// Later it launches a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and copy
-/// in the trace.
+/// Later the step launches a copy of 50 us from pageable memory. Only the first `recorded` steps have their kernel and
+/// their copy in the trace.
 fn steps(folder: &Path, kernel: &str, recorded: u64) {
     let mut events = Vec::new();
     let mut event = |cat: &str, name: &str, (tid, ts, dur): (u64, u64, u64), args: &str| {
@@ -51,16 +51,17 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     // 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // Each copy starts 15 us later than its launch explains: 150 us of the 6.8 ms. There are 19 gaps. Ten kernels of
-    // 200 us take 2 ms.
+    // Each copy starts 15 us later than its launch explains. In total, this is 150 us of the 6.8 ms of idle time. There
+    // are 19 idle gaps. Ten kernels of 200 us take 2 ms.
     assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
         answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),
         "{answers:?}"
     );
     assert!(answers[1].ends_with("(78.1 % after cudaMemcpyAsync)"), "{answers:?}");
-    // From the first call at 1.100 ms to the end of the last copy at 10.410 ms. Between the calls, 10 x 225 us and 9 x
-    // 765 us pass. The last copy starts 25 us after its call; a launch may take 20 us.
+    // The critical path is from the first call at 1.100 ms to the end of the last copy at 10.410 ms. Between calls, the
+    // host takes 10 x 225 us and 9 x 765 us. The last copy starts 25 us after its call, but a launch takes at most 20
+    // us.
     assert_eq!(
         answers[4],
         "critical path of 9.310 ms: host between calls 98.1 %, CUDA calls 1.1 %, copies 0.5 %, not explained by the records \
@@ -170,8 +171,8 @@ fn the_next_command_can_be_pasted() {
     assert!(shell.unwrap().success() && folder.join("idle.svg").exists(), "{text}");
 }
 
-/// Writes the trace of a rank with ten steps of 1 ms. Each step launches a kernel of `kernel_us`, and then an all-reduce that
-/// ends 960 us after the begin of the step, as on all ranks.
+/// Writes the trace of a rank with ten steps of 1 ms. Each step launches a kernel of `kernel_us`, and then an
+/// all-reduce. On all ranks, the all-reduce ends 960 us after the step began.
 fn rank(folder: &Path, rank: u64, kernel_us: u64) {
     let mut events =
         vec![format!(r#"{{"ph":"i","name":"x","pid":1,"tid":1,"ts":1,"s":"g","args":{{"rank":{rank}}}}}"#)];
@@ -210,15 +211,15 @@ fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() 
     }
     let files = ["rank0.json", "rank1.json", "rank2.json"];
     let job = json(&folder, &[&["summary"], &files[..]].concat());
-    // The GPU works from 10 us after the begin of the first step to 960 us after that of the last, which is 9.95 ms, and
-    // is idle for 2 us within and 50 us between steps: 470 us.
+    // The GPU works from 10 us after the start of the first step to 960 us after the start of the last step, which is
+    // 9.95 ms. During this time it is idle for 10 x 2 us within steps and 9 x 50 us between steps, which is 470 us.
     let ranks = job["ranks"].as_array().unwrap();
     assert_eq!(ranks.len(), 3, "{job:#}");
     for (number, row) in (0..).zip(ranks) {
         assert_eq!((&row["rank"], &row["idle_ns"]), (&number.into(), &470_000.into()), "{row}");
         assert_eq!((&row["busy_ns"], &row["step_p50_ns"]), (&9_480_000.into(), &1_000_000.into()), "{row}");
         assert!((row["busy_percent"].as_f64().unwrap() - 100.0 * 9480.0 / 9950.0).abs() < 1e-3, "{row}");
-        // The GPU waits in the collective for the slowest rank, which is communication.
+        // While the GPU waits in the collective for the slowest rank, the time counts as communication.
         let work = if number == 1 { 9_000_000_u64 } else { 3_000_000 };
         assert_eq!(
             (&row["work_ns"], &row["communication_ns"]),
@@ -234,7 +235,7 @@ fn the_summary_of_a_job_has_a_row_per_rank_and_names_the_verb_for_its_finding() 
     assert!(stragglers.contains("worst") && stragglers.contains("rank"), "{stragglers}");
 }
 
-/// Writes a trace with a kernel that uses nearly all of the time. The step lasts from 1 us to `step_end`.
+/// Writes a trace in which kernels keep the GPU busy nearly all of the time. The step lasts from 1 us to `step_end`.
 fn busy_trace(folder: &Path, kernel: &str, step_end: u64) -> String {
     let event = |cat: &str, name: &str, (pid, ts, dur): (u64, u64, u64), args: &str| {
         format!(
@@ -264,7 +265,8 @@ fn a_busy_gpu_is_bound_by_what_it_does() {
     assert!(work.contains("ProfilerStep      1") && work.contains("1011"), "{work}");
     let waiting = busy_trace(&folder, "ncclDevKernel_AllReduce", 21_000);
     assert!(waiting.contains("bound by communication: 100.0 % of the GPU work, which"), "{waiting}");
-    // GPU time counts from the GPU's first work on, and the step is twice as long as this work.
+    // GPU time counts from the GPU's first kernel, and the step is twice as long as the time from that kernel to the
+    // last one.
     let partial = busy_trace(&folder, "gemm", 41_000);
     assert!(!partial.contains("bound"), "{partial}");
 }

@@ -1,7 +1,6 @@
-//! Tables as a person sees them: on terminals of several widths, in a pipe, with and without colours. The files in
-//! `tests/golden/tables` are the expected texts.
-//! `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli tables::` writes these files again; look at each of
-//! them afterwards.
+//! Tests what tables look like on terminals of several widths and in a pipe, with and without colours. The files in
+//! `tests/golden/tables` contain the expected texts. `GPUFLAME_RENEW_GOLDEN=1 cargo test -p gpuflame-cli --test cli
+//! tables::` rewrites these files. Check each rewritten file by eye.
 
 use std::fs;
 use std::io::Read;
@@ -14,10 +13,10 @@ use crate::support::command::gpuflame;
 use crate::support::traces::Trace;
 use crate::support::{handmade, rank_traces, root, scratch};
 
-/// Runs `gpuflame ARGS` with standard output on a terminal, and returns what the terminal received.
+/// Runs `gpuflame ARGS` with a terminal as standard output, and returns the text that the terminal received.
 pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &str)]) -> String {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
+    // SAFETY: openpty has room for two descriptors. With null pointers the system chooses the name and the settings.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
     // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
@@ -28,7 +27,8 @@ pub(crate) fn at_terminal(folder: &Path, args: &[&str], environment: &[(&str, &s
     let mut child = command.envs(environment.iter().copied()).spawn().unwrap();
     drop(command);
     let mut bytes = Vec::new();
-    // The other end of the terminal closes when the command has ended. Then reading from the terminal fails or ends.
+    // The command's end of the terminal closes when the command has ended. Then a read from our end fails or returns no
+    // bytes.
     let _ = fs::File::from(ours).read_to_end(&mut bytes);
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n")
@@ -80,7 +80,7 @@ pub(crate) fn training(folder: &Path, name: &str, slower: u64) {
     trace.write(&folder.join(name));
 }
 
-/// Inputs of all cases.
+/// Creates a folder with the input files of all cases.
 fn inputs() -> PathBuf {
     let folder = scratch("tables");
     handmade::recording(&folder);
@@ -95,7 +95,7 @@ fn inputs() -> PathBuf {
     folder
 }
 
-/// Names of the golden files, and the command lines.
+/// Name of the golden file and command line of each case.
 const CASES: [(&str, &[&str]); 25] = [
     ("top", &["top", "train.json"]),
     ("top-recording", &["top", "hand.gfr"]),
@@ -141,7 +141,7 @@ fn tables_look_as_in_the_golden_files() {
         for columns in ["40", "80", "200"] {
             let shown = at_terminal(&folder, args, &[("COLUMNS", columns), ("NO_COLOR", "1")]);
             let width: usize = columns.parse().unwrap();
-            // A suggested command is on one line, so that a user can copy it.
+            // A suggested command is printed on one line even if it is too wide, so that a user can copy it.
             for line in shown.lines().filter(|line| !line.starts_with("next: ")) {
                 assert!(line.chars().count() <= width, "{name} {columns}: {line}");
             }
@@ -171,7 +171,7 @@ fn the_width_is_that_of_columns_then_the_terminals_and_a_pipe_has_none() {
     let folder = inputs();
     let top = ["top", "train.json"];
     let widest = |text: &str| text.lines().map(|line| line.chars().count()).max().unwrap();
-    // A terminal without a size counts as 80 characters wide.
+    // A terminal that reports no size counts as 80 characters wide.
     let unsized_terminal = at_terminal(&folder, &top, &[("NO_COLOR", "1")]);
     assert_eq!(unsized_terminal, at_terminal(&folder, &top, &[("NO_COLOR", "1"), ("COLUMNS", "80")]));
     for odd in ["", "0", "-5", "many", "99999999999999999999999"] {
@@ -218,7 +218,7 @@ fn the_report_of_doctor_fits_the_terminal() {
     for columns in ["40", "80"] {
         let shown = at_terminal(&folder, &["doctor"], &[("COLUMNS", columns)]);
         assert!(shown.contains("\x1b[32mok\x1b[0m    glibc"), "{shown}");
-        // Paths are not broken in the middle of a name, unless they are longer than a line.
+        // A path is not broken in the middle of a name, unless the name is longer than a line.
         for line in without_colors(&shown).lines() {
             assert!(line.chars().count() <= columns.parse().unwrap(), "{columns}: {line}");
         }

@@ -1,4 +1,4 @@
-//! `gpuflame run` at a terminal: a shell must see the command as it would see it without gpuflame.
+//! Tests `gpuflame run` at a terminal. To the shell, the command must behave as it does without gpuflame.
 
 use std::fs::{self, File};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::run::{code_of, run, said, send, wait_for_launches};
 use crate::support::{Done, compile};
 
-/// Command that launches kernels of 1,000 ns until it gets a signal.
+/// Returns a command that launches kernels of 1,000 ns until it gets a signal.
 fn for_ever() -> [&'static str; 3] {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]));
@@ -36,16 +36,16 @@ fn is_child_stopped(process: u32) -> bool {
     state.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
 }
 
-/// Waits, like a shell, until the process is stopped, continued or ended.
+/// Waits as a shell does, until the process is stopped, continued or ended.
 fn waited(process: u32, how: i32) -> i32 {
     let mut status = 0;
-    // SAFETY: the process is our child, which no other thread waits for, and `status` is a valid place to write to.
+    // SAFETY: the process is our child, which no other thread waits for, and waitpid may write to `status`.
     let mut has_changed =
         || unsafe { libc::waitpid(process as i32, &mut status, how | libc::WNOHANG) } == process as i32;
     let deadline = Instant::now() + Duration::from_secs(60);
     while !has_changed() {
         if Instant::now() > deadline {
-            // SAFETY: kill takes any two numbers; the group, if it exists, is our child's.
+            // SAFETY: kill accepts any two numbers. If the process group exists, it is the group of our child.
             unsafe { libc::kill(-(process as i32), libc::SIGKILL) };
             panic!("the process neither stops nor ends");
         }
@@ -59,7 +59,7 @@ fn run_stops_and_continues_together_with_its_command() {
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     let child = command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = child.id();
-    // SAFETY: kill takes any two numbers; the group is our child's.
+    // SAFETY: kill accepts any two numbers. The process group is the group of our child.
     let send_to_all = |signal| unsafe { libc::kill(-(process as i32), signal) };
     wait_for_launches(&folder);
     assert_eq!(send_to_all(libc::SIGTSTP), 0);
@@ -75,14 +75,14 @@ fn run_stops_and_continues_together_with_its_command() {
     assert_eq!(said(&done, "ending (process ").len(), 1, "{}", done.stderr);
 }
 
-/// Both ends of a terminal.
+/// Opens a pseudo terminal, and returns its two ends.
 fn terminal() -> (OwnedFd, OwnedFd) {
     let (mut ours, mut theirs) = (-1, -1);
-    // SAFETY: there is room for two descriptors; null pointers leave the rest to the system.
+    // SAFETY: openpty has room for two descriptors. With null pointers the system chooses the name and the settings.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Without this flag the command would inherit our end of the terminal and keep it open. SAFETY: the call concerns a
-    // descriptor of this test.
+    // Without FD_CLOEXEC the command would inherit our end of the terminal and keep it open. SAFETY: the call changes
+    // only a descriptor of this test.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
     // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
@@ -97,7 +97,7 @@ fn closing_the_terminal_ends_the_command_and_its_outputs_are_written() {
     let (ours, theirs) = terminal();
     let (mut command, folder) = run(&[], &for_ever()).into_command();
     command.stdin(theirs).stdout(Stdio::null()).stderr(stderr_of(&folder));
-    // SAFETY: between fork and exec only system calls are made.
+    // SAFETY: between fork and exec the child makes only system calls.
     unsafe { command.pre_exec(take_terminal) };
     let mut child = command.spawn().unwrap();
     drop(command);
@@ -118,9 +118,9 @@ fn job(script: &str) -> (Child, PathBuf) {
     (command.spawn().unwrap(), folder)
 }
 
-/// Sends a signal to the job, as `fg` does.
+/// Sends a signal to all processes of the job, as `fg` does.
 fn send_to_job(child: &Child, signal: i32) {
-    // SAFETY: kill takes any two numbers; the group is our child's.
+    // SAFETY: kill accepts any two numbers. The process group is the group of our child.
     assert_eq!(unsafe { libc::kill(-(child.id() as i32), signal) }, 0);
 }
 
@@ -131,7 +131,8 @@ fn exit_code(status: i32) -> Option<i32> {
 #[test]
 fn run_stops_when_its_command_stops_itself() {
     for signal in [libc::SIGSTOP, libc::SIGTSTP] {
-        // `fg` continues the job. `kill -CONT` continues either `gpuflame run` alone or the command alone.
+        // The shell's `fg` continues all processes of the job. `kill -CONT` continues either only `gpuflame run` or
+        // only the command.
         for continued in ["job", "us", "command"] {
             let (child, folder) = job(&format!("echo $$ > started; kill -{signal} $$; exit 5"));
             let status = waited(child.id(), libc::WUNTRACED);
@@ -142,7 +143,7 @@ fn run_stops_when_its_command_stops_itself() {
                     "us" => send(&child, libc::SIGCONT),
                     _ => {
                         let command = fs::read_to_string(folder.join("started")).unwrap();
-                        // SAFETY: kill takes any two numbers; the process is the stopped command.
+                        // SAFETY: kill accepts any two numbers. The process is the stopped command.
                         unsafe { libc::kill(command.trim().parse().unwrap(), libc::SIGCONT) };
                     }
                 }
@@ -168,15 +169,15 @@ fn run_does_not_stop_when_its_command_ignores_the_stop_key() {
 
 /// Makes standard input the controlling terminal of a new session. Called in the child.
 fn take_terminal() -> std::io::Result<()> {
-    // SAFETY: neither call allocates: they create a session and make standard input its terminal.
+    // SAFETY: neither system call allocates memory. The calls create a session and make standard input its terminal.
     let is_taken = unsafe { libc::setsid() != -1 && libc::ioctl(0, libc::TIOCSCTTY, 0) == 0 };
     if is_taken { Ok(()) } else { Err(std::io::Error::last_os_error()) }
 }
 
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
-    // This terminal stops background jobs that write to it. So `gpuflame run` is stopped when it prints its line after
-    // the end of the command. While `gpuflame run` is stopped, the shell's `wait` returns 150.
+    // This terminal stops background jobs that write to it. So the terminal stops `gpuflame run` when it prints its
+    // line after the command has ended. While `gpuflame run` is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \
@@ -188,7 +189,7 @@ fn a_signal_after_the_command_exited_terminates_run() {
     let mut shell = Command::new("bash");
     shell.args(["-c", &script]).current_dir(&folder).stdout(Stdio::null());
     shell.stdin(theirs.try_clone().unwrap()).stderr(theirs);
-    // SAFETY: between fork and exec only system calls are made.
+    // SAFETY: between fork and exec the child makes only system calls.
     unsafe { shell.pre_exec(take_terminal) };
     let child = shell.spawn().unwrap();
     drop(shell);
@@ -196,13 +197,13 @@ fn a_signal_after_the_command_exited_terminates_run() {
     until(ours_is_stopped, "it does not write");
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", child.id())).unwrap();
     let job: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
-    // SAFETY: kill takes any two numbers; the process is the job of this test's shell.
+    // SAFETY: kill accepts any two numbers. The process group is the job of this test's shell.
     unsafe {
         libc::kill(job, libc::SIGTERM);
         libc::kill(job, libc::SIGCONT);
     }
     until(|| !Path::new(&format!("/proc/{job}")).exists() || is_child_stopped(child.id()), "it hangs");
-    // SAFETY: kill takes any two numbers; the process is the job of this test's shell.
+    // SAFETY: kill accepts any two numbers. The process group is the job of this test's shell.
     unsafe { libc::kill(job, libc::SIGKILL) };
     assert_eq!(code_of(child), Some(0));
     assert_eq!(fs::read_to_string(folder.join("status")).unwrap().trim(), (128 + libc::SIGTERM).to_string());

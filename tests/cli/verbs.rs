@@ -1,4 +1,5 @@
-//! `check`, `diff`, `view`, `merge-ranks` and differential flame graphs, on the hand-made recording.
+//! Tests the verbs `check`, `diff`, `view` and `merge-ranks`, and differential flame graphs, on the hand-made
+//! recording.
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -90,9 +91,9 @@ fn check_passes_a_sound_trace_and_fails_a_faulty_one() {
     assert_eq!(gpuflame(&folder, ["check", "sound.json", "--strict"]).code, 0);
     let found = json(&folder, &["check", "sound.json"]);
     assert_eq!(row(&found["findings"], "what", "times are in whole microseconds")["result"], "note");
-    // The second launch has two kernels, and one of them begins before the launch. The kernel of the third launch
-    // begins while that of the first one runs. Overlap with kernels of the second launch is not an error: a launch with
-    // several kernels is a graph, and nodes of a graph may run at the same time.
+    // The second launch has two kernels, and one of these kernels begins before the launch. The kernel of the third
+    // launch begins while the kernel of the first one runs. Overlap with kernels of the second launch is not an error,
+    // because a launch with several kernels is a CUDA graph, and the nodes of a graph may run at the same time.
     let graph = [call(2, 30), kernel(2, 25, 5), kernel(2, 50, 5)];
     let rest = [call(1, 10), kernel(1, 20, 15), call(3, 12), kernel(3, 33, 1)];
     write("sick.json", &[&graph[..], &rest[..]].concat());
@@ -152,7 +153,8 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let copy = json(&folder, &["view", "hand.gfr", "--kind", "copy"]);
     assert_eq!(copy["activities"].as_array().unwrap().len(), 1);
     assert_eq!(copy["activities"][0]["launched_by"], "main;load;cudaMemcpyAsync");
-    // Times are relative to the first activity, which begins at 0 in the picture of the hand-made recording.
+    // Times in `view` are relative to the first activity. In the diagram of the hand-made recording, that activity
+    // begins at 0.
     assert_eq!(copy["activities"][0]["start_ns"], 20_000);
     let late = json(&folder, &["view", "hand.gfr", "--from", "50", "--to", "60", "--device", "1"]);
     assert_eq!(late["activities"].as_array().unwrap().len(), 2);
@@ -166,10 +168,11 @@ fn view_lists_filters_and_draws_single_activities_as_text() {
     let lines: Vec<_> = text.lines().filter(|line| line.starts_with("GPU ")).collect();
     assert_eq!(lines.len(), 3, "{text}");
     assert!(lines[0].starts_with("GPU 0 stream    7 ########.."), "{text}");
-    // The window has 100 us, so a letter is 1.25 us. The copy runs from 20 to 32 us, which is 9.6 letters after the first 16.
+    // The line shows a window of 100 us, so each character stands for 1.25 us. The copy runs from 20 to 32 us, which is
+    // 9.6 characters after the first 16.
     let copy = lines[1].rsplit(' ').next().unwrap();
     assert!(copy.ends_with("p#########*") && copy.len() == 26, "{text}");
-    // 200 letters of 0.5 us are three lines.
+    // A window of 100 us in cells of 0.5 us has 200 cells, which fill three lines.
     let steps = gpuflame(&folder, ["timeline", "hand.gfr", "--step", "500ns", "--stream", "8"]).ok().stdout;
     assert_eq!(steps.lines().filter(|line| line.starts_with("GPU 0 stream    8")).count(), 3, "{steps}");
     let before = gpuflame(&folder, ["timeline", "hand.gfr", "--to", "20us", "--stream", "8"]).ok().stdout;
@@ -273,8 +276,8 @@ fn merge_ranks_names_the_line_in_which_the_stragglers_host_was_late() {
 #[test]
 fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
     let folder = scratch("verbs");
-    // Each of ten steps takes 100 us. Rank 1 works for 90 us of them, and the other rank for 40 us. The rest is one
-    // long and one short collective.
+    // Each of ten steps takes 100 us. Rank 1 works for 90 us of each step, and the other rank for 40 us. For the rest
+    // of the step, each rank is in a short and then in a long collective.
     let write = |steps: u64, rank: u64| {
         let mut events = Vec::new();
         for step in 0..steps {
@@ -299,7 +302,7 @@ fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
         let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
         fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
     };
-    // The runs have nine steps, which are too few for a verdict about a straggler.
+    // The runs have nine steps. That is too few to call a rank a straggler.
     [0, 1].into_iter().for_each(|rank| write(9, rank));
     let few = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
     assert!(!few.stdout.contains("others wait"), "{}", few.stdout);
@@ -340,12 +343,13 @@ fn a_rank_stated_in_the_trace_overrides_the_one_in_the_file_name() {
     write("rank0.json", "\"distributedInfo\": {\"backend\": \"nccl\", \"rank\": 34, \"world_size\": 300}, ");
     write("rank1.json", "\"distributedInfo\": {\"rank\": 7}, ");
     assert_eq!(names(), ["rank1.json", "rank0.json"], "7 comes before 34");
-    // If one file does not state its rank, all ranks have the names of their files.
+    // If one file does not contain a rank number, every rank is named after its file.
     write("rank1.json", "");
     assert_eq!(names(), ["rank0.json", "rank1.json"]);
 }
 
-/// A job of two ranks: the hand-made recording, and the same recording with its activities in the opposite order.
+/// Returns a folder with a job of two ranks. Rank 0 is the hand-made recording, and rank 1 is the same recording with
+/// its activities in the opposite order.
 fn two_ranks() -> PathBuf {
     let folder = folder();
     fs::rename(folder.join("hand.gfr"), folder.join("rank0.gfr")).unwrap();
@@ -391,7 +395,7 @@ fn agrees_with_merge_ranks(folder: &Path, engine: &str) -> Value {
             let cause = row["cause"].as_str().unwrap().to_owned();
             (cause, row["total_ns"].as_u64().unwrap(), row["gaps"].as_u64().unwrap())
         };
-        // The Parquet table has no windows. So the table shows only gaps between two pieces of work.
+        // The Parquet table has no recording windows. So only gaps between two activities are compared.
         rows(table).iter().map(row).filter(|(cause, ..)| !cause.contains("_the_")).collect()
     };
     assert_eq!(causes(&answer["idle"]), causes(&merged["idle"]), "{engine}");
@@ -402,7 +406,8 @@ fn viewers() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
 }
 
-/// Whether Python has `module`; if not, prints how to install it. In CI a missing module is an error.
+/// Returns whether Python has the module `module`. If not, prints how to install it. In CI a missing module is an
+/// error.
 fn has(module: &str, install: &str) -> bool {
     let python = viewers().join("venv/bin/python");
     let import = format!("import {module}");
@@ -419,10 +424,11 @@ fn duckdb_over_many_ranks_agrees_with_merge_ranks() {
         return;
     }
     let answer = agrees_with_merge_ranks(&two_ranks(), "duckdb");
-    // The kernels under decode take 2 x 20,001 ns, on two ranks.
+    // The kernels under `decode` take 20,001 ns on each of the two ranks.
     let decode = serde_json::json!({"stack": "main;decode;cudaLaunchKernel", "total_ns": 40_002, "ranks": 2});
     assert_eq!(answer["stacks"][0], decode);
-    // gemm was launched at 12 us, in a gap of GPU 0 from 10 to 20 us. The launch of `lone` is unknown.
+    // On GPU 0, the kernel gemm was launched at 12 us, in the idle gap from 10 to 20 us. The launch of the kernel
+    // `lone` is unknown.
     let idle = |cause: &str| row(&answer["idle"], "cause", cause)["total_ns"].as_u64().unwrap();
     assert_eq!((idle("host_late"), idle("launch_latency"), idle("unknown")), (4_000, 16_000, 40_000));
 }
@@ -436,7 +442,7 @@ fn spark_over_many_ranks_agrees_with_merge_ranks() {
     }
 }
 
-/// The eight ranks of a public DLRM run, in which rank 7 is the last one at collectives.
+/// The test reads the eight ranks of a public DLRM run, in which rank 7 arrives last at collectives.
 #[test]
 fn duckdb_agrees_with_merge_ranks_on_a_real_eight_rank_job() {
     let beside = root().join("../shared/traces");
@@ -480,7 +486,8 @@ fn folded_stacks_are_drawn_and_compared_unchanged() {
     gpuflame(&folder, ["flamegraph", "a.folded", "--idle"]).fails(2, &["a.folded", "idle"]);
 }
 
-/// Two files that were folded with different flags have no name in common. So it looks as if all stacks had changed.
+/// The two files were folded with different flags, and have no function name in common. So it looks as if all stacks
+/// had changed.
 #[test]
 fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     let folder = scratch("misfit");
@@ -509,7 +516,8 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     assert!(other_way.contains("1 kernels have short names after and full names before, "), "{other_way}");
     let frames = said("whole.folded", "all.folded");
     assert!(frames.starts_with("gpuflame: the files share 1 kernels but no stack: "), "{frames}");
-    // No warning is printed if the names of the files match, nor if the programs have no names in common.
+    // No warning is printed if the function names of the two files match, or if the two programs have no function name
+    // in common.
     for (before, after) in
         [("short.folded", "short.folded"), ("whole.folded", "whole.folded"), ("whole.folded", "new.folded")]
     {
@@ -521,7 +529,8 @@ fn comparing_stacks_folded_with_different_flags_prints_a_warning() {
     );
 }
 
-/// Makes a mistake with each verb. The verb must print one line, end with the right exit code, and write no file.
+/// Runs each verb with a mistake in its arguments. The verb must print one line, return the right exit code, and write
+/// no file.
 #[test]
 fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     let folder = folder();
@@ -551,7 +560,7 @@ fn each_verb_reports_a_mistake_in_one_line_and_writes_nothing() {
     for (args, code, words) in mistakes {
         let ran = gpuflame(&folder, args);
         match ran.stderr.contains("error: ") {
-            // The command line's own parser prints several lines, including the usage.
+            // When the parser of the command line refuses the arguments, it prints several lines, including the usage.
             true => assert_eq!((ran.code, code), (2, 2), "{args:?}: {}", ran.stderr),
             false => ran.fails(code, words),
         }
@@ -566,7 +575,8 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a trace of 1,000 consecutive kernels of 1 us on one stream. The first one overlaps the second by `overlap_ns`.
+/// Returns a trace of 1,000 consecutive kernels of 1 us on one stream. The first kernel overlaps the second one by
+/// `overlap_ns`.
 fn in_a_row(overlap_ns: u64, with_launches: u64) -> String {
     let mut events = Vec::new();
     for at in 0..1000 {
@@ -595,10 +605,11 @@ fn findings_of_up_to_a_thousandth_are_notes_and_larger_ones_are_bad() {
         let found: Value = serde_json::from_str(&ran.stdout).unwrap();
         (row(&found["findings"], "what", what)["result"].as_str().unwrap().to_owned(), ran.code)
     };
-    // One of 1,000 operations overlaps, first for 0.05 % of the time, then for 0.2 %.
+    // One of 1,000 operations overlaps the next one, first for 0.05 % of the time, then for 0.2 %.
     assert_eq!(result(500, 1000, "overlaps on a stream"), ("note".to_owned(), 0));
     assert_eq!(result(2000, 1000, "overlaps on a stream"), ("BAD".to_owned(), 1));
-    // One activity without a launch is a thousandth, by number and by time. Two of them are more than a thousandth.
+    // One activity without a launch is a thousandth of the activities and of their time. Two such activities are more
+    // than a thousandth.
     assert_eq!(result(0, 999, "activities without a launch"), ("note".to_owned(), 0));
     assert_eq!(result(0, 998, "activities without a launch"), ("BAD".to_owned(), 1));
 }

@@ -9,7 +9,8 @@ use crate::support::command::gpuflame;
 use crate::support::{handmade, root, scratch, skip};
 use serde_json::Value;
 
-/// Returns the folder that `tests/viewers/install` fills. If it was not run, prints a sentence and returns `None`.
+/// Returns the folder that `tests/viewers/install` fills. If that script was not run, prints a sentence and returns
+/// `None`.
 fn viewers(needed: &str) -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers");
     if folder.join(needed).exists() {
@@ -74,9 +75,10 @@ fn the_flame_graph_zooms_and_searches() {
     assert!(width("zoomed") > 1100.0 && width("zoomed") > 3.0 * width("before"), "{seen}");
     assert!((width("unzoomed") - width("before")).abs() < 1.0, "{seen}");
     assert!(seen["zoomed"]["shown"].as_u64() < seen["before"]["shown"].as_u64(), "{seen}");
-    // The search matches 20,001 of 57,001 ns.
+    // The search in the flame graph matches 20,001 of 57,001 ns.
     assert!(seen["matched"].as_str().unwrap().contains("35.1"), "{seen}");
-    // The script draws the short name before and after zooming. One of the two frames is too narrow for it.
+    // The script in the SVG draws the short name before and after zooming. One of the two frames is too narrow for the
+    // short name.
     for when in ["before", "unzoomed"] {
         let drawn: Vec<[String; 2]> = serde_json::from_value(seen[when]["drawn"].clone()).unwrap();
         let is_short = |[title, text]: &[String; 2]| {
@@ -98,7 +100,7 @@ fn the_difference_flame_graph_zooms_and_searches() {
     command.arg(script("svg.mjs")).arg(viewers.join("node/node_modules")).arg(folder.join("out.svg"));
     let seen: Value = serde_json::from_str(&run(command.args(["load", "gemm"]))).unwrap();
     assert!(seen["zoomed"]["width"].as_f64() > seen["before"]["width"].as_f64(), "{seen}");
-    // The search matches 50 of 60 ns in the second file.
+    // The search in the second flame graph matches 50 of 60 ns.
     assert!(seen["matched"].as_str().unwrap().contains("83.3"), "{seen}");
     assert_eq!(seen["errors"], serde_json::json!([]));
 }
@@ -132,7 +134,7 @@ fn go_tool_pprof_reads_all_three_values() {
     assert_eq!(line(&time, " decode")[3], "20001ns", "all time of the kernel is below decode");
     assert!(time.contains("57001ns total"), "{time}");
     let launches = top("launches");
-    // There are eight activities, one of them without a time.
+    // The recording has eight activities, one of which has no time.
     assert!(launches.contains("of 8ns total"), "{launches}");
     let pending = top("pending");
     assert!(pending.contains("of 1ns total"), "{pending}");

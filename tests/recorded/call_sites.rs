@@ -1,5 +1,5 @@
-//! Tests that every activity is under the stack of its call site, to the nanosecond, and that the ledger adds up. The
-//! reference is the simulated stack's truth file.
+//! Tests that the GPU time of every activity is under the stack of its call site, exact to the nanosecond, and that the
+//! counts in the ledger add up. The reference is the truth file that the simulated CUDA stack writes.
 
 use crate::support::{Run, Way, compile};
 
@@ -49,7 +49,7 @@ fn results_do_not_depend_on_the_delivery_order() {
         ("GPUSIM_FRAMES", "fp"),
         ("GPUSIM_CORR_START", "4294960000"),
     ] {
-        // Without driver callbacks, a CUPTI client cannot learn the id of a nested driver call.
+        // If the driver makes no callbacks, a CUPTI client cannot learn the correlation id of a nested driver call.
         let hypotheses = if name == "GPUSIM_NESTED" { &["shared"][..] } else { &["shared", "distinct"] };
         for ids in hypotheses {
             let run = load().env(name, value).env("GPUSIM_CORR", ids);

@@ -1,4 +1,4 @@
-//! Chrome trace events, written while the program runs.
+//! Tests the Chrome trace events that gpuflame writes while the program runs.
 
 use std::collections::BTreeMap;
 
@@ -26,8 +26,8 @@ fn nanos(micros: &Value) -> u64 {
 
 type Work = (String, String, u64, u64, u64);
 
-/// Kind, name, start, end and launching thread of each kernel, copy and fill, keyed by correlation id. In the trace,
-/// flows connect launches with their GPU work.
+/// Returns kind, name, start, end and launching thread of each kernel, copy and fill in the trace, keyed by correlation
+/// id. Checks that flows connect launches with their GPU work.
 fn told(done: &Done) -> BTreeMap<u64, Work> {
     let (base, events) = events(done);
     let of = |phase: &str, categories: &[&str]| -> Vec<Value> {
@@ -59,7 +59,7 @@ fn told(done: &Done) -> BTreeMap<u64, Work> {
     told.collect()
 }
 
-/// The table that `told` returns, computed from the simulation's truth file.
+/// Computes the table that `told` returns from the truth file of the simulated CUDA stack.
 fn true_work(done: &Done) -> BTreeMap<u64, Work> {
     let rows = done.file("detail.json");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());

@@ -1,4 +1,4 @@
-//! Every form of copy and fill, in the flame graph and in the table of activities.
+//! Tests every form of copy and fill in the flame graph and in the table of activities.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ fn copies(version: &str) -> Done {
     run.env("GPUFLAME_FORMATS", "folded,csv,activities").ok()
 }
 
-/// The program's copies and fills. Each has the function, its leaf frame in the flame graph, the number of bytes, and the
-/// fields of the table of activities: source and target memory, source and target device, whether it is asynchronous, and
-/// its number of copies.
+/// The program's copies and fills. Each entry has the program's function, the leaf frame in the flame graph, the number
+/// of bytes, and the fields of the table of activities: source and target memory, source and target device, whether it
+/// is asynchronous, and its number of copies.
 const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),
@@ -45,17 +45,19 @@ const DONE: [(&str, &str, u64, &str); 24] = [
 fn each_form_of_copy_and_fill_has_its_own_leaf_and_time() {
     for version in ["11.8", "12.0", "12.9", "13.0", "13.4"] {
         let done = copies(version);
-        // The expected durations are computed from two rates, which the README of the simulated stack lists.
+        // The expected durations are computed from the rates of the simulated GPU for copies and fills, which the
+        // README of the simulated CUDA stack lists.
         let expected: BTreeMap<_, _> = DONE
             .iter()
             .map(|&(function, leaf, bytes, _)| {
                 let nanos = if leaf.contains("set") { 1_000 + bytes / 1_000 } else { 2_000 + bytes / 25 };
-                // A CUPTI version older than an API function does not report the copies that this function makes.
+                // A CUPTI version that is older than an API function has no callback for this function. So the stack
+                // that launched the function's copies is unknown.
                 let is_seen = function != "batch" || version.starts_with("13");
                 let site = if is_seen { format!("main;{function}") } else { String::new() };
                 ((site, leaf.to_owned()), nanos)
             })
-            // A copy of 0 bytes is a launch without an activity.
+            // A copy of 0 bytes is a launch call without an activity.
             .chain([(("main;nothing".to_owned(), "[GPU_Launch_Pending]".to_owned()), 0)])
             .collect();
         assert_eq!(done.by_site(), expected, "CUPTI {version}\n{}", done.stderr);
@@ -69,7 +71,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         let text = done.file("out.activities.csv");
         let mut reader = csv::Reader::from_reader(text.as_bytes());
         let mut rows: Vec<BTreeMap<String, String>> = reader.deserialize().map(|row| row.unwrap()).collect();
-        // All calls except the synchronous ones use the same stream, on which copies and fills run in order.
+        // All calls except the synchronous ones use the same stream, which runs copies and fills in order.
         rows.sort_by_key(|row| row["correlation"].parse::<u64>().unwrap());
         let shown = |row: &BTreeMap<String, String>| {
             let words =
@@ -78,7 +80,7 @@ fn the_table_distinguishes_pageable_from_pinned_and_single_from_batched_copies()
         };
         let mut expected = DONE.map(|(_, _, bytes, words)| (bytes, words.to_owned()));
         if version == "12.0" {
-            // Records of this version do not hold the number of copies.
+            // Activity records of CUPTI 12.0 do not contain the number of copies.
             expected[16].1 = "pinned device   1 1".to_owned();
         }
         assert_eq!(rows.iter().map(shown).collect::<Vec<_>>(), expected, "CUPTI {version}");

@@ -1,6 +1,6 @@
-//! Recorded dependencies, compared with the simulated stack's truth file. The recording contains exactly the events
-//! that were recorded on streams and the waits for them. Each event record and each wait is in the recording twice: as
-//! an API call and as an activity record.
+//! Compares the dependencies in a recording with the truth file of the simulated CUDA stack. The recording must contain
+//! exactly the CUDA events that the program recorded on streams, and its waits for these events. A CUDA event that was
+//! recorded, and a wait, is in the recording twice: as an API call and as an activity record.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -65,7 +65,8 @@ impl Recorded {
     }
 }
 
-/// Dependencies from the truth file, except queries answered with "not ready", which are not recorded.
+/// Returns the dependencies from the truth file. Queries that were answered with "not ready" are left out, because
+/// gpuflame does not record them.
 fn truth(done: &Done) -> Vec<Value> {
     let lines = done.file("deps.json");
     let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -76,8 +77,8 @@ fn number(line: &Value, field: &str) -> Option<u64> {
     line[field].as_u64()
 }
 
-/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI version gives event records sequence
-/// numbers.
+/// Compares the recording with the truth file, line by line. `has_ids`: this CUPTI version gives sequence numbers to
+/// the activity records of CUDA events.
 fn assert_exact(done: &Done, has_ids: bool) {
     let found = Recorded::of(done);
     let truth = truth(done);
@@ -140,12 +141,14 @@ fn assert_exact(done: &Done, has_ids: bool) {
     }
     assert_eq!((records, syncs), (found.records.len(), found.syncs.len()), "what nobody did");
     assert_eq!(waited, found.waits.len(), "the recording has waits that the program did not make");
-    // An event that is recorded in a capture has a call but no activity record; a refused event has neither.
+    // For a CUDA event that is recorded during a graph capture, the recording has an API call but no activity record.
+    // For a refused CUDA event it has neither.
     let mut drawn: Vec<_> = found.calls.iter().map(|call| found.stack(call.context)).collect();
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");
     assert_eq!(called + drawn.len(), found.calls.len());
-    // Three rounds with one reused event and three new ones, the driver's event, and the event that was queried.
+    // In each of three rounds, the program records a reused CUDA event and a new one. It also records an event through
+    // the driver API, and the event that it queries.
     assert_eq!((records, called), (8, 8 + 8), "{}", done.stderr);
     assert!(handles.len() == 4 && handles.values().collect::<std::collections::BTreeSet<_>>().len() < 4);
 }

@@ -1,4 +1,4 @@
-//! Several GPUs: the leaf frame of each stack names the GPU, and each GPU has its own sums.
+//! Tests programs that use several GPUs. The leaf frame of each stack names the GPU, and each GPU has its own sums.
 
 use crate::support::{Run, Way, compile};
 
@@ -9,8 +9,9 @@ fn two_gpus_and_copies_between_them_are_distinguished() {
     let mut found: Vec<_> =
         done.folded().into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect();
     found.sort();
-    // The copy is on a stream of GPU 1. 1 MiB takes 2 us plus the time for its bytes at 25 GB/s (43,943 ns) as a copy, and
-    // 1 us plus the time for its bytes at 1 TB/s (1,000 + 1,048.576 = 2,048 ns) as a fill.
+    // The copy between the GPUs is on a stream of GPU 1. On the simulated GPU, 1 MiB takes 2 us plus the time for its
+    // bytes at 25 GB/s (43,943 ns) as a copy, and 1 us plus the time for its bytes at 1 TB/s (1,000 + 1,048.576 = 2,048
+    // ns) as a fill.
     let expected = [
         ("main;exchange;cudaMemcpyPeerAsync;[GPU1_Memcpy PtoP]", 43_943),
         ("main;exchange;cudaMemsetAsync;[GPU1_Memset]", 2_048),

@@ -1,11 +1,13 @@
-//! Programs that call gpuflame through its C interface. The programs are linked to the library, or use only the header.
+//! Tests programs that call gpuflame through its C interface. Some programs are linked to the library, and others use
+//! only the header.
 
 use std::collections::BTreeMap;
 
 use crate::support::command::gpuflame;
 use crate::support::{Done, Run, Way, compile};
 
-/// Values that the program read from gpuflame and printed, by the time of reading and the value's name.
+/// Returns the values that the program got from gpuflame and printed. Each value is keyed by `WHEN.NAME`: when the
+/// program read it, and its name.
 fn told(done: &Done) -> BTreeMap<&str, u64> {
     done.stdout
         .lines()
@@ -17,7 +19,8 @@ fn told(done: &Done) -> BTreeMap<&str, u64> {
 #[test]
 fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let program = compile("tests/programs/embedded.c", &["-O2", "-DLINKED"]);
-    // The last kernel runs for ten minutes, so it has not completed at the exit. The exit does not wait for it.
+    // The last kernel runs for ten minutes, so it has not completed when the program exits. gpuflame does not wait for
+    // it at the exit.
     let run = Run::new(&program, Way::None).env("GPUSIM_CLOCK", "real").env("GPUFLAME_FORMATS", "folded,gfr");
     let done = run.ok();
     let told = told(&done);
@@ -26,11 +29,12 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
         let now = |name: &str| at(&format!("{when}.{name}"));
         assert_eq!((now("matched"), now("pending"), now("outside")), (matched, pending, outside), "{when}");
         assert_eq!(now("launches"), matched + pending + outside + now("dropped"), "{when}");
-        // If a buffer has an incomplete record, CUPTI does not deliver the records after it.
+        // CUPTI does not deliver the records that follow an incomplete record in the same buffer. So some activities
+        // outside the window may be missing.
         assert!((matched..=matched + outside).contains(&now("activities")), "{when}");
         assert_eq!((now("windows"), now("steps"), now("gpus"), now("kernels")), (1, 5, 1, 2), "{when}");
-        // As in the truth file, the kernels of one stream run one after another. Kernels outside the window are on another
-        // stream.
+        // As in the truth file, the kernels on one stream run one after another. Kernels that were launched outside the
+        // window are on another stream.
         assert_eq!((now("large_d5000"), now("small_d1000")), (10 * 5000, 15 * 1000), "{when}");
         assert_eq!(now("window_ns"), now("busy_ns") + now("idle_ns"), "{when}");
         let causes = ["host_late", "launch_latency", "dependency", "unknown", "opening", "closing"];
@@ -41,14 +45,15 @@ fn results_queried_mid_run_cover_completed_work_and_add_up() {
     let inside: u64 =
         truth.sums.iter().filter(|((site, _), _)| site == "main;inside").map(|(_, nanos)| nanos).sum();
     assert_eq!((inside, at("done.busy_ns")), (65_000, 65_000), "{:?}", truth.sums);
-    // All files, including the recording, are at the path that the program set last; none is at the earlier path.
+    // All output files, including the recording, are at the path that the program set last. No file is at an earlier
+    // path.
     let found = done.folded_file("second/prefix.folded");
     let nanos: u64 = found.iter().filter(|(frames, _)| frames[1] == "inside").map(|(_, nanos)| nanos).sum();
     assert_eq!(nanos, 65_000, "{found:?}");
     assert!(done.folder.join("second/prefix.gfr").exists(), "{}", done.stderr);
     assert!(!done.folder.join("mid").exists() && !done.folder.join("out.folded").exists());
     assert_eq!(done.folder.join("first").read_dir().map_or(0, Iterator::count), 0, "{}", done.stderr);
-    // Marks made in the window are on its timeline, in order.
+    // Marks that the program made inside the window are on the window's timeline, in order.
     let trace = gpuflame(&done.folder, ["convert", "second/prefix.gfr", "--to", "chrome"]).ok();
     let trace: serde_json::Value = serde_json::from_str(&trace.stdout).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();

@@ -1,5 +1,5 @@
-//! Code generated at run time, without unwind information. Stacks continue through it, and its frames get the names
-//! that the process wrote for `perf`.
+//! Tests stacks that contain code generated at run time, which has no unwind information. The stacks continue through
+//! this code, and its frames have the names that the process wrote for `perf`.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn program(how: &str) -> Run {
     Run::new(program, Way::Injected).arg(how)
 }
 
-/// Frames of the only stack, without the call and the kernel.
+/// Returns the frames of the only stack, without the frames of the CUDA call and the kernel.
 fn stack(done: &Done) -> Vec<String> {
     let [(frames, 500)] = &done.folded()[..] else { panic!("{:?}\n{}", done.folded(), done.stderr) };
     assert!(done.ledger("lost: ")[0].contains(" stacks_cut 0, "), "{}", done.stderr);
@@ -34,7 +34,7 @@ fn generated_code_is_named_from_perf_maps_and_jit_dumps() {
 fn unnamed_generated_code_does_not_truncate_a_stack() {
     let done = program("none").ok();
     let stack = stack(&done);
-    // Each offset in the generated page is the address right after the call, minus one.
+    // Each offset in the generated page is the return address of a call, minus one.
     assert_eq!(stack, ["main", "run", "[unknown]+0x9", "step", "[unknown]+0x105", "leaf"]);
 }
 
@@ -75,7 +75,7 @@ fn invalid_perf_maps_are_skipped_without_blocking() {
     }
 }
 
-/// The recording is read after the recorded process has ended.
+/// The command reads the recording after the recorded process has ended.
 #[test]
 fn a_recording_keeps_the_names_of_generated_code() {
     use crate::support::command::gpuflame;

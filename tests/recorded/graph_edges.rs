@@ -8,14 +8,14 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, command, compile};
 use serde_json::Value;
 
-/// Numbers in `random.c` of features that a random program can leave out: programmatic launches, the legacy default
-/// stream, further threads, and host functions in graphs.
+/// Bits in the second argument of `random.c`. Each bit makes the random program leave out one feature: programmatic
+/// launches, the legacy default stream, further threads, or host functions in graphs.
 const PROGRAMMATIC: u32 = 2;
 const LEGACY: u32 = 8;
 const THREADS: u32 = 16;
 const HOST_NODES: u32 = 32;
 
-/// A node of a graph launch: the correlation id of the launch, and the node's id.
+/// A node of a graph launch: the correlation id of the launch, and the id of the node.
 type Node = (u64, u64);
 
 fn program() -> &'static Path {
@@ -24,7 +24,8 @@ fn program() -> &'static Path {
     PROGRAM.get_or_init(|| compile(source, &["-O1", "-Wno-error"]))
 }
 
-/// Runs a random program. Returns the rows of the simulator's schedule, and the rows of `gpuflame instructions`.
+/// Runs a random program. Returns the rows of the simulator's schedule, and the rows that `gpuflame instructions`
+/// prints.
 fn record(seed: u32, without: u32) -> (Vec<Value>, Vec<Value>) {
     let (seed, without) = (seed.to_string(), without.to_string());
     let run = Run::new(program(), Way::Injected).args([seed.as_str(), "60", without.as_str()]);
@@ -40,8 +41,8 @@ fn number(row: &Value, key: &str) -> u64 {
     row[key].as_u64().unwrap_or_else(|| panic!("no {key} in {row}"))
 }
 
-/// Returns the nodes for which each node waits according to the schedule. Host functions have no records, so nodes that
-/// wait for a host function are left out.
+/// Returns, for each node, the nodes that it waits for according to the simulator's schedule. Host functions have no
+/// records, so nodes that wait for a host function are left out.
 fn true_edges(schedule: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     let ops = || schedule.iter().filter(|row| row["what"] == "op");
     let node = |op: &Value| (number(op, "corr"), number(op, "node"));
@@ -58,7 +59,7 @@ fn true_edges(schedule: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     edges.collect()
 }
 
-/// Returns the nodes for which each node waits according to the recording.
+/// Returns, for each node, the nodes that it waits for according to the recording.
 fn recorded_edges(instructions: &[Value]) -> BTreeMap<Node, BTreeSet<Node>> {
     let rows: BTreeMap<u64, &Value> =
         instructions.iter().filter_map(|row| Some((row["number"].as_u64()?, row))).collect();
@@ -77,7 +78,7 @@ fn launches_with_attributes_are_recorded_as_programmatic_or_not() {
     let (mut count, mut programmatic) = (0, 0);
     for seed in 0..6 {
         let (schedule, instructions) = record(seed, LEGACY | THREADS | HOST_NODES);
-        // A kernel launch that was captured into a graph runs no GPU work at that time.
+        // A kernel launch that is captured into a graph runs no GPU work at the time of the capture.
         let has_work: BTreeSet<u64> =
             schedule.iter().filter(|row| row["what"] == "op").map(|row| number(row, "corr")).collect();
         let calls = schedule.iter().filter(|row| row["what"] == "call");

@@ -1,6 +1,6 @@
-//! CUDA graphs: the time of every node is under two stacks, to the nanosecond: the stack that launched the graph and
-//! the stack that created the node. The reference is the simulated stack's truth file. A stack that cannot be known is
-//! replaced by a label.
+//! Tests recordings of CUDA graphs. The time of every graph node is under two stacks, exact to the nanosecond: the
+//! stack that launched the graph, and the stack that created the node. The reference is the truth file of the simulated
+//! CUDA stack. If a stack cannot be known, a label replaces it.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,8 +14,8 @@ use serde_json::Value;
 
 const VERSIONS: [&str; 5] = ["11.8", "12.0", "12.9", "13.0", "13.4"];
 
-/// GPU time by three texts: launch site; frames of the creation site that the launch site does not have; leaf frame.
-/// Work that is not part of a graph has no creation site.
+/// GPU time, keyed by three texts: the launch site, the frames of the creation site that the launch site does not have,
+/// and the leaf frame. Work that is not part of a graph has no creation site.
 type Sums = BTreeMap<(String, Option<String>, String), u64>;
 
 fn program() -> &'static Path {
@@ -43,7 +43,7 @@ fn leaf(row: &Value) -> String {
     }
 }
 
-/// Returns the frames of `created` without those at its root that `site` has too.
+/// Returns the frames of `created`, without the frames at its root that `site` has too.
 fn rest(site: &str, created: &str) -> String {
     let frames = |path: &str| path.split(';').map(str::to_owned).collect::<Vec<_>>();
     let (site, created) = (frames(site), frames(created));
@@ -66,7 +66,7 @@ fn truth(done: &Done, wanted: impl Fn(&Value) -> bool) -> Sums {
     sums
 }
 
-/// Returns the sums from the folded file, in the form that `truth` returns. Frames of API calls are removed.
+/// Returns the sums in the folded file in the same form as `truth` does, without the frames of API calls.
 fn found(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, weight) in done.folded() {
@@ -89,13 +89,13 @@ fn total(done: &Done, what: &str) -> u64 {
     serde_json::from_str::<Value>(&last).unwrap()["totals"][what].as_u64().unwrap()
 }
 
-/// Number of graph nodes that ran, in total and by outcome, from the ledger.
+/// Returns the number of graph nodes that ran, in total and for each outcome, from the ledger.
 fn ledger(done: &Done) -> (u64, BTreeMap<String, u64>) {
     done.sum("graph activities")
 }
 
-/// Asserts that every kernel, copy and fill is under its launching and its creating stack, and that every count is
-/// right.
+/// Asserts that every kernel, copy and fill is under the stack that launched it and under the stack that created its
+/// node, and that every count is right.
 fn assert_exact(done: &Done) {
     assert_eq!(found(done), truth(done, |_| true), "{}", done.stderr);
     let work = total(done, "count");
@@ -154,8 +154,8 @@ fn a_graph_stack_shows_the_launch_and_then_the_nodes_creation() {
     assert!(explicit.lines().any(|line| line.ends_with(added)), "{explicit}");
 }
 
-/// Returns the file of each native frame, leaf first, of each stack that launches or creates a node. The stacks are as
-/// recorded, so the frames of CUDA and gpuflame are still present.
+/// Returns the file that contains each native frame, leaf first, for each stack that launches or creates a node. The
+/// stacks are unchanged, so the frames of CUDA and gpuflame are still present.
 fn files_of_stacks(done: &Done) -> Vec<Vec<String>> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut modules, mut stacks) = (Vec::<Module>::new(), BTreeMap::<_, Vec<u64>>::new());
@@ -190,7 +190,7 @@ fn a_recorded_stack_begins_in_cupti_and_contains_no_gpuflame_frames() {
         for stack in stacks {
             assert!(stack[0].contains("cupti"), "{mode}: the first frame is not the tracer's: {stack:?}");
             assert!(!stack.iter().any(|file| file.contains("gpuflame")), "{mode}: one of ours: {stack:?}");
-            // The program's own frames are main, the mode's function, and at least one function called from it.
+            // The program's own frames are `main`, the function for the mode, and at least one function that it calls.
             let own = stack.iter().filter(|file| *file == "graphs").count();
             assert!(own >= 3, "{mode}: {stack:?}");
         }
@@ -207,14 +207,15 @@ fn gpuflame_graph_selects_the_launch_or_the_capture_stack() {
     assert!(capture.file("out.folded").lines().any(|l| l == line), "{}", capture.file("out.folded"));
 }
 
-/// Nodes that allocate and free memory run no recorded work. Nodes in conditional graphs, and updated nodes, stay under
-/// the stack that created them.
+/// Graph nodes that allocate or free memory run no work that CUPTI records. Nodes in conditional graphs, and updated
+/// nodes, stay under the stack that created them.
 #[test]
 fn conditional_and_updated_graph_nodes_are_exact() {
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     for version in VERSIONS {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
-        // Launches without any activity: two launches that only allocate, and three whose condition selects no graph.
+        // Five launches have no activity: two graph launches only allocate memory, and in three launches the condition
+        // selects no graph.
         let (_, launches) = done.sum("launches");
         assert_eq!((launches["launch_pending"], total(&done, "graph_launches")), (5, 15), "{}", done.stderr);
         let mut found = found(&done);
@@ -228,7 +229,7 @@ fn conditional_and_updated_graph_nodes_are_exact() {
 #[test]
 fn launches_captured_into_a_graph_are_counted_as_captured() {
     let done = run("captured").ok();
-    // The graph has two kernels, a copy and a fill.
+    // The captured graph has two kernels, a copy and a fill.
     assert!(done.stderr.contains("launches_captured 4,"), "{}", done.stderr);
     let plain = Run::new(&compile("tests/programs/load.c", &["-O2"]), Way::Injected);
     let done = plain.args(["--launches", "1000"]).ok();
@@ -267,8 +268,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
         {
             let done = run("in_flight").env(name, value).env("GPUSIM_CUPTI_VERSION", version).ok();
             assert_exact(&done);
-            // There are ten contexts, each with two instantiations of four nodes, one launched three times and the
-            // other twice.
+            // There are ten contexts. In each of them, a graph of four nodes is instantiated twice. One instance is
+            // launched three times, and the other one twice.
             assert_eq!(ledger(&done).0, 10 * 4 * (3 + 2));
         }
     }
@@ -276,8 +277,8 @@ fn graphs_destroyed_while_running_keep_their_work() {
 
 #[test]
 fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
-    // Each of ten launches has two kernels, of 1,000 and 3,000 ns. For each kernel, two records appear a second time,
-    // without a launch.
+    // Each of ten graph launches runs two kernels, of 1,000 and 3,000 ns. For each kernel, the fault makes two records
+    // appear a second time, without a launch.
     let with = |fault: &str, version: &str| {
         run("explicitly").env("GPUSIM_FAULTS", fault).env("GPUSIM_CUPTI_VERSION", version).ok()
     };
@@ -285,7 +286,7 @@ fn device_launched_graphs_and_unknown_nodes_have_their_own_labels() {
         done.folded().into_iter().find(|(frames, _)| frames.join(";") == stack).map(|(_, weight)| weight)
     };
     let made = "[graph];main;explicitly;build;add_kernel;cudaGraphAddKernelNode";
-    // Only records of CUPTI 13.0 and later show whether the GPU launched the graph.
+    // Only the activity records of CUPTI 13.0 and later show whether the GPU itself launched the graph.
     for (version, label, word) in
         [("13.0", "[device graph]", "device_graph"), ("12.9", "[no launch stack]", "no_launch_stack")]
     {
@@ -315,7 +316,8 @@ fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
         let delivered = truth(&done, |row| row["delivered"] != 0);
         assert_eq!(found(&done), delivered, "{}", done.stderr);
         let graphs: u64 = delivered.iter().filter(|(key, _)| key.2 == "[GPU_Graph]").map(|(_, ns)| ns).sum();
-        // The graph has two kernels, a copy and a fill, which run one after the other. It is launched ten times.
+        // The graph has two kernels, a copy and a fill, which run one after the other. The program launches the graph
+        // ten times.
         let copy = 2_000 + 4096 / 25;
         assert_eq!(graphs, 10 * (3_000 + 500 + copy + 1_008));
         assert_eq!(ledger(&done).0, 0, "{}", done.stderr);
@@ -325,7 +327,7 @@ fn graph_trace_mode_records_one_activity_per_launch_and_reports_the_mode() {
     }
 }
 
-/// Compiles the example with the simulated stack's headers in place of CUDA's.
+/// Compiles the example program with the headers of the simulated CUDA stack in place of CUDA's.
 fn example() -> &'static Path {
     static PROGRAM: OnceLock<std::path::PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("examples/graph_decode.c", &["-std=c99", "-O2"]))
@@ -336,7 +338,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
     for version in VERSIONS {
         let done = Run::new(example(), Way::Injected).env("GPUSIM_CUPTI_VERSION", version).ok();
         assert_exact(&done);
-        // The program has 40 layers of 8 kernels, for 1,000 tokens.
+        // The example program has 40 layers of 8 kernels, and runs them for 1,000 tokens.
         assert_eq!(ledger(&done).0, 320_000);
         let sums = found(&done);
         let layers = sums.keys().filter(|(launch, created, _)| {
@@ -344,7 +346,7 @@ fn a_captured_decode_loop_is_exact_with_every_cupti_version() {
             launch == "main;generate"
                 && (created.contains(";layer;attention;") || created.contains(";layer;feed"))
         });
-        // Seven kernels are launched from eight call sites, and two functions capture them.
+        // The example launches seven different kernels from eight call sites, and captures them in two functions.
         assert_eq!((layers.count(), sums.len()), (16, 16), "{sums:#?}");
     }
 }
@@ -357,14 +359,14 @@ fn callbacks_per_graph_launch_do_not_depend_on_the_node_count() {
         let calls = cost.split(", ").find_map(|part| part.strip_suffix(" calls")).unwrap().to_owned();
         let captured = done.ledger("lost:")[0].split("launches_captured ").nth(1).unwrap().to_owned();
         let captured = captured.split(',').next().unwrap().parse::<u64>().unwrap();
-        // Every 61st call is timed. Which of the 500 calls these are depends on the number of captured launches before
-        // them.
+        // gpuflame times every 61st call. How many of the 500 graph launches are timed depends on the number of
+        // captured launches before them.
         let told = done.ledger("graph launches:")[0].to_owned();
         assert!(told.ends_with(" timed), 500 of them"), "{told}");
         assert!([8, 9].iter().any(|timed| told.contains(&format!("median of {timed} timed"))), "{told}");
         calls.parse::<u64>().unwrap() - captured
     };
-    // gpuflame's callback runs once for each of the 500 launches, whatever the size of the graph.
+    // gpuflame's callback runs once for each of the 500 graph launches, however many nodes the graph has.
     assert_eq!([1, 100].map(|layers| calls(&layers.to_string())), [500, 500]);
 }
 
@@ -379,11 +381,12 @@ fn nanoseconds_per_graph_launch_by_node_count() {
 
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// Returns memory in MiB at the end of a program that creates, launches and destroys `graphs` graphs. The first value
-/// is gpuflame's memory by its own count, the second is the memory of the whole process, including the simulated stack.
+/// Runs a program that creates, launches and destroys `graphs` graphs. Returns two amounts of memory at its end, in
+/// MiB: the memory that gpuflame itself counts as its own, and the memory of the whole process, including the simulated
+/// stack.
 fn held(graphs: &str) -> (f64, f64) {
-    // A checkpoint copies the sums once a second. The allocator keeps memory for that, which grows with time and not
-    // with the number of graphs.
+    // The run makes no checkpoints, because a checkpoint copies the sums once per second. The allocator keeps the
+    // memory of these copies, which grows with the run time and not with the number of graphs.
     let done = Run::new(linked(), Way::Injected).args(["churn", graphs]).env("GPUFLAME_CHECKPOINT", "0").ok();
     assert_exact(&done);
     let line = done.stdout.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect(&done.stdout);
@@ -393,15 +396,15 @@ fn held(graphs: &str) -> (f64, f64) {
     (gpuflame, process)
 }
 
-/// Memory that gpuflame holds by its own count, in MiB.
+/// Returns the memory, in MiB, that gpuflame counts as its own.
 fn own_mib(done: &Done) -> f64 {
     let cost = done.ledger("own cost:")[0].to_owned();
     let held = cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(&cost);
     held.parse().unwrap()
 }
 
-/// Asserts that memory does not grow with the number of graphs. A graph with its nodes, its instantiation and its
-/// launch takes more than 300 bytes: 9 MiB for 30,000 graphs.
+/// Asserts that memory does not grow with the number of graphs. If gpuflame kept a graph with its nodes, its instance
+/// and its launch, it would need more than 300 bytes for the graph, which is 9 MiB for 30,000 graphs.
 fn assert_flat(few: (f64, f64), many: (f64, f64)) {
     assert!(many.0 < few.0 + 2.0, "gpuflame holds {} MiB, and later {}", few.0, many.0);
     assert!(many.1 < few.1 + 3.0, "the process holds {} MiB, and later {}", few.1, many.1);
@@ -409,7 +412,7 @@ fn assert_flat(few: (f64, f64), many: (f64, f64)) {
 
 #[test]
 fn short_lived_graphs_leave_memory_unchanged() {
-    // The join's table of recent ids is full after 26,000 graphs: each round uses ten ids.
+    // Each round uses ten correlation ids. So after 26,000 graphs, the table of recent ids is full.
     assert_flat(held("50000"), held("100000"));
 }
 

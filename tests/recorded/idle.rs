@@ -1,11 +1,12 @@
-//! Causes of idle GPU time, compared with the gaps between the work in the simulated stack's truth file.
+//! Compares the idle GPU time that gpuflame reports, and its causes, with the gaps between the kernels, copies and
+//! fills in the truth file of the simulated CUDA stack.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, compile};
 use serde_json::Value;
 
-/// Idle time, keyed by GPU and by the function that launched the first work after the gap. The time before a GPU's
+/// Idle time, keyed by GPU and by the function that launched the first GPU work after the gap. The time before a GPU's
 /// first work does not count as a gap.
 type Gaps = BTreeMap<(u64, String), u64>;
 
@@ -15,7 +16,7 @@ fn stall(args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUSIM_TRUTH", truth)
 }
 
-/// Returns the gaps in which no work ran on a GPU, for each GPU.
+/// Returns, for each GPU, the gaps in which the GPU ran nothing.
 fn true_gaps(done: &Done) -> Gaps {
     let rows = done.file("lines.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -39,7 +40,7 @@ fn true_gaps(done: &Done) -> Gaps {
 }
 
 /// Returns two tables from the idle profile: the gaps with all causes combined, and the part of each gap that is
-/// charged to a single call. That call is usually the last one before the call that ended the gap.
+/// charged to a single call. That call is usually the last call before the launch that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {
@@ -52,7 +53,8 @@ fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     (ended, alone)
 }
 
-/// Asserts that each gap is under the function that ended it, except for the part that is charged to a single call.
+/// Asserts that each gap is under the function whose launch ended it, except for the part of the gap that is charged to
+/// a single call.
 fn assert_same_gaps(done: &Done) {
     let ((ended, alone), true_gaps) = (found_gaps(done), true_gaps(done));
     let sums = |all: &[&Gaps]| {
@@ -75,20 +77,20 @@ fn assert_same_gaps(done: &Done) {
     assert!(calls < true_gaps.values().sum::<u64>() / 2, "{calls} ns are charged to one call alone");
 }
 
-/// Returns the function that ended a gap by its launch.
+/// Returns the function whose launch ended a gap.
 fn ended_by(frames: &[String]) -> &str {
     let functions = &frames[..frames.len() - 2];
     let before = functions.iter().rev().find_map(|frame| frame.strip_prefix("[before] "));
     let Some(after) = frames.iter().position(|frame| frame.starts_with("[after")) else {
         return functions.last().unwrap();
     };
-    // If one function made both calls, the marks `[before]` and `[after` are followed only by API calls, and the
-    // function is the frame before the marks.
+    // If the same function made the calls before and after the gap, only API calls follow the marks `[before]` and
+    // `[after`. The function is then the frame before the marks.
     let shared = frames[..after].last().unwrap();
     before.unwrap_or(possibly_running(shared).unwrap_or(shared))
 }
 
-/// Name of the function in a frame for functions that may have returned.
+/// Returns the function's name in a frame `[in NAME, or after it returned]`.
 fn possibly_running(frame: &str) -> Option<&str> {
     frame.strip_prefix("[in ")?.strip_suffix(", or after it returned]")
 }
@@ -97,8 +99,8 @@ fn idle(done: &Done) -> impl Iterator<Item = (Vec<String>, u64)> {
     done.folded_file("out.idle.folded").into_iter()
 }
 
-/// Returns the lengths of the window, busy time and idle time of a GPU from the ledger, and checks them against the idle
-/// profile.
+/// Returns the duration of the window, the busy time and the idle time of a GPU from the ledger, and checks the idle
+/// time against the idle profile.
 fn account(done: &Done, gpu: u64) -> (u64, u64, u64) {
     let (window, parts) = done.sum(&format!("GPU {gpu} window_ns"));
     let (idle, causes) = done.sum(&format!("GPU {gpu} idle_ns"));
@@ -123,7 +125,7 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
             .sum();
         let true_gaps = true_gaps(&done);
         let gap = true_gaps[&(0, "load_batch".to_owned())];
-        // On a busy machine the gap may be longer than the pause that the program measured.
+        // On a busy machine, the gap on the GPU may be longer than the pause that the program measured.
         assert!((planted - planted / 100..=gap).contains(&blamed), "{blamed} of {planted} ns, {clock} clock");
         assert_same_gaps(&done);
         let (_, busy, idle_time) = account(&done, 0);
@@ -133,8 +135,8 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
     }
 }
 
-/// Runs a program that loses time in one place. Returns the place with most of its GPU idle time, this idle time, and
-/// the time that the program lost.
+/// Runs a program that loses time in one place. Returns the stack with the most GPU idle time, this idle time in ns,
+/// and two numbers that the program prints: the time that it lost, and the time that it waited for a processor.
 fn culprit(what: &str) -> (String, u64, [u64; 2]) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)
@@ -144,7 +146,7 @@ fn culprit(what: &str) -> (String, u64, [u64; 2]) {
     let true_idle: u64 = true_gaps(&done).values().sum();
     let all: u64 = idle(&done).map(|(_, nanos)| nanos).sum();
     let (_, parts) = done.sum("GPU 0 idle_ns");
-    // The program repeats the same work from begin to end, so no gap is in the start-up or the shutdown.
+    // The program repeats the same work from beginning to end, so no gap counts as start-up or shutdown.
     let edges: u64 = ["opening", "closing", "start_up", "shutdown"].map(|part| parts[part]).iter().sum();
     assert_eq!(all - edges, true_idle, "{}", done.stderr);
     let (frames, nanos) = idle(&done).max_by_key(|(_, nanos)| *nanos).unwrap();
@@ -176,8 +178,8 @@ fn the_top_idle_stack_names_the_calls_before_and_after_the_pause() {
     ] {
         let (top, nanos, [lost, waited]) = culprit(what);
         assert_eq!(top, format!("{expected};[GPU_Idle host late]"), "{what}");
-        // The lost time is inside the idle time, except for the first microseconds, in which the GPU was still busy. On a busy
-        // machine, the program may have no processor just before and after the lost time.
+        // The lost time is inside the idle time, except for the first microseconds, in which the GPU was still busy. On
+        // a busy machine, the program may have to wait for a processor just before and after the lost time.
         let most = lost + 100_000_000 + waited;
         assert!(
             (lost - lost / 20..most).contains(&nanos),
@@ -199,7 +201,7 @@ fn a_pause_is_split_at_calls_made_during_it() {
         "[after] cudaMalloc;[before] compute;cudaLaunchKernel",
     ];
     for half in halves.map(late) {
-        // The program makes ten pauses of at least 5 ms.
+        // The program makes ten pauses, and each half of a pause lasts at least 5 ms.
         assert!(half > 47_500_000, "{half} ns");
     }
 }
@@ -213,7 +215,7 @@ fn each_of_two_gpus_with_two_streams_has_its_own_idle_time() {
     assert_eq!(first.0, second.0, "both GPUs have the same window");
     let line = "GPU 1 streams: ";
     assert!(done.ledger(line)[0].starts_with("2; stream "), "{}", done.stderr);
-    // The second GPU had no work until the first one was done.
+    // The second GPU ran nothing until the work on the first GPU was done.
     let opening: u64 = idle(&done)
         .filter(|(frames, _)| frames[0] == "[since the window opened]")
         .filter(|(frames, _)| frames.last().unwrap().starts_with("[GPU1_Idle"))
@@ -227,8 +229,9 @@ fn a_window_filled_with_work_launched_earlier_is_not_idle() {
     let program = compile("tests/programs/window.c", &["-O2", "-DLINKED"]);
     let run = Run::new(&program, Way::Injected).env("GPUFLAME_ENABLED", "0");
     let done = run.env("GPUSIM_KERNELS", "step_d200000=20ms").ok();
-    // With virtual time, 300 kernels of 20 ms run one after another. The first hundred kernels still run when the window
-    // closes. The second hundred are launched in the window, and run after it.
+    // With virtual time, 300 kernels of 20 ms run one after another. The first hundred kernels are launched before the
+    // window opens, and still run when it closes. The second hundred kernels are launched in the window, and run after
+    // it has closed.
     let (window, busy, idle) = account(&done, 0);
     assert_eq!((window - busy, idle), (0, 0), "{}", done.stderr);
     assert!(busy > 100 * 20_000_000, "{}", done.stderr);
@@ -253,8 +256,8 @@ fn a_gpu_clock_that_lags_is_reported() {
     let [line] = line[..] else { panic!("{}", done.stderr) };
     let words: Vec<_> = line.split(' ').collect();
     assert_eq!(words[0], "15", "all work that ran there: {line}");
-    // The GPU work begins 5 us or more after its launch. With the wrong clock, it seems to begin before its launch, by
-    // nearly the whole error of the clock.
+    // All GPU work begins 5 us or more after its launch. Because GPU 1's clock is wrong by 50 ms, the work seems to
+    // begin before its launch, by nearly 50 ms.
     let at = words.iter().position(|word| *word == "ns;").unwrap();
     let behind: u64 = words[at - 1].parse().unwrap();
     assert!((49_000_000..50_000_000).contains(&behind), "{line}");

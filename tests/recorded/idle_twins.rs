@@ -40,15 +40,15 @@ enum Language {
     Python,
 }
 
-/// A program to generate.
+/// A test program to generate.
 #[derive(Clone, Copy, Debug)]
 struct Program {
     language: Language,
-    /// Name of the function that makes the pause.
+    /// Name of the function that pauses.
     culprit: &'static str,
-    /// Number of functions between `main` and `train_step`, each with a loop.
+    /// Number of functions, each with a loop, between `main` and `train_step`.
     outer: usize,
-    /// Whether the culprit computes. If not, it sleeps.
+    /// Whether the culprit computes during a pause. If not, it sleeps.
     computes: bool,
 }
 
@@ -56,14 +56,14 @@ const CULPRITS: [&str; 6] =
     ["load_batch", "write_checkpoint", "print_metrics", "collect_garbage", "decode_images", "wait_for_data"];
 const OUTER: [&str; 3] = ["run_epochs", "run_phases", "run_batches"];
 
-/// Returns one program in this language for each culprit; their numbers of loops differ.
+/// Returns one program in this language for each culprit function. The programs have different numbers of loops.
 fn programs(language: Language) -> impl Iterator<Item = Program> {
     let program = move |(at, culprit)| Program { language, culprit, outer: at % 4, computes: at % 2 == 1 };
     CULPRITS.into_iter().enumerate().map(program)
 }
 
 impl Program {
-    /// Names of the functions from `main` to `train_step`.
+    /// Returns the names of the functions from `main` to `train_step`.
     fn chain(&self) -> Vec<&'static str> {
         let root = if self.language == Language::Python { "<module>" } else { "main" };
         [&[root], &OUTER[..self.outer], &["train_step"]].concat()
@@ -95,7 +95,7 @@ impl Program {
         if self.language == Language::Python { format!("{name}()") } else { format!("{name}();") }
     }
 
-    /// Statements that call the functions in a loop.
+    /// Returns the statements that call these functions in a loop.
     fn repeated(&self, count: usize, names: &[String]) -> Vec<String> {
         let calls: Vec<_> = names.iter().map(|name| self.call(name)).collect();
         match self.language {
@@ -215,14 +215,14 @@ impl Program {
     }
 }
 
-/// Name of the function in a frame's text, without its file, namespace and parameters.
+/// Returns the bare name of the function in a frame, without its file, namespace and parameters.
 fn function(frame: &str) -> String {
     let bare = frame.split(" (").next().unwrap();
     bare.rsplit("::").next().unwrap().trim_end_matches("()").to_owned()
 }
 
-/// Returns the stacks of the idle profile that are pauses between a call of `finish` and a call of `update`. Functions
-/// have their bare names, without file, namespace and parameters.
+/// Returns the stacks in the idle profile for pauses between a call of `finish` and a call of `update`. Functions have
+/// their bare names, without file, namespace and parameters.
 fn pauses(done: &Done) -> BTreeSet<String> {
     let stacks = done.folded_file("out.idle.folded").into_iter().map(|(frames, _)| frames);
     let pauses = stacks.filter(|frames| {
@@ -251,12 +251,12 @@ fn interpreters(language: Language) -> Vec<Option<PathBuf>> {
     }
 }
 
-/// Asserts that if only launches are recorded, a pause in a loop inside a function looks like a pause in a loop around
-/// it.
+/// Asserts what a pause in a loop looks like if only launches are recorded: a loop inside a function cannot be
+/// distinguished from a loop around it.
 fn assert_twins_are_equal_and_claim_nothing_false(language: Language) {
     for (nth, program) in programs(language).enumerate() {
         let interpreters = interpreters(language);
-        // Each program runs with one of the interpreters.
+        // Each program runs with only one of the interpreters, in turn.
         let python = interpreters[nth % interpreters.len()].as_deref();
         let [inside, around] = [Twin::Inside, Twin::Around]
             .map(|twin| pauses(&program.build(twin, 3, python).env("GPUFLAME_FORMATS", "idle").ok()));
@@ -290,8 +290,8 @@ fn pauses_in_python_programs_claim_nothing_that_the_launches_do_not_prove() {
     assert_twins_are_equal_and_claim_nothing_false(Language::Python);
 }
 
-/// Runs the program with samples of CPU time and of waits; its pauses take 1.25 s in total. Returns `None` if the kernel
-/// refuses samples.
+/// Runs the program, and records samples of CPU time and of waits. The pauses of the program take 1.25 s in total.
+/// Returns `None` if the kernel refuses samples.
 fn sampled(program: &Program, twin: Twin, python: Option<&Path>) -> Option<Done> {
     let run = program.build(twin, 250, python).env("GPUFLAME_FORMATS", "idle,gfr");
     let done = run.env("GPUFLAME_CPU_SAMPLES", "99").env("GPUFLAME_OFF_CPU", "1").ok();
@@ -304,7 +304,8 @@ fn sampled(program: &Program, twin: Twin, python: Option<&Path>) -> Option<Done>
     Some(done)
 }
 
-/// Asserts that samples make the culprit first, and that it is inside or outside `train_step`, as in the program.
+/// Asserts that with samples the culprit is the first idle function, and that its frame is inside or outside
+/// `train_step`, as in the program.
 fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
     for (nth, program) in programs.enumerate() {
         let interpreters = interpreters(program.language);
@@ -316,15 +317,16 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
             let tables: Value = serde_json::from_str(&top.stdout).unwrap();
             let functions = tables["idle_functions"].as_array().unwrap().iter();
             let mut functions = functions.filter_map(|row| row["function"].as_str());
-            // Time in which other programs had the processor has no sample. Four of the five pauses end with a launch.
-            // A culprit sampled for 0.75 s of 1.25 s has at least half of these four, so it must be first.
+            // While other programs have the processor, the program gets no samples. Four of the five pauses end with a
+            // launch. If samples cover 0.75 s of the culprit's 1.25 s, the culprit has at least half of these four
+            // pauses, so it must be first.
             let of_culprit =
                 |frames: &[String]| frames.iter().any(|frame| function(frame) == program.culprit);
             let sampled = done.folded_file("out.cpu.folded");
             let sampled: u64 =
                 sampled.iter().filter(|(frames, _)| of_culprit(frames)).map(|(_, nanos)| nanos).sum();
             let lacked_processor = program.computes && sampled < 750_000_000;
-            // In Python, the names have files and lines.
+            // In Python, the names of functions are followed by file and line.
             let is_named = |name: &&str| !lacked_processor || !name.starts_with("[between finish");
             let first = functions.find(is_named).unwrap_or_default();
             assert_eq!(function(first), program.culprit, "{program:?} {twin:?} {python:?}\n{tables:#}");
@@ -335,7 +337,8 @@ fn assert_the_culprit_is_named(programs: impl Iterator<Item = Program>) {
                 .filter(|(frames, _)| frames.iter().any(is_culprit))
                 .max_by_key(|(_, nanos)| *nanos)
                 .unwrap();
-            // The stack also contains functions of the interpreter and of the C library, around and between these ones.
+            // The stack also contains functions of the interpreter and of the C library, around and between the
+            // expected functions.
             let chain = program.chain();
             let around = match twin {
                 Twin::Inside => &chain[..],
@@ -360,14 +363,15 @@ fn samples_name_the_culprit_of_a_pause_in_each_language() {
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn samples_name_the_culprit_of_a_pause_in_each_of_thirty_programs() {
-    // The Python programs run twice, so that each version of Python has a culprit that computes and one that sleeps.
+    // The Python programs run twice, so that each version of Python runs a culprit that computes and a culprit that
+    // sleeps.
     let languages = [Language::C, Language::Cpp, Language::Rust, Language::Python];
     let other = programs(Language::Python).map(|program| Program { computes: !program.computes, ..program });
     assert_the_culprit_is_named(languages.into_iter().flat_map(programs).chain(other));
 }
 
-/// Program in which a thread runs coroutines one after the other. Each coroutine begins with `work`, which starts GPU
-/// work, waits for it and returns. Between two coroutines the thread pauses in `main`.
+/// Source of a program in which a thread runs coroutines one after the other. Each coroutine begins with `work`, which
+/// starts GPU work, waits for it and returns. Between two coroutines the thread pauses in `main`.
 const COROUTINES: &str = r#"
 #include "cuda_mini.h"
 #include <ucontext.h>

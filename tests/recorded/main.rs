@@ -1,5 +1,5 @@
-//! Programs recorded on the simulated stack. The programs' outputs are compared with the simulated stack's truth file,
-//! which lists the work that really ran.
+//! Tests of programs that are recorded on the simulated CUDA stack. gpuflame's outputs are compared with the truth
+//! file, in which the simulation lists the GPU work that really ran.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Names of code that is no longer loaded when the outputs are written.
+//! Tests the names of functions in code that is no longer loaded when the outputs are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -50,8 +50,8 @@ fn code_without_symbols_appears_as_module_and_offset() {
     assert!(frames[3].starts_with("gone.so+0x"), "{frames:?}");
 }
 
-/// Paths are byte strings. gpuflame opens a non-UTF-8 path unchanged, at the exit and when the recording is read.
-/// Outputs show the closest UTF-8 form of the path.
+/// Paths are byte strings. At the exit and when a recording is read, gpuflame opens a non-UTF-8 path by its exact
+/// bytes. Outputs show the closest UTF-8 form of the path.
 #[test]
 fn code_in_files_with_non_utf8_paths_is_symbolized() {
     let folder = scratch("bytes").join(OsStr::from_bytes(b"caf\xe9"));
@@ -82,7 +82,7 @@ fn code_in_files_with_non_utf8_paths_is_symbolized() {
     assert_eq!(again.stdout, done.file("out.folded"));
 }
 
-/// Runs the program `reloads` with these plugins.
+/// Runs the program `reloads`, which loads and unloads these plugins repeatedly.
 fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Done {
     let program = compile("tests/programs/reloads.c", &["-O2"]);
     let run =
@@ -98,7 +98,8 @@ fn reload(cycles: u32, stacks: u32, namespace: &str, plugins: &[PathBuf]) -> Don
     done
 }
 
-/// Number of launches of 1,000 ns under the red plugin, under the green plugin, and under an unknown module.
+/// Returns the number of launches of 1,000-ns kernels under the red plugin, under the green plugin, and under an
+/// unknown module.
 fn launches_by_plugin(done: &Done) -> [u64; 3] {
     let mut launches = [0; 3];
     for (frames, nanos) in done.folded() {
@@ -134,19 +135,20 @@ fn plugins_that_alternate_beyond_the_epoch_limit_keep_their_names() {
 #[test]
 fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let red = plugin("red");
-    // To gpuflame, each link is a different file. The test needs many links, because one address can have up to 4,094
-    // epochs.
+    // To gpuflame, each symbolic link is a different file. The test needs many links, because gpuflame can distinguish
+    // up to 4,094 files that are loaded at the same address in turn.
     let names = (0..5000).map(|n| red.with_file_name(format!("{n}.so")));
     let links: Vec<_> = names.inspect(|link| symlink(&red, link).unwrap()).collect();
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // The loader chooses the addresses of the files. These addresses may change if the test maps memory.
+    // The dynamic loader chooses the addresses of the plugins. It may choose other addresses if the test maps memory.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();
     assert!(too_many > 50, "{files:?}");
-    // Two files make three launches. Earlier files at the address may have used one or two epochs.
+    // Every two plugins make three launches. Earlier files at the same address may have used one or two of the 4,094
+    // places.
     let expected = too_many * 3 / 2;
     assert!((expected..expected + 12).contains(&unknown), "{unknown} launches of {too_many} unknown modules");
     let [losses] = done.ledger("lost: ")[..] else { panic!("{}", done.stderr) };
@@ -157,7 +159,7 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
 fn stacks_outside_a_reloaded_library_are_recorded_once() {
     let done = reload(60, 500, "-", &["red", "green"].map(plugin));
     assert_eq!(done.sum("launches").0, 60 * 500 + 30 + 60);
-    // Each plugin has one stack for each address at which it was loaded.
+    // Each plugin has one stack per address at which it was loaded.
     let plugins: BTreeSet<_> = done.stdout.lines().collect();
     let stacks = 500 + plugins.len() + 1;
     assert_eq!(
@@ -168,7 +170,7 @@ fn stacks_outside_a_reloaded_library_are_recorded_once() {
     );
 }
 
-/// The test runs the dynamic loader with the program as its argument. For the kernel, the loader then is the program.
+/// The test runs the dynamic loader with the program as its argument, so to the kernel the loader is the program.
 #[test]
 fn a_program_started_through_the_loader_is_symbolized() {
     let program = compile("tests/programs/odd.c", &["-O2"]);

@@ -18,7 +18,7 @@ use crate::support::{Done, Run, Way, compile, installed, root, skip};
 /// Versions of Python whose frames gpuflame can read.
 const KNOWN: std::ops::RangeInclusive<(u32, u32)> = (3, 9)..=(3, 15);
 
-/// Returns the Pythons of this machine whose frames gpuflame can read.
+/// Returns the Python interpreters of this machine whose frames gpuflame can read.
 pub(crate) fn known() -> Vec<((u32, u32), PathBuf)> {
     let all = pythons("ctypes").into_iter().chain(debian_pythons());
     let found: Vec<_> = all.filter(|(version, _)| KNOWN.contains(version)).collect();
@@ -30,7 +30,7 @@ fn program(python: &Path, path: &str) -> Run {
     Run::new(python, Way::Injected).arg(root().join(path))
 }
 
-/// Returns the Python frames of a stack, in the form `function (file:line)`.
+/// Returns the Python frames in a stack, in the form `function (file:line)`.
 pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     let is_python = |frame: &&String| {
         let place = frame.strip_suffix(')').and_then(|rest| rest.rsplit_once(':'));
@@ -39,7 +39,7 @@ pub(crate) fn python_frames(frames: &[String]) -> Vec<&str> {
     frames.iter().filter(is_python).map(String::as_str).collect()
 }
 
-/// Python frames that the program printed at the launch of each kernel.
+/// Python frames that the program printed when it launched a kernel, keyed by kernel.
 type Said = BTreeMap<String, Vec<String>>;
 
 fn said(done: &Done) -> Said {
@@ -54,7 +54,7 @@ fn said_in(done: &Done, file: &str) -> Said {
     done.file(file).lines().map(line).collect()
 }
 
-/// Asserts that each launch has the frames that the program printed.
+/// Asserts that each launch has the Python frames that the program printed for it.
 fn assert_stacks_as_said(done: &Done) {
     let said = said(done);
     let stacks = done.folded();
@@ -65,8 +65,8 @@ fn assert_stacks_as_said(done: &Done) {
     }
 }
 
-/// The file names are derived from the script's name, even in the default folder. The set file has the script's name as
-/// the program's name.
+/// The names of output files are derived from the script's name, even in the default folder. The set file has the
+/// script's name as the program's name.
 #[test]
 fn files_of_a_python_program_have_the_name_of_its_script() {
     let (_, python) = known().into_iter().next().unwrap();
@@ -85,7 +85,7 @@ fn files_of_a_python_program_have_the_name_of_its_script() {
     );
 }
 
-/// Asserts that each launch has the frames that the program printed, and that no Python frame was lost.
+/// Asserts that each launch has the Python frames that the program printed for it, and that no Python frame was lost.
 fn assert_as_said(done: &Done) {
     assert_stacks_as_said(done);
     let lost = done.ledger("lost: ")[0];
@@ -102,7 +102,7 @@ fn each_launch_appears_under_the_frames_that_python_reports() {
     }
 }
 
-/// Checks launches from functions that are created and freed all the time, with each Python.
+/// With each Python, checks launches from functions that the program creates and frees all the time.
 fn assert_functions_come_and_go(launches: &str, seed: &str) {
     for (_, python) in known() {
         let run = program(&python, "tests/programs/redefined.py").args([launches, seed]);
@@ -128,7 +128,7 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     for (_, python) in known().into_iter().filter(|(version, _)| *version >= (3, 12)) {
         let run = Run::new(&python, Way::Injected).args(["-X", "perf"]);
         let run = run.arg(root().join("tests/programs/frames.py")).env("GPUFLAME_PYTHON", "lines");
-        // With trampolines, calls in a debug build need more stack than Python's own limit allows.
+        // With perf trampolines, calls in a debug build need more native stack than Python's own limit allows.
         let is_debug = python.to_str().is_some_and(|name| name.ends_with('d'));
         let done = run.args(is_debug.then_some("[!d]*")).ok();
         assert_as_said(&done);
@@ -136,8 +136,8 @@ fn functions_called_through_perf_trampolines_have_the_same_frames() {
     }
 }
 
-/// gpuflame shows trampolines, under the names that Python gives them, only if Python functions are hidden. No output
-/// contains both.
+/// gpuflame shows perf trampolines, under the names that Python gives them, only if Python functions are hidden. No
+/// output contains both trampolines and Python functions.
 #[test]
 fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     let flags = |minor| if minor >= 13 { &["perf", "perf_jit"][..] } else { &["perf"] };
@@ -150,7 +150,7 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
             let done = run.ok();
             let said = said(&done);
             for (frames, _) in done.folded() {
-                // Python 3.13 calls specialised functions without a trampoline.
+                // Python 3.13 calls specialised functions, such as `__init__`, without a trampoline.
                 let is_called = |name: &&str| !name.ends_with("__init__");
                 let functions = frames.iter().filter_map(|frame| frame.strip_prefix("py::"));
                 let functions = functions.map(|name| name.rsplit_once(':').unwrap().0).filter(is_called);
@@ -166,8 +166,9 @@ fn perf_trampolines_are_shown_only_if_python_functions_are_hidden() {
     }
 }
 
-/// A launch in a greenlet has the greenlet's functions, whatever ran on the same stack in between. Before 3.11 the
-/// ledger counts the stacks whose lower part has more evaluator calls than functions.
+/// A launch in a greenlet is under the greenlet's functions, even if other greenlets ran on the same native stack
+/// before. Before Python 3.11, the ledger counts stacks whose lower part has more evaluator calls than Python
+/// functions.
 #[test]
 fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     for ((_, minor), python) in known() {
@@ -194,8 +195,8 @@ pub(crate) fn py_spy() -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap().trim_end().to_owned())
 }
 
-/// py-spy reads the process from outside and independently of gpuflame. The threads wait at the place where they launched,
-/// so py-spy must find the same functions that gpuflame found at the launches.
+/// py-spy reads the process from outside and independently of gpuflame. The threads wait at the place from which they
+/// launched. So py-spy must find the same functions that gpuflame found at the launches.
 #[test]
 fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     let Some(spy) = py_spy() else { return };
@@ -234,7 +235,7 @@ fn py_spy_reports_the_same_functions_and_lines_for_a_running_process() {
     }
 }
 
-/// Since 3.13, Python's JIT may compile loops. Debian's builds support it if it is requested.
+/// Since version 3.13, Python's JIT may compile loops. Debian's Pythons support the JIT if the user requests it.
 #[test]
 fn launches_from_pythons_jit_appear_under_their_functions() {
     let library = library();
@@ -261,8 +262,8 @@ fn launches_from_pythons_jit_appear_under_their_functions() {
     }
 }
 
-/// Before 3.12, gpuflame finds only the functions of the first interpreter, even while another one runs. So gpuflame
-/// shows the functions that called the second interpreter, but not the second interpreter's own.
+/// Before Python 3.12, gpuflame finds only the functions of the first interpreter, even while another interpreter runs.
+/// So gpuflame shows the functions that called the second interpreter, but not the second interpreter's own functions.
 #[test]
 fn functions_of_subinterpreters_are_shown_since_3_12() {
     for ((_, minor), python) in known() {
@@ -286,8 +287,8 @@ fn functions_of_subinterpreters_are_shown_since_3_12() {
     }
 }
 
-/// A child forked before CUDA starts has its own recording. Children that are forked during launches record nothing,
-/// and corrupt no thread's frames.
+/// A child that is forked before CUDA starts has its own recording. Children that are forked during launches record
+/// nothing, and do not corrupt the frames of any thread.
 #[test]
 fn forked_children_have_their_own_frames() {
     for (_, python) in known() {
@@ -328,20 +329,20 @@ fn finalizing_an_interpreter_under_the_address_sanitizer_is_safe() {
     }
 }
 
-/// Runs a program that launches from the functions of `interpreter.c`, compiled with these definitions.
+/// Runs a program that launches from the functions in `interpreter.c`, which is compiled with these definitions.
 fn evaluated(definitions: &[&str]) -> Done {
     evaluates(definitions, None).ok()
 }
 
-/// Prepares the same run without starting it. With `word`, the second launch is made by a thread whose Python thread state
-/// is filled with that word.
+/// Prepares the run that `evaluated` makes, without starting it. With `word`, a thread whose Python thread state is
+/// filled with that word makes the second launch.
 fn evaluates(definitions: &[&str], word: Option<&str>) -> Run {
     let flags = ["-O2", "-shared", "-fPIC"].iter().chain(definitions).copied().collect::<Vec<_>>();
     let interpreter = compile("tests/programs/interpreter.c", &flags);
     Run::new(&compile("tests/programs/evaluates.c", &["-O2"]), Way::Injected).args(word).arg(interpreter)
 }
 
-/// Definitions that select the memory layouts of Python 3.13, 3.11 and 3.9.
+/// Definitions with which `interpreter.c` has the memory layouts of Python 3.13, 3.11 and 3.9.
 const LAID_OUT: [&[&str]; 3] = [&[], &["-DVERSION=0x030b00f0"], &["-DVERSION=0x030900f0"]];
 
 #[test]
@@ -383,13 +384,13 @@ fn launches_while_python_is_being_loaded_call_no_function_of_it() {
             stacks.iter().filter(|(frames, _)| !python_frames(frames).is_empty()).collect::<Vec<_>>();
         let [(frames, nanos)] = &of_python[..] else { panic!("{definitions:?}: {}", done.stderr) };
         assert_eq!((python_frames(frames).len(), *nanos), (7, 100), "{definitions:?}");
-        // The program made launches during the 0.3 s.
+        // While the library was being loaded, for 0.3 s, the program made launches.
         assert!(stacks.len() > 20, "{definitions:?}: {}", stacks.len());
     }
 }
 
 /// Debian's and conda's Pythons are built with profile-guided optimization, which moves half of the evaluator's code to
-/// another place.
+/// a separate, cold part.
 #[test]
 fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
     let done = evaluated(&["-DVERSION=0x030900f0", "-DCOLD"]);
@@ -402,10 +403,10 @@ fn calls_from_the_cold_part_of_the_evaluator_are_recognized() {
 }
 
 /// The first stack decides whether gpuflame trusts Python frames at all. If the Python frames of a later stack do not
-/// match its native frames, they are put at the outermost evaluator call.
+/// match its native frames, gpuflame puts these Python frames at the outermost evaluator call.
 #[test]
 fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
-    // All 8 Python functions (16 with the layout of CPython 3.9) are outside every native frame.
+    // None of the 8 Python functions (16 with the layout of CPython 3.9) is inside a native frame.
     for (definitions, functions) in LAID_OUT.iter().zip([8, 8, 16]) {
         let elsewhere = |from: &'static str| evaluated(&[definitions, &[from][..]].concat());
         let counts = |done: &Done| {
@@ -437,7 +438,8 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// A thread that is being created has no Python frames yet. That is harmless, even if its state holds arbitrary values.
+/// A thread that is being created has no Python frames yet. That is harmless, even if the thread's Python state holds
+/// arbitrary values.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];
@@ -458,7 +460,7 @@ fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     }
 }
 
-/// Compiles the library through which Python programs launch.
+/// Compiles the library through which Python programs launch kernels.
 pub(crate) fn library() -> PathBuf {
     compile("tests/programs/frames.c", &["-O2", "-shared", "-fPIC", "-std=gnu11"])
 }
@@ -493,7 +495,7 @@ fn finalizing_an_interpreter_while_other_threads_launch_is_safe() {
     }
 }
 
-/// Invalid frames are not followed, the process continues, and all launches have their native frames.
+/// gpuflame does not follow invalid Python frames, the process continues, and all launches have their native frames.
 #[test]
 fn invalid_python_frames_turn_python_frames_off_safely() {
     let library = library();
@@ -510,14 +512,14 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
                 "{context}"
             );
             assert!(done.ledger("lost: ")[0].contains(" python_dropped 1, python_unsure 0"), "{context}");
-            // Frames that gpuflame read before the first invalid frame are kept.
+            // gpuflame keeps the Python frames that it read before the first invalid frame.
             let first = done.folded().into_iter().find(|(frames, _)| !python_frames(frames).is_empty());
             assert!(
                 first.is_some_and(|(frames, _)| python_frames(&frames)[1].starts_with("main ")),
                 "{context}"
             );
         }
-        // The frame has no function yet, like a frame that is being created.
+        // The Python frame has no function yet, like a frame that is being created.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["code", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(
@@ -525,12 +527,13 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
             "{}",
             done.stderr
         );
-        // The thread has no frame yet.
+        // The thread has no Python frame yet.
         let done = program(&python, "tests/programs/harmed.py").arg(&library).args(["thread", "0x0"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
         assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
         assert!(!done.stderr.contains("python frames off"), "{}", done.stderr);
-        // If frames form a ring, gpuflame counts the stack as too deep. There is no other effect.
+        // If the pointers between Python frames form a ring, gpuflame counts the stack as too deep. There is no other
+        // effect.
         let done =
             program(&python, "tests/programs/harmed.py").arg(&library).args(["previous", "frame"]).ok();
         assert_eq!(done.sum("launches").1["matched"], 3, "{}", done.stderr);
@@ -538,8 +541,8 @@ fn invalid_python_frames_turn_python_frames_off_safely() {
     }
 }
 
-/// Frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under each remaining
-/// frame, each kernel has the same time as with all frames.
+/// Python frames that are hidden in flame graphs are still in the recording. Hiding frames moves no time: under each
+/// remaining frame, each kernel has the same time as in a flame graph with all frames.
 #[test]
 fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     use crate::support::command::gpuflame;
@@ -559,7 +562,7 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     let shown: BTreeMap<_, _> = drawn("shown.folded", &[]).collect();
     let all: BTreeMap<_, _> = drawn("all.folded", &["--all-frames"]).collect();
     let only: BTreeMap<_, _> = drawn("only.folded", &["--python", "only"]).collect();
-    // With lines, a function called from two lines has two frames.
+    // With line numbers, a function that is called from two lines has two frames.
     let lines: BTreeMap<_, _> = drawn("lines.folded", &["--python", "lines"]).collect();
     assert!(shown.keys().eq(lines.keys()) && shown != lines);
     assert!(shown.len() > 20 && shown.keys().eq(all.keys()) && shown.keys().eq(only.keys()));
@@ -577,8 +580,8 @@ fn hiding_frames_does_not_change_the_time_of_a_kernel() {
     }
 }
 
-/// Stacks of samples contain Python's functions and no trampolines. If Python frames are off, the stacks contain the
-/// trampolines.
+/// Stacks of CPU samples contain Python's functions and no perf trampolines. If Python frames are off, the stacks
+/// contain the trampolines instead.
 #[test]
 fn cpu_samples_name_python_functions_called_through_perf_trampolines() {
     let known = known().into_iter().filter(|(version, _)| *version >= (3, 12));

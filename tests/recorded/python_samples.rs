@@ -1,5 +1,5 @@
-//! Samples of threads in Python code. The samples' stacks contain Python's functions. The reference is py-spy, which
-//! reads the process from outside.
+//! Tests samples of threads that run Python code. The stacks of the samples contain Python functions. The reference is
+//! py-spy, which reads the process from outside.
 //!
 //! If the kernel does not allow sampling, these tests print that and are skipped. In CI the kernel must allow it.
 #![cfg(target_arch = "x86_64")]
@@ -30,25 +30,27 @@ fn sampled(python: &Path, what: &str, seconds: &str) -> Run {
     run.env("GPUFLAME_CPU_SAMPLES", "200").env("GPUFLAME_OFF_CPU", "1")
 }
 
-/// Whether the kernel refuses to sample waits, which these tests need.
+/// Returns whether the kernel refuses to sample waits, which these tests need.
 fn is_refused(done: &Done) -> bool {
     let refused = done.ledger("GPUFLAME_OFF_CPU: perf_event_open: ");
     refused.first().inspect(|why| skip(&format!("the kernel refuses samples of waits: {why}"))).is_some()
 }
 
-/// One Python of each version.
+/// Returns one Python interpreter of each version.
 fn one_of_each_version() -> Vec<PathBuf> {
     let by_version: BTreeMap<_, _> = known().into_iter().rev().collect();
     by_version.into_values().collect()
 }
 
-/// Name of a Python function, from `Class.name (file:line)`; since 3.11 gpuflame shows qualified names.
+/// Returns the name of the Python function in a frame `Class.name (file:line)`. Since Python 3.11 gpuflame shows
+/// qualified names.
 fn function(frame: &str) -> String {
     let name = frame.split(" (").next().unwrap_or_default();
     name.rsplit('.').next().unwrap_or_default().to_owned()
 }
 
-/// Returns the nanoseconds by innermost Python function, and those of stacks whose Python frames were not read.
+/// Returns the sampled nanoseconds per innermost Python function, and the nanoseconds of stacks whose Python frames
+/// were not read.
 fn by_function(stacks: &[(Vec<String>, u64)]) -> (BTreeMap<String, u64>, u64) {
     let (mut functions, mut not_read) = (BTreeMap::new(), 0);
     for (frames, nanos) in stacks {
@@ -65,7 +67,7 @@ fn percent(part: u64, rest: u64) -> f64 {
     100.0 * part as f64 / (part + rest) as f64
 }
 
-/// Returns the functions, sorted by time, with the most nanoseconds first.
+/// Returns the names of the functions, sorted by time. The function with the most nanoseconds comes first.
 fn top(functions: &BTreeMap<String, u64>) -> Vec<&str> {
     let mut top: Vec<_> = functions.iter().collect();
     top.sort_by_key(|(_, nanos)| std::cmp::Reverse(**nanos));
@@ -84,11 +86,11 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let all = done.folded_file("out.cpu.folded");
             let (functions, not_read) = by_function(&all);
             let read: u64 = functions.values().sum();
-            // Either thread may get the GIL more often.
+            // Either of two threads may get the GIL more often, so the culprit may be one of the first three functions.
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine gpuflame's thread may read frames too late; then more samples have no Python frames.
+            // On a busy machine, gpuflame's thread may be too late to read Python frames. Then more samples have none.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");
@@ -100,14 +102,14 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
                     line.contains(" of other threads while a launching thread waited for the GIL"),
                     "{about}"
                 );
-                // Time spent waiting for the GIL counts for the function that waits.
+                // Time that a thread waits for the GIL counts for the Python function that waits.
                 let waits = by_function(&done.folded_file("out.off-cpu.folded")).0;
                 assert!(["run", "works"].contains(&top(&waits)[0]), "{waits:?} {about}");
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // Idle time in which other programs had the processor has no samples. Such idle time is under `[after`,
-                // between the two calls.
+                // If other programs had the processor during idle time, that time has no samples. It is under `[after`,
+                // which names the calls before and after the gap.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))
@@ -158,14 +160,15 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
     if is_refused(&done) {
         return;
     }
-    // These are the thread that holds the GIL, and 40 more.
+    // The line reports samples of 1 launching thread. Of the 41 other threads (the one that holds the GIL, and 40
+    // more), 9 are not sampled.
     let line = done.ledger("cpu samples")[0];
     assert!(line.contains(" on 1 threads, ") && line.ends_with("threads not sampled 9)"), "{line}");
 }
 
 /// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame spends at most a tenth of the time on reading. If
-/// other programs hold the processor, this program has few samples, and all of them may be read. So the test makes five
-/// tries.
+/// other programs use the processors, this program has few samples, and gpuflame may read all of them. So the test
+/// makes up to five tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();
@@ -223,7 +226,7 @@ fn python_that_is_loaded_after_the_first_launches_has_its_functions_in_samples()
     }
 }
 
-/// Returns each function whose CPU time the program measures, with its share in percent by samples and as measured.
+/// Returns each function whose CPU time the program measures, with two shares in percent: by samples and as measured.
 fn measured_shares(done: &Done) -> Vec<(String, f64, f64)> {
     let stacks = done.folded_file("out.cpu.folded");
     let nanos = |wanted: &str| -> u64 {
@@ -253,20 +256,21 @@ fn shares_by_function_equal_those_of_the_cpu_time_that_the_program_measures() {
         assert_eq!(shares.len(), functions, "{}", done.stdout);
         eprintln!("{what}: {shares:.1?} by samples and as measured");
         for (name, by_samples, measured) in shares {
-            // A program that gets half of a processor has 2,000 samples, with a standard deviation of 1.1 points.
+            // A program that gets half of a processor has 2,000 samples, so a share has a standard deviation of 1.1
+            // percentage points.
             assert!((by_samples - measured).abs() < 4.0, "{name}: {by_samples} {measured} {}", done.stderr);
         }
     }
 }
 
-/// Shares by innermost function, in percent.
+/// Returns the share of each innermost function, in percent.
 fn shares(functions: &BTreeMap<String, u64>) -> BTreeMap<String, f64> {
     let all: u64 = functions.values().sum();
     functions.iter().map(|(name, count)| (name.clone(), 100.0 * *count as f64 / all as f64)).collect()
 }
 
-/// Runs py-spy on a running process and returns its counts by innermost function. py-spy samples all threads that are not
-/// idle, or with `--gil` the thread that holds the GIL.
+/// Runs py-spy on a running process, and returns its sample counts per innermost function. py-spy samples all threads
+/// that are not idle. With `--gil`, it samples the thread that holds the GIL.
 fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTreeMap<String, u64> {
     let file = folder.join("spy.txt");
     let mut command = Command::new(spy);
@@ -282,8 +286,8 @@ fn seen_by_py_spy(spy: &str, process: u32, flags: &[&str], folder: &Path) -> BTr
     functions
 }
 
-/// Runs a program for 33 s, and py-spy on it for 30 s. Returns `None` if other programs had the processors for part of
-/// the time: then py-spy's shares of the time are not shares of the CPU time.
+/// Runs a program for 33 s, and py-spy on it for 30 s. Returns `None` if other programs used the processors for part of
+/// the time, because py-spy's shares of wall time are then not shares of CPU time.
 fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<String, f64>> {
     let run = sampled(python, what, "33").env("GPUFLAME_CPU_SAMPLES", "0").env("GPUFLAME_OFF_CPU", "0");
     let (mut command, folder) = run.into_command();
@@ -291,7 +295,7 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     std::thread::sleep(Duration::from_secs(1));
-    // py-spy does not always count a thread that waits for the GIL as idle: the thread wakes up repeatedly.
+    // py-spy does not always count a thread that waits for the GIL as idle, because such a thread wakes up repeatedly.
     let flags: &[&str] = if what == "held" { &["--gil"] } else { &[] };
     let found = seen_by_py_spy(spy, child.id(), flags, &folder);
     let done = Done::from_output(child.wait_with_output().unwrap(), folder);
@@ -300,8 +304,8 @@ fn shares_by_py_spy(spy: &str, python: &Path, what: &str) -> Option<BTreeMap<Str
     (all.parse::<f64>().unwrap() > 0.95 * 33e9).then(|| shares(&found))
 }
 
-/// gpuflame and py-spy sample separate runs of the same program: two profilers at once would slow each other down. With
-/// 6,000 samples, a share has a standard deviation of at most 0.65 points.
+/// gpuflame and py-spy sample separate runs of the same program, because two profilers at the same time would slow each
+/// other down. With 6,000 samples, a share has a standard deviation of at most 0.65 percentage points.
 #[test]
 #[ignore = "a minute for each of five programs; .ci/long runs it"]
 fn shares_by_function_are_within_3_points_of_py_spys() {

@@ -1,12 +1,12 @@
-//! NVTX ranges and user ranges as frames between the CPU stack and the kernel. The frames are compared with the ranges
-//! that the program lists as open at each launch.
+//! Tests NVTX ranges and gpuflame's user ranges as frames between the CPU stack and the kernel. The reference is the
+//! program's own list of the ranges that are open at each launch.
 
 use std::collections::BTreeMap;
 
 use crate::support::{Done, Run, Way, command, compile, gpuflame};
 use serde_json::Value;
 
-/// GPU time by stack. The stacks lack the API call and the kernel.
+/// GPU time, keyed by stack. The stacks contain neither the API call nor the kernel.
 type Sums = BTreeMap<String, u64>;
 
 fn found(done: &Done) -> Sums {
@@ -18,8 +18,8 @@ fn found(done: &Done) -> Sums {
     sums
 }
 
-/// Returns the GPU time of the work that ran, keyed by the call site that the program named. For a graph node, the
-/// launch site comes first, then the creation site.
+/// Returns the GPU time of the work that ran, keyed by the call site that the program named. The key of a graph node is
+/// the launch site followed by the creation site.
 fn truth(done: &Done) -> Sums {
     let mut sums = Sums::new();
     for line in done.file("truth.json").lines() {
@@ -34,7 +34,7 @@ fn truth(done: &Done) -> Sums {
     sums
 }
 
-/// Number of ranges that are not shown exactly, from the ledger.
+/// Returns the number of ranges that are not shown exactly, from the ledger.
 fn dropped(done: &Done) -> u64 {
     let lost = done.ledger("lost:");
     let (_, rest) = lost[0].split_once("ranges_dropped ").unwrap();
@@ -102,7 +102,8 @@ fn range_names_above_the_maximum_share_one_label() {
     let done = ranges(&[]).args(["--names", "70000"]).ok();
     let found = found(&done);
     assert_eq!(found.get("main;named;[range]item-1"), Some(&1000));
-    // Other functions of the program use some of the 65,536 possible names. So fewer are left for this function.
+    // Other functions of the program use some of the 65,536 possible range names. So fewer names are left for this
+    // function.
     let others = found["main;named;[range](one of too many names)"];
     let named = found.keys().filter(|site| site.starts_with("main;named;[range]item")).count() as u64;
     assert_eq!((named + others / 1000, others % 1000), (70_000, 0));

@@ -1,5 +1,5 @@
-//! The two outputs whose size grows with the run. The table of activities has a row for each activity. The recording
-//! reproduces the other files byte for byte, if it is read and joined again.
+//! Tests the two outputs whose size grows with the run. The table of activities has a row for each activity. If the
+//! recording is read and its rows are joined again, it reproduces the other files byte for byte.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -27,8 +27,8 @@ fn record(program: &str, args: &[&str], variables: &[(&str, &str)]) -> Done {
     variables.iter().fold(run, |run, (name, value)| run.env(name, value)).done()
 }
 
-/// Computes the profile only from the recording and the files that it names, as a process other than the recorded one
-/// does.
+/// Computes the profile in another process than the recorded one, from the recording and the files that the recording
+/// names.
 fn explain(done: &Done) -> (Profile, Ledger) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut explain = Explain::new(explain::Options::default());
@@ -63,7 +63,7 @@ fn assert_explained_alike(done: &Done) {
     }
 }
 
-/// Rows of the table of activities by header.
+/// Returns the rows of the table of activities. Each row maps column names to cells.
 fn activities(done: &Done) -> Vec<BTreeMap<String, String>> {
     rows(done, "out.activities.csv")
 }
@@ -169,7 +169,7 @@ fn stack_ids_in_the_table_match_the_true_call_sites() {
 
 #[test]
 fn launch_times_match_the_true_calls_within_50_us() {
-    // The run takes 0.3 s. In that time the collector updates the callbacks' clock many times.
+    // The run takes 0.3 s. During this time, the collector updates the clock that callbacks read many times.
     let load = ["--threads", "2", "--launches", "150000"];
     let variables = [("GPUSIM_TRUTH", "detail.json,summary:truth.json"), ("GPUSIM_LAUNCH_NS", "4000")];
     let done = record("tests/programs/load.c", &load, &variables);
@@ -187,8 +187,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error in ns of the clock that callbacks read. Only the collector updates this clock. So the clock is
-    // wrong if the kernel adjusts the system clock between two visits of the collector.
+    // Maximum error, in ns, of the clock that callbacks read. Only the collector updates this clock. So the clock is
+    // wrong while the kernel adjusts the system clock between two of these updates.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {
@@ -218,11 +218,11 @@ fn the_table_gives_the_reason_for_a_missing_time() {
     let count = |kind, reason| reasons.get(&key(kind, reason)).copied().unwrap_or(0);
     assert_eq!(count("kernel", "timestamp_not_collected"), untimed, "{reasons:?}");
     assert_eq!(count("kernel", ""), 100 - untimed, "{reasons:?}");
-    // The list has neither the ten launches without an activity nor the activities with an impossible id.
+    // The list contains neither the ten launches without an activity nor the activities with an impossible id.
     assert_eq!(reasons.values().sum::<u64>(), 100, "{reasons:?}");
 }
 
-/// Provenance fields of the profile by name, without the fields about GPUs.
+/// Returns the provenance fields of the profile, keyed by name, without the fields about GPUs.
 fn provenance(done: &Done) -> BTreeMap<&'static str, String> {
     let (profile, _) = explain(done);
     profile.provenance().map(|(what, text)| (what.word(), text.to_owned())).collect()
@@ -238,7 +238,7 @@ fn a_recording_has_its_provenance_and_the_command_line_only_on_request() {
     assert_eq!(words, ["cupti", "driver", "gpuflame", "host", "rank", "start"]);
     assert_eq!((&*said["rank"], &*said["gpuflame"]), ("3", env!("CARGO_PKG_VERSION")));
     assert_eq!(said["host"], fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim());
-    // GNU date converts the printed start to a time, independently of gpuflame.
+    // GNU date converts the printed start of the run to a Unix time, independently of gpuflame.
     let began = Command::new("date").args(["-d", &said["start"], "+%s"]).output().unwrap().stdout;
     let began: u64 = String::from_utf8(began).unwrap().trim().parse().unwrap();
     let since = since.duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -275,16 +275,17 @@ fn recordings_of_format_1_stay_readable() {
     }
 }
 
-/// `load` launches about 6,000 kernels. The packed rows of a launch and its activity take 5 to 16 bytes.
+/// The program `load` launches about 6,000 kernels. In packed form, the rows of a launch and its activity take 5 to 16
+/// bytes together.
 #[test]
 fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     let args = ["--threads", "3", "--launches", "6000"];
     let done = record("tests/programs/load.c", &args, &[("GPUFLAME_MAX_FILE", "40K")]);
-    // The other files are complete.
+    // The limit concerns only the recording. The other output files are complete.
     done.assert_exact();
     let size = fs::metadata(done.folder.join("out.gfr")).unwrap().len();
-    // The file exceeds its limit a little: each pack of rows is written completely, and the ledger and the thread names
-    // follow.
+    // The recording is a little larger than its limit, because each pack of rows is written completely, and the ledger
+    // and the thread names follow.
     assert!((40 << 10..60 << 10).contains(&size), "{size}");
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut work, mut left_out) = (0, 0);
@@ -296,7 +297,7 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
         }
     }
     assert!(reader.is_complete());
-    // Definitions after the limit are left out as well.
+    // Once the limit is reached, definitions are left out as well.
     let (seen, _) = done.sum("activities");
     assert!(work > 2_000 && (2 * seen - work..2 * seen).contains(&left_out), "{work} {left_out} {seen}");
     let note = format!("{left_out} rows were left out, because the recording reached GPUFLAME_MAX_FILE");
@@ -306,8 +307,8 @@ fn a_recording_stays_within_its_limit_and_counts_the_rows_left_out() {
     assert!(info.contains(&format!("rows_over_limit,{left_out}\n")), "{info}");
 }
 
-/// An id that is read from a file must be checked before it is used as an index. Activities with an impossible id have
-/// no stack, but are in all sums.
+/// gpuflame must check an id that it reads from a file before it uses the id as an index. Activities with an impossible
+/// id have no stack, but are in all sums.
 #[test]
 fn out_of_range_context_ids_count_but_have_no_stack() {
     for id in [0, 1, 6, 0x7fff_fff0, 0x7fff_ffff, 0x8000_0000, 0x8000_0002, u32::MAX] {
@@ -339,5 +340,5 @@ fn out_of_range_context_ids_count_but_have_no_stack() {
     }
 }
 
-/// Id of launches made while no window was open.
+/// Context id of launches that the program made while no window was open.
 const OUTSIDE_IS_NOT_SHOWN: u64 = 0;

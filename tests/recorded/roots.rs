@@ -1,4 +1,4 @@
-//! Frames at the root of all stacks, which name process, thread, GPU and stream.
+//! Tests the frames at the root of all stacks that name process, thread, GPU and stream.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ fn run(root: &str, formats: &str) -> Done {
     run.env("GPUFLAME_ROOT", root).env("GPUFLAME_FORMATS", formats).ok()
 }
 
-/// GPU time by the first `count` frames, which are the root frames.
+/// Returns the GPU time in a file, keyed by the first `count` frames, which are the root frames.
 fn by_root(done: &Done, file: &str, count: usize) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (frames, weight) in done.folded_file(file) {
@@ -20,7 +20,7 @@ fn by_root(done: &Done, file: &str, count: usize) -> BTreeMap<String, u64> {
     sums
 }
 
-/// The program's description of its threads, in the order in which they ran.
+/// Returns the program's description of its threads, in the order in which the threads ran.
 fn threads(done: &Done) -> Vec<String> {
     done.stdout.lines().map(|line| line.split_once(' ').unwrap().1.to_owned()).collect()
 }
@@ -48,7 +48,7 @@ fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
     let done = run("process,stream,device", "folded,gfr,idle");
     let process = format!("[process roots {}]", threads(&done)[4]);
     let root = |stream: &str, gpu: u32| format!("{process};[stream {stream}];[GPU {gpu}]");
-    // Streams that the program creates are numbered from 13 on. Each context has a stream 7.
+    // Streams that the program creates have the ids 13 and up. Each CUDA context has a stream 7.
     let sums = expected([
         (root("13", 0), 700),
         (root("14", 1), 1400),
@@ -58,7 +58,7 @@ fn process_gpu_and_stream_roots_appear_in_the_requested_order() {
         (root("7 of GPU 1, context 2", 1), 700),
     ]);
     assert_eq!(by_root(&done, "out.folded", 3), sums, "{}", done.stderr);
-    // Stacks of idle time have no stream frame, because idle time belongs to no stream.
+    // Stacks of idle time have no frame for a stream, because idle time belongs to no stream.
     let idle = done.folded_file("out.idle.folded");
     assert!(
         idle.iter().all(|(frames, _)| frames[0] == process && frames[1].starts_with("[GPU ")),

@@ -1,4 +1,4 @@
-//! Steps that a program marks, in recordings with rows and in checkpoints.
+//! Tests the steps that a program marks, in recordings with rows and in checkpoints.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -21,7 +21,8 @@ fn recorded(args: &[&str], flags: &[&str]) -> Done {
     run.ok()
 }
 
-/// Steps of a recording: number, name, and number of launches until the next step begins.
+/// Returns the steps in a recording. Each step has its number, its name, and the number of launches until the next step
+/// begins.
 fn steps(done: &Done) -> Vec<(u64, String, usize)> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let (mut steps, mut launches) = (Vec::new(), Vec::new());
@@ -41,7 +42,7 @@ fn steps(done: &Done) -> Vec<(u64, String, usize)> {
     (0..steps.len()).map(|at| (steps[at].1, steps[at].2.clone(), count(at))).collect()
 }
 
-/// Value that `info` prints under the name `what`.
+/// Returns the value that `gpuflame info` prints under the name `what`.
 fn fact(folder: &Path, what: &str) -> Value {
     let info = command(folder, ["info", "out.gfr", "--format", "json"]).ok().stdout;
     let info: Value = serde_json::from_str(&info).unwrap();
@@ -58,12 +59,13 @@ fn steps_of_calls_and_of_ranges_are_recorded_with_their_launches() {
         assert_eq!(numbers, (1..=12).collect::<Vec<_>>(), "{mode}");
         let named = |number: u64| if name.is_empty() { String::new() } else { format!("{name}{number}") };
         assert!(found.iter().all(|step| step.1 == named(step.0)), "{found:?}");
-        // `save` launches its copy after the last step has begun, so the copy counts for that step.
+        // The program's function `save` launches its copy after the last step has begun, so the copy counts for that
+        // step.
         let launches: Vec<usize> = found.iter().map(|step| step.2).collect();
         assert_eq!(launches, [vec![2; 11], vec![3]].concat());
         assert_eq!(fact(&done.folder, "steps"), 12);
         assert_eq!(done.ledger("steps"), ["12 recorded"]);
-        // `stats` averages the eleven steps that have the same work.
+        // `gpuflame stats` averages the eleven steps that have the same GPU work.
         let stats = command(&done.folder, ["stats", "out.gfr", "-", "none", "1000"]).ok();
         assert!(stats.stderr.contains("averaged 11 of 12 steps"), "{}", stats.stderr);
         let names: Vec<_> =
@@ -104,7 +106,7 @@ fn diff_and_merge_ranks_count_the_steps_of_recordings() {
     assert_eq!((&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]), (&10.into(), &20.into()));
 }
 
-/// Busy and idle time of the start-up, the steady part and the shutdown, as `info` prints them.
+/// Returns the busy and idle time of the start-up, the steady part and the shutdown, as `gpuflame info` prints them.
 fn parts(folder: &Path) -> Vec<(String, u64, u64)> {
     let info = command(folder, ["info", "out.gfr", "--format", "json"]).ok().stdout;
     let info: Value = serde_json::from_str(&info).unwrap();
@@ -118,7 +120,7 @@ fn parts(folder: &Path) -> Vec<(String, u64, u64)> {
     parts
 }
 
-/// Idle time under the root frame `mark`, in the flame graph that the library wrote.
+/// Returns the idle time under the root frame `mark` in the flame graph that the library wrote.
 fn idle_in_picture(done: &Done, mark: &str) -> u64 {
     let stacks = done.folded_file("out.idle.folded");
     stacks.iter().filter(|(frames, _)| frames[0] == mark).map(|(_, nanos)| nanos).sum()
@@ -126,8 +128,8 @@ fn idle_in_picture(done: &Done, mark: &str) -> u64 {
 
 #[test]
 fn start_up_and_shutdown_are_apart_and_equal_in_library_and_command() {
-    // `prepare` takes 30 ms and runs three kernels of 5 us. Each step runs kernels of 20 and 10 us. The copy of 1,000
-    // bytes in `save` takes 2,040 ns. `save` is in the shutdown only if steps are not marked.
+    // The program's function `prepare` takes 30 ms and runs three kernels of 5 us. Each step runs kernels of 20 and 10
+    // us. The copy of 1,000 bytes in `save` takes 2,040 ns. `save` is in the shutdown only if steps are not marked.
     for (mode, words, steps_busy, shutdown_busy) in
         [("calls", "steps", 12 * 30_000 + 2040, 0), ("none", "repeated launches", 12 * 30_000, 2040)]
     {
@@ -145,7 +147,7 @@ fn start_up_and_shutdown_are_apart_and_equal_in_library_and_command() {
         let headline = done.ledger("GPU 0: ")[0];
         assert!(headline.contains(&format!(" s of {words}, between 0.0")), "{headline}");
         assert_eq!(fact(&done.folder, "steady part"), words);
-        // The command draws the same flame graph from the recording.
+        // The command `gpuflame flamegraph` draws the same flame graph from the recording.
         command(&done.folder, ["flamegraph", "out.gfr", "--idle", "-o", "again.folded"]).ok();
         assert_eq!(done.file("again.folded"), done.file("out.idle.folded"));
     }
@@ -157,7 +159,7 @@ fn a_checkpoint_holds_the_steps_and_the_parts_of_the_run() {
     let (mut process, folder) = run.into_command();
     let mut child = process.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let began = Instant::now();
-    // The name of the checkpoint contains the process id until the process ends.
+    // Until the process ends, the name of the checkpoint file contains the process id.
     while std::fs::read(folder.join("out.gfr")).is_err() || fact(&folder, "launches matched") != 17 {
         assert!(began.elapsed() < Duration::from_secs(60), "no complete checkpoint");
         std::thread::sleep(Duration::from_millis(50));

@@ -1,5 +1,5 @@
-//! The summary of five lines that a process prints at its exit. The ledger is printed on request only; otherwise it is
-//! just in the recording.
+//! Tests the summary of five lines that a process prints at its exit. The process prints the ledger only if the user
+//! requests it. In any case the ledger is in the recording.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -12,15 +12,15 @@ fn without_ledger(program: &str, args: &[&str]) -> Run {
     Run::new(&program, Way::Injected).args(args.iter().copied()).env("GPUFLAME_VERBOSE", "0")
 }
 
-/// Lines that gpuflame printed, without their prefix and without the heading. (gpuflame prints the heading because it
-/// cannot know whether the last line in a pipe is complete.)
+/// Returns the lines that gpuflame printed, without their prefix and without the heading. (gpuflame prints a heading
+/// because standard error is a pipe, and it cannot know whether the last line in the pipe is complete.)
 fn printed(done: &Done) -> Vec<&str> {
     let lines = done.ledger("");
     assert!(lines[0].starts_with("results of process "), "{lines:?}");
     lines[1..].to_vec()
 }
 
-/// Ledger lines in the recording.
+/// Returns the lines of the ledger in the recording.
 fn recorded_ledger(done: &Done) -> Vec<String> {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join("out.gfr")).unwrap())).unwrap();
     let mut lines = Vec::new();
@@ -41,12 +41,13 @@ fn the_summary_has_five_lines_and_the_ledger_is_in_the_recording() {
     };
     assert!(busy.starts_with("GPU 0 busy ") && busy.contains(", GPU 1 busy "), "{busy}");
     assert!(idle.starts_with("idle "), "{idle}");
-    // The copy takes 43,943 ns, the fill 2,048 ns and the eight kernels 12,000 ns.
+    // The copy takes 43,943 ns, the fill takes 2,048 ns, and the eight kernels take 12,000 ns.
     let expected = "GPU work 57.991 us: 75.8 % PtoP copies, 20.7 % step_d1500 (8 x 1.500 us), 3.5 % fills";
     assert_eq!(work, expected);
     let launches = done.truth().count("count");
     assert_eq!(complete, format!("complete: {launches} launches, none lost"));
-    // The line names one of two flame graphs. The GPU's busy share, which depends on the machine, decides which one.
+    // The last line of the summary names one of two flame graphs. The share of time that the GPU is busy decides which
+    // one, and depends on the machine.
     let pictures = ["out.svg", "out.idle.svg"].map(|name| done.folder.join(name));
     let lines = pictures.map(|file| format!("next: open {}; 6 more files were written", file.display()));
     assert!(lines.contains(&next.to_owned()), "{next}");

@@ -1,5 +1,5 @@
-//! Verbs must show the same numbers from the sums of a run as from its rows. Each program runs once, with all rows, and
-//! the sums are made from these rows: two runs would have different idle times.
+//! Verbs must show the same numbers from the sums of a run as from its rows. Each program runs only once, with all
+//! rows, and the test makes the sums from these rows. In two runs the idle times would differ.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,8 +13,8 @@ use gpuflame_model::record::{Detail, Nanos, Reader, Row, WindowEdge, Writer};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::{Run, Way, compile, gpuflame as library, handmade, plugin, scratch};
 
-/// Computes the sums from a recording with rows, as the recorded process would have written them: stacks of all threads
-/// are merged. `outputs_failed`: the process could not write its other files, so `recover` writes them.
+/// Computes the sums from a recording with rows. As in the recorded process, the stacks of all threads are merged.
+/// `outputs_failed`: the process could not write its other files, so `recover` writes them.
 fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     let mut explain = Explain::new(Options { has_squares: true, merge_threads: true, ..Options::default() });
     let mut reader = Reader::new(rows).unwrap();
@@ -38,7 +38,7 @@ fn sums_of(rows: &[u8], outputs_failed: bool) -> Vec<u8> {
     file
 }
 
-/// Verbs that work on sums, with flags that show all rows of their tables.
+/// Verbs that work on sums, with flags that make them show all rows of their tables.
 const VERBS: [&[&str]; 23] = [
     &["top", "out.gfr"],
     &["top", "out.gfr", "-n", "0", "--by", TOP_OF_SUMS],
@@ -65,7 +65,8 @@ const VERBS: [&[&str]; 23] = [
     &["check", "out.gfr", "--strict", "--format", "json", "-o", "strict.json"],
 ];
 const TOP_OF_SUMS: &str = "kernels,stacks,line,function,idle,delay,copies";
-/// Files that the verbs above write; the test compares them. For `check --strict`, only the exit code is compared.
+/// Files that the verbs above write. The test compares these files. For `check --strict`, it compares only the exit
+/// code.
 const WRITTEN: [&str; 4] = ["run.folded", "idle.svg", "run.pb.gz", "run.speedscope.json"];
 
 /// Verbs that compare two runs.
@@ -88,9 +89,11 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Prefixes of the lines of `info` that differ: the kind of file, and the steps without GPU work (unknown for sums).
+/// Prefixes of the lines of `gpuflame info` that differ between rows and sums. They show the kind of file, and the
+/// steps without GPU work (unknown for sums).
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
-/// Checks that `check` reports as unknown for sums: they compare single activities with each other or with steps.
+/// Checks that `check` reports as unknown for sums. These checks compare single activities with each other or with
+/// steps.
 const UNKNOWN_CHECKS: [&str; 9] = [
     "steps without GPU work",
     "overlaps on a stream",
@@ -103,7 +106,7 @@ const UNKNOWN_CHECKS: [&str; 9] = [
     "the clocks of ranks differ",
 ];
 
-/// Removes the text that may differ: lines of `info`, and unknown checks and costs of `check`.
+/// Removes the text that may differ between rows and sums: lines of `info`, and unknown checks and costs of `check`.
 fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> String {
     let unknown_in = |text: &str| -> Vec<String> {
         let unknown = text.lines().filter_map(|line| line.strip_prefix("unknown,"));
@@ -114,7 +117,8 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
         let may_be = |check: &String| UNKNOWN_CHECKS.contains(&&**check) || of_both.contains(check);
         assert!(unknown.iter().all(may_be), "{of_sums}");
     }
-    // Costs depend on the number of contexts that are distinguished, so only the checks of records are compared.
+    // The costs that `check` prints depend on the number of contexts that are distinguished. So the test compares only
+    // the checks of records.
     let costs = |text: &str| -> Vec<String> {
         let costs = text.lines().filter_map(|line| line.strip_prefix("cost,"));
         costs.filter_map(|line| line.split(',').next()).map(str::to_owned).collect()
@@ -129,14 +133,15 @@ fn comparable(verb: &[&str], (of_sums, of_rows): (&str, &str), text: &str) -> St
     text.lines().filter(is_kept).collect::<Vec<_>>().join("\n")
 }
 
-/// A run that is stored in two folders: as rows in one, and as sums in the other. Both files are named `out.gfr`.
+/// A run that is stored in two folders: as rows in one folder, and as sums in the other. Both recordings are named
+/// `out.gfr`.
 struct Recorded {
     name: String,
     rows: PathBuf,
     sums: PathBuf,
 }
 
-/// Compiles each program once for all tests.
+/// Compiles each test program once for all tests.
 fn compiled(source: &str) -> PathBuf {
     static PROGRAMS: OnceLock<Mutex<BTreeMap<String, Arc<OnceLock<PathBuf>>>>> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(Mutex::default);
@@ -160,7 +165,7 @@ impl Recorded {
         let run = args.iter().fold(run, |run, word| run.arg(value(word)));
         let done = variables.iter().fold(run, |run, (name, word)| run.env(name, value(word))).done();
         let name = format!("{source} {args:?}");
-        // Some programs exit with code 7 on success.
+        // Some test programs exit with code 7 on success.
         assert!(matches!(done.code, Some(0 | 7)), "{name}: {:?}\n{}{}", done.code, done.stdout, done.stderr);
         let rows = fs::read(done.folder.join("out.gfr")).unwrap();
         Self::from_rows(name, &rows)
@@ -180,7 +185,7 @@ impl Recorded {
         [&self.rows, &self.sums]
     }
 
-    /// Runs a verb on the rows and on the sums.
+    /// Runs a verb on the recording with rows and on the recording with sums.
     fn both(&self, verb: &[&str]) -> [Ran; 2] {
         self.folders().map(|folder| gpuflame(folder, verb))
     }
@@ -206,7 +211,7 @@ impl Recorded {
         }
     }
 
-    /// Compares this run with another one.
+    /// Asserts that verbs which compare this run with another run show the same from rows and from sums.
     fn assert_comparisons_agree(&self, other: &Self) {
         let ranks = r#"{"out.gfr": 0, "other.gfr": 1}"#;
         for (folder, from) in self.folders().into_iter().zip(other.folders()) {
@@ -222,8 +227,8 @@ impl Recorded {
         self.assert_files_agree(&["merged.folded", "merged.svg"]);
     }
 
-    /// Asserts that `recover` writes the same files of stacks from sums as from rows, as for a process that could not
-    /// write them itself.
+    /// Asserts that `recover` writes the same files of stacks from sums as from rows. The recorded process could not
+    /// write these files itself.
     fn assert_recovered_files_agree(&self) {
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
         fs::copy(self.rows.join("out.gfr"), self.rows.join("left.gfr")).unwrap();
@@ -234,8 +239,8 @@ impl Recorded {
         assert!(self.sums.join("left.folded").exists() == (of_sums.code == 0), "{}", self.name);
     }
 
-    /// Asserts that the sums contain all copies of the rows, by direction and kinds of memory, and that `top --by copies`
-    /// shows them.
+    /// Asserts that the sums contain all copies of the recording with rows, grouped by direction and kinds of memory,
+    /// and that `top --by copies` shows them.
     fn assert_copies_are_complete(&self) {
         let mut expected = BTreeMap::<_, [u64; 3]>::new();
         let rows = fs::read(self.rows.join("out.gfr")).unwrap();
@@ -266,10 +271,11 @@ impl Recorded {
     }
 }
 
-/// A program, its arguments and its environment. In the environment, `LIBRARY` stands for the path of the library.
+/// The source file of a program, its arguments and its environment variables. In a variable, `LIBRARY` stands for the
+/// path of the library.
 type Case = (&'static str, &'static [&'static str], &'static [(&'static str, &'static str)]);
 
-/// Asserts that all verbs agree on each run, and on its comparison with the next run.
+/// Asserts that all verbs show the same from rows and from sums, for each run and for its comparison with the next run.
 fn assert_cases_agree(cases: &[Case]) {
     let runs: Vec<_> = cases.iter().map(|(source, args, env)| Recorded::new(source, args, env)).collect();
     runs.iter().for_each(Recorded::assert_verbs_agree);
@@ -360,7 +366,8 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     let mut activities = 0;
     while let Some(row) = reader.next_row().unwrap() {
         activities += u32::from(matches!(row, Row::Activity(_)));
-        // One activity is removed. So one of all 43 launches has none, and one of the 2 launches in its step.
+        // One activity is removed. So one of all 43 launches has no activity, and so does one of the 2 launches in its
+        // step.
         if !matches!(row, Row::Activity(_)) || activities != 25 {
             writer.row(&row).unwrap();
         }
@@ -375,7 +382,8 @@ fn a_step_without_gpu_work_of_its_launches_withholds_idle_time_in_sums_as_in_row
     }
 }
 
-/// Returns the hand-made recording, in which the window is closed briefly at each of the times `pauses`, in us.
+/// Returns the hand-made recording with several windows: the window is briefly closed at each of the times `pauses`, in
+/// us.
 fn with_closed_windows(pauses: &[u64]) -> Vec<u8> {
     let (bytes, mut writer) = (handmade::bytes(), Writer::new(Vec::new()).unwrap());
     let mut reader = Reader::new(&bytes[..]).unwrap();
@@ -403,7 +411,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
         recorded
     });
     two.assert_comparisons_agree(&three);
-    // Without steps, windows count as steps: 2 in one run, 3 in the other.
+    // If a run has no steps, its windows count as steps. One run has 2 windows, and the other one has 3.
     let diff = gpuflame(&two.sums, ["diff", "out.gfr", "other.gfr", "--format", "json"]).ok().stdout;
     assert!(diff.contains("busy of a step"), "{diff}");
     let ranks = ["-q", "merge-ranks", "out.gfr", "other.gfr", "--format", "json"];
@@ -411,7 +419,7 @@ fn several_windows_have_the_same_numbers_in_sums_as_in_rows() {
     assert_eq!([&ranks["ranks"][0]["steps"], &ranks["ranks"][1]["steps"]], [2, 3]);
 }
 
-/// Calls of verbs that need single activities.
+/// Command lines of verbs that need single activities.
 const VERBS_OF_ROWS: [&[&str]; 22] = [
     &["view", "out.gfr"],
     &["view", "out.gfr", "--stats"],
@@ -445,7 +453,8 @@ fn verbs_that_need_single_activities_name_the_command_that_records_them() {
         ran.fails(1, &["out.gfr: has the sums of the run", "`gpuflame run --rows PROGRAM`"]);
         assert_eq!(ran.stdout, "", "{verb:?}");
         assert!(!recorded.sums.join("x").exists(), "{verb:?}");
-        // These two verbs need decoding steps, and only a trace of an inference server has those.
+        // The verbs `decode-steps` and `stats` need decoding steps, and only a trace of an inference server has such
+        // steps.
         if !matches!(verb[0], "decode-steps" | "stats") {
             let of_rows = gpuflame(&recorded.rows, verb);
             assert_eq!(of_rows.code, 0, "{verb:?}: {}", of_rows.stderr);

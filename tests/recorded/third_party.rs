@@ -1,4 +1,4 @@
-//! A third-party CUDA client, NVIDIA's Python binding, is profiled like any program.
+//! Tests that a CUDA client of a third party, NVIDIA's Python binding, is profiled like any program.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,8 @@ use std::process::Command;
 
 use crate::support::{Done, Run, Way, root, skip};
 
-/// Returns a Python with the binding. If this machine has none, prints a sentence and returns `None`.
+/// Returns a Python interpreter with NVIDIA's CUDA binding. If this machine has none, prints a sentence and returns
+/// `None`.
 fn python() -> Option<PathBuf> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("third-party");
     let output = Command::new(root().join("tests/third-party.sh")).arg(cache).output().unwrap();
@@ -18,7 +19,7 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-/// Returns the number of calls and the GPU time of each leaf frame, and the API calls that launched it.
+/// Returns, for each leaf frame, the number of calls, the GPU time, and the API calls that launched it.
 fn by_leaf(done: &Done) -> BTreeMap<String, (u64, Vec<String>)> {
     let mut leaves: BTreeMap<String, (u64, Vec<String>)> = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -39,7 +40,7 @@ fn launches_through_the_cuda_python_binding_are_exact() {
         let run = Run::new(&python, way).env("GPUSIM_CUPTI_VERSION", version);
         let done = run.arg(root().join("tests/programs/bindings.py")).ok();
         let truth = done.truth();
-        // The program launches each kernel 200 times, makes 20 copies and fills, and copies the result back.
+        // The program launches two kernels 200 times each, makes 20 copies and 20 fills, and copies the result back.
         assert_eq!(truth.count("count"), 441);
         assert_eq!((done.sum("launches").0, done.sum("launches").1["matched"]), (441, 441));
         assert_eq!((done.sum("activities").0, done.sum("activities").1["matched"]), (441, 441));
@@ -61,8 +62,8 @@ fn launches_through_the_cuda_python_binding_are_exact() {
     }
 }
 
-/// Kernels of `examples/python_frames.py`: number of runs, time per run in ns, and the functions of the example that
-/// launch the kernel, root first.
+/// Kernels of `examples/python_frames.py`: how often the kernel runs, its duration in ns, and the functions of the
+/// example that lead to the launch, root first.
 const LAUNCHED: [(&str, u64, u64, &[&str]); 5] = [
     ("load_d100", 10, 100, &["<module>", "main", "train", "batches", "launch"]),
     ("attention_d500", 30, 500, &["<module>", "main", "train", "step", "forward", "attention", "launch"]),

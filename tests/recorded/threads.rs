@@ -1,4 +1,4 @@
-//! Many threads that run at the same time, and many threads that run one after the other.
+//! Tests programs with many threads, which run at the same time or one after the other.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +21,8 @@ fn short_lived_threads_share_their_stacks() {
     assert_eq!(done.ledger("stacks "), ["2 distinct"], "4,000 threads launch from two call sites");
 }
 
-/// The thread opens its range before CUDA starts. At that time there are no buffers for records of threads: they are
-/// created when CUDA starts.
+/// The thread opens an NVTX range before CUDA starts. At that time there are no buffers for records of threads, because
+/// gpuflame creates the buffers when CUDA starts.
 #[test]
 fn a_thread_that_opens_a_range_before_cuda_starts_keeps_its_name() {
     let program = compile("tests/programs/named.c", &["-O2"]);

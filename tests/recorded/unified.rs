@@ -1,5 +1,5 @@
-//! Unified memory: every moved byte is in the table, in the activities, in the ledger and in the recording. Moves do
-//! not count as GPU time.
+//! Tests unified memory. Every byte that is moved is in the table, in the activities, in the ledger and in the
+//! recording. Moves do not count as GPU time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -29,14 +29,14 @@ fn recorded(done: &Done) -> Vec<Unified> {
     found
 }
 
-/// Moves that the truth file lists.
+/// Returns the moves of unified memory that the truth file lists.
 fn truth(done: &Done) -> Vec<Value> {
     let lines = done.file("deps.json");
     let all = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     all.filter(|line| line["what"] == "unified").collect()
 }
 
-/// Returns the cells in `columns` of the rows of kind `unified`.
+/// Returns the cells of these columns in all rows of the kind `unified`.
 fn rows<const N: usize>(table: &str, columns: [&str; N]) -> Vec<[String; N]> {
     let mut lines = table.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = lines.next().unwrap();
@@ -54,8 +54,8 @@ const MIB: u64 = 1 << 20;
 #[test]
 fn unified_memory_bytes_are_counted_by_direction_and_gpu() {
     let done = run(&[]);
-    // The expected moves are counted by hand: 2 + 2 + 1 MiB to GPU 0; 2 MiB from GPU 0 to GPU 1; 1, 2 and 2 MiB back to the
-    // host; 64 KiB to GPU 1.
+    // The expected moves are counted by hand: 2, 2 and 1 MiB from the host to GPU 0; 2 MiB from GPU 0 to GPU 1; 1, 2
+    // and 2 MiB back to the host; 64 KiB to GPU 1.
     let expected = [
         ["[GPU_Unified HtoD]", "0", "3", &(5 * MIB).to_string()],
         ["[GPU_Unified HtoD]", "1", "1", "65536"],

@@ -1,4 +1,5 @@
-//! `GPUFLAME_VERIFY`: gpuflame unwinds stacks again in other ways, and the ledger reports the differences.
+//! Tests `GPUFLAME_VERIFY`. With this setting, gpuflame unwinds each stack again in other ways, and the ledger reports
+//! the differences.
 #![cfg(target_arch = "x86_64")]
 
 use crate::support::{Run, Way, compile};
@@ -12,7 +13,8 @@ fn every_second_stack_is_captured_again_and_matches() {
     let taken = done.truth().count("count") / 2;
     let [line] = done.ledger("verified: ")[..] else { panic!("{}", done.stderr) };
     let (stacks, rest) = line.split_once(' ').unwrap();
-    // Each thread counts its stacks separately, so the total may differ by one per thread.
+    // Each thread counts its stacks separately and unwinds every second stack again. So the total may differ by one per
+    // thread.
     assert!(stacks.parse::<u64>().unwrap().abs_diff(taken) <= 4, "{line}, of {taken}");
     assert_eq!(
         rest,
@@ -23,7 +25,8 @@ fn every_second_stack_is_captured_again_and_matches() {
 #[test]
 fn stacks_of_short_lived_fibers_match_libgccs_walk() {
     let program = compile("tests/programs/fibers.c", &["-O2"]);
-    // The program makes 2 turns with 4 threads each. A thread has 60 fibers; a fiber makes 8 rounds of 20 launches.
+    // The program makes 2 turns with 4 threads each. Each thread has 60 fibers, and each fiber makes 8 rounds of 20
+    // launches.
     let done = Run::new(&program, Way::Injected).args(["2", "60", "8"]).env("GPUFLAME_VERIFY", "2").ok();
     let launches = 2 * 4 * 60 * 8 * 20;
     assert_eq!(done.sum("launches").1["matched"], launches);
@@ -35,7 +38,7 @@ fn stacks_of_short_lived_fibers_match_libgccs_walk() {
             launches / 2
         )
     );
-    // Each stack ends at the frame that made the fiber's context, so it is neither guessed nor cut.
+    // Each stack ends at the frame that created the fiber's context, so no stack counts as guessed or cut.
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
 }
 
@@ -47,7 +50,7 @@ fn a_stack_that_differs_from_libgccs_walk_is_counted() {
         run.ok().ledger("verified: ").join("\n")
     };
     let line = |stacks: u32| {
-        // The stacks are those of ten launches and a wait.
+        // The 11 stacks are those of ten launches and a wait.
         format!(
             "11 stacks captured again, 0 differ from a walk of every frame, {stacks} differ from libgcc's \
              walk"

@@ -1,5 +1,5 @@
-//! Host activity other than launches. Waits are compared with the times that the program measures; memory is exact to
-//! the byte.
+//! Tests activity of the host other than launches. Waits are compared with the times that the program measures, and
+//! amounts of memory are exact to the byte.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ fn stacks(done: &Done, file: &str) -> BTreeMap<String, u64> {
     done.folded_file(file).into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect()
 }
 
-/// Functions that wait, and the call that each uses.
+/// Functions of the program that wait, and the CUDA call with which each function waits.
 const WAITS: [(&str, &str); 5] = [
     ("for_the_stream", "cudaStreamSynchronize"),
     ("for_the_device", "cudaDeviceSynchronize"),
@@ -35,8 +35,8 @@ fn waiting_is_charged_to_the_stack_that_waits() {
     let expected: Vec<_> = WAITS.iter().map(|(function, call)| format!("main;{function};{call}")).collect();
     assert_eq!(found.len(), expected.len(), "{found:?}");
     for ((function, _), stack) in WAITS.iter().zip(&expected) {
-        // The program measures an interval around the call. If the thread loses its processor, this interval may be
-        // longer than the call.
+        // The program measures an interval around the CUDA call. If the thread loses its processor, this interval may
+        // be longer than the call.
         let (ours, theirs) = (found[stack], own[*function]);
         assert!(ours <= theirs && 2 * ours >= theirs, "{function}: {ours} of {theirs}");
     }
@@ -51,7 +51,7 @@ fn allocated_and_freed_bytes_are_exact_for_any_freeing_thread() {
     let again = command::gpuflame(&done.folder, ["flamegraph", "out.gfr", "--alloc", "--format", "folded"]);
     assert_eq!(again.ok().stdout, done.file("out.alloc.folded"));
     let found = stacks(&done, "out.alloc.folded");
-    // Each of four threads allocates 500 times, with seven sizes in turn: 100 to 106 bytes.
+    // Each of four threads allocates memory 500 times, in seven sizes in turn, from 100 to 106 bytes.
     let churned: u64 = 4 * (0..500).map(|i| 100 + i % 7).sum::<u64>();
     let expected = [
         ("churn;grow;cudaMalloc;[Alloc device]", churned),
@@ -89,6 +89,6 @@ fn waits_and_allocations_are_counted_if_the_unit_is_count() {
 fn calls_for_outputs_that_were_not_requested_are_not_inspected() {
     let done = host("folded").ok();
     assert_eq!(done.ledger("host waited"), Vec::<&str>::new());
-    // The launches are ten kernels and two copies. gpuflame counts no other call as a launch.
+    // The program launches ten kernels and two copies. gpuflame counts no other call as a launch.
     assert_eq!(done.sum("launches").0, 12);
 }

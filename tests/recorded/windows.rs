@@ -1,5 +1,5 @@
-//! Windows that the program opens and closes; gpuflame is linked, injected, or both. The outputs hold exactly the
-//! launches made inside the windows.
+//! Tests recording windows that the program opens and closes. gpuflame is linked, injected, or both. The outputs hold
+//! exactly the launches that the program made inside the windows.
 
 use crate::support::{Done, Run, Way, compile};
 

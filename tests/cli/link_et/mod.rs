@@ -1,4 +1,5 @@
-//! `gpuflame link-et`: execution traces joined with Kineto traces. Expected relations are worked out by hand.
+//! `gpuflame link-et`, which joins PyTorch execution traces with Kineto traces. The expected relations are worked out
+//! by hand.
 
 #[path = "../../support/chakra_decoder.rs"]
 mod chakra_decoder;
@@ -54,7 +55,7 @@ fn gpu_work_is_below_the_operator_that_launched_it() {
             (23, "Memset (Device)", 12, 300),
             (24, "mm_backward", 20, 10_000),
             (25, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 14, 70_000),
-            // No operator launched this work. So its parent is the root of the thread.
+            // No operator launched this kernel. So its parent is the root node of the thread.
             (26, "raw", 2, 1_000),
         ]
     );
@@ -69,23 +70,24 @@ fn nodes_depend_on_earlier_work_of_their_thread_stream_and_waits() {
     let nodes = chakra(&out.join("chakra_trace_step.et"));
     let data = |id: u64| nodes[&id].data_deps.clone();
     for (id, expected) in [
-        // The operators of a thread, in order of time. The first one depends on the thread's root.
+        // The operators of a thread, sorted by time. The first operator depends on the thread's root node, every other
+        // one on the operator before it.
         (10, &[2][..]),
         (11, &[10]),
         (12, &[11]),
         (13, &[12]),
         (14, &[13]),
-        // The first operator of a thread depends on the operator of another thread that began last before it.
+        // The first operator of the second thread depends on the operator of another thread that began last before it.
         (20, &[3, 12]),
-        // The host waited for the collective.
+        // The host waited for the collective (node 25) before this operator.
         (15, &[14, 25]),
-        // GPU work depends on its operator, and on the earlier work of its stream.
+        // A kernel, copy or fill depends on the operator that launched it, and on the earlier work on its stream.
         (21, &[11]),
         (22, &[12, 21]),
         (23, &[12, 22]),
         (24, &[20, 23]),
         (26, &[2, 24]),
-        // Stream 20 waited for the compute stream.
+        // Stream 20 waited for the compute stream before the collective.
         (25, &[14, 24]),
     ] {
         assert_eq!(data(id), expected, "node {id}");
@@ -99,11 +101,11 @@ fn collectives_have_their_kind_size_and_group() {
     assert_eq!(metadata["schema"], "string 1.1.0-chakra.0.0.4");
     assert_eq!((metadata["pid"].as_str(), metadata["finish_ts"].as_str()), ("uint64 77", "uint64 9"));
     let collective = nodes.iter().find(|node| node.id == 25).unwrap();
-    // The node is a COMM_COLL_NODE of type ALL_REDUCE with 1,000 elements of 4 bytes.
+    // The node of the collective is a COMM_COLL_NODE of type ALL_REDUCE with 1,000 elements of 4 bytes.
     assert_eq!((collective.kind, collective.number("comm_type")), (7, Some(0)));
     assert_eq!(collective.number("comm_size"), Some(4000));
     assert_eq!(collective.attributes["pg_name"], "string default_pg");
-    // A streaming reader needs a node before all nodes that depend on it.
+    // A reader that streams the file needs each node before all nodes that depend on it.
     let at = |id: u64| nodes.iter().position(|node| node.id == id).unwrap();
     for node in &nodes {
         assert!(
@@ -122,7 +124,7 @@ fn the_linked_json_has_times_and_dependencies() {
     assert_eq!(linked["schema"], "1.1.0-chakra.0.0.4");
     let nodes = linked["nodes"].as_array().unwrap();
     let node = |id: u64| nodes.iter().find(|node| node["id"] == id).unwrap();
-    // aten::mm ran for 30 us of the 50 us of aten::linear.
+    // The operator aten::mm runs for 30 us of the 50 us of its parent aten::linear.
     let times = |id: u64| {
         [&node(id)["ts"], &node(id)["inclusive_dur"], &node(id)["exclusive_dur"]].map(Value::as_f64)
     };
@@ -154,8 +156,8 @@ fn the_table_shows_the_share_of_linked_work() {
     );
 }
 
-/// The timeline has a loop of three steps; the execution trace has one of these steps. The files have the format of
-/// PyTorch before 2.1: version 1.0.1, whole microseconds, and no Record function ids.
+/// The Kineto timeline has a loop of three steps, and the execution trace has one of these steps. The files have the
+/// format of PyTorch before 2.1: version 1.0.1, whole microseconds, and no "Record function id" fields.
 #[test]
 fn operators_without_ids_are_paired_by_the_order_of_their_names() {
     let folder = scratch("link-et");
@@ -240,7 +242,8 @@ fn info_shows_both_kinds_of_execution_traces() {
     assert_eq!(chakra["operators"][0]["name"], "ncclDevKernel_AllReduce_Sum_f32_RING_LL");
 }
 
-/// PyTorch writes `inf` and `nan` as such, and strings of the program with any bytes. None of these is valid JSON.
+/// PyTorch writes infinite and undefined numbers as `inf` and `nan`, and copies the program's strings even if they are
+/// not UTF-8. Neither is valid JSON.
 #[test]
 fn the_linked_json_is_json_whatever_the_values_are() {
     let folder = scratch("link-et");
@@ -276,7 +279,7 @@ fn gpu_nanos(folder: &Path, tag: &str) -> u64 {
     nodes.values().filter(|node| node.is_gpu()).map(|node| node.number("duration_ns").unwrap()).sum()
 }
 
-/// Returns the total duration of the GPU work in a Kineto trace with times in whole microseconds, in ns.
+/// Returns the total duration, in ns, of the GPU work in a Kineto trace whose times are whole microseconds.
 fn kineto_nanos(path: &Path) -> u64 {
     let trace: Value = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap().iter();
@@ -295,8 +298,8 @@ fn a_step_of_a_real_loop_is_linked() {
     let ran = gpuflame(&folder, words).ok();
     let table: Value = serde_json::from_str(&ran.stdout).unwrap();
     let row = &table["linked"][0];
-    // The execution trace has 928 operators, and the GPU work of one of 40 steps; a script in another language counted
-    // them.
+    // The execution trace has 928 operators. It covers one of 40 steps, whose kernels, copies and fills a script in
+    // another language counted.
     assert_eq!(
         (&row["operators"], &row["operators_linked"], &row["gpu_work"]),
         (&json!(928), &json!(928), &json!(10_356))
@@ -330,7 +333,7 @@ fn eight_real_ranks_are_linked_in_one_call() {
             (&row["rank"], &row["operators"], &row["operators_linked"]),
             (&json!(rank), &json!(1672), &json!(1672))
         );
-        // On two ranks, 64 kernels have no call in Kineto's trace; a script in another language counted them.
+        // On two ranks, 64 kernels have no launch call in the Kineto trace. A script in another language counted them.
         let lost = if rank == 1 || rank == 3 { 64 } else { 0 };
         assert_eq!(row["linked"].as_u64().unwrap() + lost, row["gpu_work"].as_u64().unwrap(), "rank {rank}");
         let timeline = timelines.iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();

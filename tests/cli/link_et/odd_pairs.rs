@@ -1,4 +1,5 @@
-//! Pairs of files that match only in part: timelines of several processes, different names, lost callers, equal times.
+//! Pairs of an execution trace and a Kineto timeline that match only in part: timelines of several processes, different
+//! names, lost callers, equal times.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +11,7 @@ use super::{chakra, link};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::scratch;
 
-/// Links a pair, and returns its folder and the output.
+/// Links an execution trace with a timeline, and returns the folder and the output.
 fn linked(nodes: &[Value], events: &[Value]) -> (PathBuf, Ran) {
     let folder = scratch("link-et-odd");
     write(&folder, "et.json", &execution_trace(nodes));
@@ -40,7 +41,7 @@ fn leaf(id: u64, name: &str, rf_id: u64) -> Value {
     node(id, name, 2, rf_id, 1, json!([]))
 }
 
-/// Moves an event to another process, which has its own ids.
+/// Changes the process id of an event. Every process has its own operator ids and correlation ids.
 fn of_process(process: u64, mut event: Value) -> Value {
     event["pid"] = process.into();
     event
@@ -48,7 +49,7 @@ fn of_process(process: u64, mut event: Value) -> Value {
 
 #[test]
 fn ids_of_another_process_are_not_taken() {
-    // Process 76 is first in the file, and has the same ids and names.
+    // Process 76 comes first in the timeline, and its events have the same ids and names as those of process 77.
     let other = [op("aten::mm", 100, 77, 10.5, 50.0), call("cudaLaunchKernel", 5, 77, 20.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(76, event)).collect();
     events.extend([
@@ -63,14 +64,13 @@ fn ids_of_another_process_are_not_taken() {
     let gpu: Vec<_> = nodes.values().filter(|node| node.is_gpu()).map(|node| node.name.as_str()).collect();
     assert_eq!((gpu, nodes[&11].ctrl_deps.clone()), (vec!["k77"], vec![10]));
     assert_eq!((&row(&ran)["in_window"], &row(&ran)["linked"]), (&json!(1), &json!(1)));
-    // Both processes make calls before k77, so either may have launched it.
+    // Both processes make CUDA calls before the kernel k77, so either process may have launched it.
     assert!(ran.stderr.contains("may have launched 1 pieces of GPU work"), "{}", ran.stderr);
 }
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process runs later, but is first in the file. The other process has an operator that is not in the
-    // execution trace.
+    // The other process runs later, but comes first in the file. It has an operator that is not in the execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
     events.extend([
@@ -78,8 +78,8 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // This call follows the last operator. The call belongs to the window nevertheless, because all operators of
-        // the process are in the execution trace.
+        // This call follows the last operator. The call belongs to the traced window nevertheless, because all
+        // operators of the process are in the execution trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),
     ]);
@@ -122,7 +122,7 @@ fn an_operator_whose_caller_is_lost_is_not_the_root() {
     let events = [op("aten::mm", 100, 77, 10.5, 50.0), work("kernel", "nocall", 6, 7, 70.5, 10.0)];
     let folder = scratch("link-et-odd");
     let mut trace = execution_trace(&nodes);
-    // PyTorch writes the roots last.
+    // PyTorch writes the root nodes last.
     trace["nodes"].as_array_mut().unwrap().reverse();
     write(&folder, "et.json", &trace);
     write(&folder, "timeline.json", &json!({ "traceEvents": events }));
@@ -136,7 +136,7 @@ fn unnumbered(name: &str, tid: u64, ts: f64) -> Value {
 
 #[test]
 fn by_names_each_thread_has_operators_of_its_own() {
-    // The first thread has an operator with the same name as that of the second thread.
+    // The first thread has an operator that has the same name as an operator of the second thread.
     let nodes =
         [leaf(10, "a", 100), leaf(11, "b", 101), leaf(12, "c", 102), node(20, "b", 3, 200, 2, json!([]))];
     let events = [
@@ -149,7 +149,7 @@ fn by_names_each_thread_has_operators_of_its_own() {
     let starts = [10, 11, 12, 20].map(|id| json_node(&folder, id)["ts"].as_f64());
     assert_eq!(starts, [10.5, 20.5, 30.5, 100.5].map(Some));
     assert!(!ran.stderr.contains("places"), "{}", ran.stderr);
-    // If two threads run the same operators, the thread that began first is matched first.
+    // If two threads run the same operators, the linker first matches the thread that began first.
     let nodes = [leaf(10, "a", 100), node(20, "a", 3, 101, 2, json!([]))];
     let (folder, ran) = linked(&nodes, &[unnumbered("a", 77, 10.5), unnumbered("a", 78, 30.5)]);
     assert_eq!([10, 20].map(|id| json_node(&folder, id)["ts"].as_f64()), [10.5, 30.5].map(Some));
@@ -222,7 +222,7 @@ fn nodes_that_are_left_out_are_counted() {
 
 #[test]
 fn sums_of_huge_durations_and_sizes_do_not_overflow() {
-    // 2^63 - 1000 ns each, so that the sum of three exceeds 64 bits.
+    // Each kernel lasts about 2^63 ns, so that the sum of three durations exceeds 64 bits.
     let huge = 9_223_372_036_854_774_u64;
     let mut events = vec![op("aten::mm", 100, 77, 10.5, 50.0)];
     for id in 5..8_u64 {

@@ -1,11 +1,11 @@
-//! Hand-made execution traces and Kineto traces.
+//! Writes hand-made PyTorch execution traces and Kineto traces for the tests.
 
 use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// A node of an execution trace of version 1.1.0.
+/// Returns a node of an execution trace of version 1.1.0.
 pub(crate) fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, values: Value) -> Value {
     let attribute = |name: &str, value: Value| json!({ "name": name, "type": "uint64", "value": value });
     json!({
@@ -20,7 +20,7 @@ pub(crate) fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, value
     })
 }
 
-/// An execution trace of process 77. The nodes 1, 2 and 3 are the roots of the process and of two threads.
+/// Returns an execution trace of process 77. Its nodes 1, 2 and 3 are the roots of the process and of two threads.
 pub(crate) fn execution_trace(nodes: &[Value]) -> Value {
     let roots = [(1, "process", 1), (2, "thread", 1), (3, "thread", 1)];
     let roots = roots.map(|(id, name, parent)| {
@@ -33,12 +33,12 @@ pub(crate) fn execution_trace(nodes: &[Value]) -> Value {
     })
 }
 
-/// A slice with times in us.
+/// Returns a slice of a Kineto trace. Times are in us.
 pub(crate) fn slice(category: &str, name: &str, tid: u64, ts: f64, dur: f64, args: Value) -> Value {
     json!({ "ph": "X", "cat": category, "name": name, "pid": 77, "tid": tid, "ts": ts, "dur": dur, "args": args })
 }
 
-/// An operator of Kineto.
+/// Returns the trace event of an operator in a Kineto trace.
 pub(crate) fn op(name: &str, rf_id: u64, tid: u64, ts: f64, dur: f64) -> Value {
     slice("cpu_op", name, tid, ts, dur, json!({ "External id": rf_id + 1000, "Record function id": rf_id }))
 }
@@ -47,14 +47,15 @@ pub(crate) fn call(name: &str, correlation: u64, tid: u64, ts: f64, dur: f64) ->
     slice("cuda_runtime", name, tid, ts, dur, json!({ "correlation": correlation, "cbid": 211 }))
 }
 
-/// GPU work.
+/// Returns the trace event of a kernel, copy or fill.
 pub(crate) fn work(category: &str, name: &str, correlation: u64, stream: u64, ts: f64, dur: f64) -> Value {
     let args = json!({ "correlation": correlation, "device": 0, "stream": stream });
     json!({ "ph": "X", "cat": category, "name": name, "pid": 0, "tid": stream, "ts": ts, "dur": dur, "args": args })
 }
 
-/// Writes a training step. The step has operators of two threads, a collective on a separate stream that waits for the
-/// compute stream, a wait of the host for that separate stream, and a launch outside of operators.
+/// Writes the execution trace and the Kineto trace of a training step. The step has operators of two threads, a
+/// collective on a separate stream that waits for the compute stream, a wait of the host for that separate stream, and
+/// a launch outside of operators.
 ///
 /// | node | name | time in us | launches |
 /// |---|---|---|---|

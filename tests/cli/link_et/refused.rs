@@ -1,4 +1,4 @@
-//! Files that `link-et` and other verbs refuse with one line.
+//! Invalid files that `link-et` and other verbs refuse with one line of text.
 
 use std::fs;
 
@@ -47,8 +47,8 @@ fn all_files_are_opened_before_the_first_pair_is_linked() {
     run("absent.json").fails(1, &["absent.json", "no such file"]);
     run(ET).fails(1, &[ET, "not a Kineto trace"]);
     assert!(!folder.join("out").exists());
-    // The damage in this file is found only while it is being read. The table then has the pair that was linked before
-    // this file.
+    // `link-et` finds the damage in this file only while it reads the file. By then the pair before this file is
+    // linked, and the table contains that pair.
     write(&folder, "late.json", &json!({ "traceEvents": [op("aten::mm", 1, 77, 1.0, 2.0)] }));
     let ran = run("late.json");
     let line = "no rf_id of the execution trace";
@@ -139,7 +139,7 @@ fn cut_and_damaged_files_are_refused() {
         fs::write(folder.join(format!("cut_{name}")), &bytes[..bytes.len() - by]).unwrap();
         format!("cut_{name}")
     };
-    // PyTorch writes the version first.
+    // PyTorch writes the version as the first key of the file.
     let text = fs::read_to_string(folder.join(ET)).unwrap();
     fs::write(folder.join(ET), text.replacen('{', "{\"schema\": \"1.1.0-chakra.0.0.4\", ", 1)).unwrap();
     let (et, timeline) = (cut(ET, 700), cut(KINETO, 300));
