@@ -1,4 +1,4 @@
-//! PyTorch's own table, `key_averages()`, compared with `gpuflame top` on the trace of the same run.
+//! Compares PyTorch's own table `key_averages()` with `gpuflame top` on the trace of the same run.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::Value;
 /// Operators of `train.py` that call an operator of the same name. PyTorch counts the time of the inner call twice.
 const RECURSIVE: [&str; 2] = ["aten::linear", "aten::nll_loss"];
 
-/// Sums in ns by name, from a table of `gpuflame top`.
+/// Returns the sum in ns for each name in a table of `gpuflame top`.
 fn sums(folder: &Path, args: &[&str], columns: [&str; 3]) -> BTreeMap<String, u64> {
     let [table, name, nanos] = columns;
     let args = ["top", "trace.json", "--keep-numbers", "-n", "0", "--format", "json", "--by", table]
@@ -56,8 +56,8 @@ fn figures_equal_those_of_key_averages() {
         .ok();
     let averages = averages(&table);
     let kernels = sums(&folder, &[], ["kernels", "name", "total_ns"]);
-    // Copies and fills have different names in the two tables. Annotations are spans of GPU time that contain no GPU
-    // work of their own.
+    // Copies and fills have different names in the two tables, so only kernels are compared. Annotations are spans of
+    // GPU time that contain no GPU work of their own.
     let is_kernel = |row: &&Average| row.on_gpu && !row.is_annotation && !row.name.starts_with("Mem");
     let theirs: BTreeMap<_, _> =
         averages.iter().filter(is_kernel).map(|row| (row.name.clone(), row.self_ns)).collect();
@@ -70,7 +70,7 @@ fn figures_equal_those_of_key_averages() {
     let innermost = sums(&folder, &["--self"], ["function", "function", "gpu_ns"]);
     let all = sums(&folder, &[], ["function", "function", "gpu_ns"]);
     let mut compared = 0;
-    // PyTorch also has rows for CUDA calls. The time of such a row does not include the GPU work that the call
+    // PyTorch's table also has rows for CUDA calls. The time in such a row does not include the GPU work that the call
     // launches.
     for row in averages.iter().filter(|row| !row.on_gpu && !row.name.starts_with("cuda")) {
         let of = |sums: &BTreeMap<String, u64>| sums.get(&row.name).copied().unwrap_or(0);

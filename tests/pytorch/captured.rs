@@ -1,22 +1,22 @@
-//! A graph must run the same GPU work as the eager program. A step of the decode loop, with a batch of two, has the
-//! same kernels under the same functions and operators, whether it runs eagerly or in its graph.
+//! A CUDA graph must run the same GPU work as the eager program. Whether a step of the decode loop with a batch of two
+//! runs eagerly or in its graph, it has the same kernels under the same functions and operators.
 
 use std::collections::BTreeMap;
 
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, command};
 
-/// Number of steps of each kind in `decode.py`.
+/// Number of eager steps, and of steps in each graph, that `decode.py` runs.
 const STEPS: u64 = 8;
-/// Start of the frame of the function that makes a step.
+/// Beginning of the frame for the function that makes a step.
 const STEP: &str = "Decoder.forward_once (decode.py:";
 
-/// Number of runs of each kernel, copy and fill. The key is its frames (from the step's frame to the leaf) and its
-/// name.
+/// Number of runs of each kernel, copy and fill. The key is the part of the stack from the step's frame to the leaf
+/// frame, and the name.
 type Works = BTreeMap<(String, String), u64>;
 
-/// Returns the work of the eager steps; the work of captured steps, by the number of the graph; and the names of graph
-/// work that belongs to no step.
+/// Returns three tables: the GPU work of the eager steps; the GPU work of captured steps, keyed by the graph's id; and
+/// the names of graph work that belongs to no step.
 fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv"]).ok();
     let rows = |table: &str| {
@@ -40,7 +40,8 @@ fn works(done: &Done) -> (Works, BTreeMap<u64, Works>, BTreeMap<String, u64>) {
                 }
                 None => *others.entry(row["name"].clone()).or_default() += 1,
             },
-            // The warm-up step before a capture is also under `capture`.
+            // The warm-up step before a capture is under the frame `capture` as well, so only steps under
+            // `Decoder.decode` count as eager.
             _ if launched.contains("Decoder.decode (decode.py:") => {
                 if let Some(step) = from_step(&launched) {
                     *eager.entry((step, row["name"].clone())).or_default() += 1;
@@ -66,8 +67,8 @@ fn graph_nodes_are_the_captured_steps_work_under_the_same_functions() {
         let in_model = works
             .iter()
             .filter(|((step, _), _)| step.contains("Gpt.forward (model.py:") && step.contains(";aten::"));
-        // Each of 4 layers has two norms, four products, a GELU, two sums, two writes to caches, and attention. There
-        // is more work before and after the layers.
+        // Each of 4 layers has two norms, four products, a GELU, two sums, two writes to caches, and attention, which
+        // is 12 kernels. The program has more GPU work before and after the layers.
         let in_model = in_model.map(|(_, count)| count / STEPS).sum::<u64>();
         assert!(in_model >= 4 * 12 + 2, "{in_model} of {works:#?}");
     }

@@ -1,11 +1,11 @@
-//! `cost/cost.py --limits` reports the figures that exceed gpuflame's promised limits. The figures here are made up: a
-//! test must not depend on measurements of the machine.
+//! `cost/cost.py --limits` reports the costs that exceed gpuflame's promised limits. This test passes made-up costs to
+//! it, because a test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};
 
-/// Figures of each run: the duration of a step in ns, the duration of the process's end in ms, its memory in MiB, and the
-/// share of a step for which it waits for the GPU.
+/// Figures of each run: the duration of a step in ns, the time that the process takes to exit in ms, its memory in MiB,
+/// and the share of a step for which it waits for the GPU.
 const FIGURES: &str = "
 off, null, profiler = [(900, 50, 300, 0.5)], [(1000, 50, 300, 0.5)], [(3000, 400, 500, 0.01)]
 def said(loop, *gpuflame):
@@ -29,8 +29,8 @@ fn figures_over_the_cost_limits_are_reported() {
     std::fs::write(&program, head + FIGURES).unwrap();
     let told =
         run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
-    // gpuflame may add 80 ns to the null client's 1,000 ns. gpuflame may add at most 100 ns, which is 5 % of the 2,000
-    // ns that the profiler adds.
+    // The limits in this example: gpuflame may add 80 ns, which is 8 % of the null client's 1,000 ns. It may also add
+    // at most 100 ns, which is 5 % of the 2,000 ns that the profiler adds.
     let beside = "beside the null client, %: 8.1, and not 8 at most";
     let expected = format!(
         "launch-bound []\n\

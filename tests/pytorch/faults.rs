@@ -1,5 +1,5 @@
-//! Training loops with one planted fault each. A subcommand of `gpuflame` must name the function and the line of the
-//! fault in its first three rows. `programs/faults.py` marks that line.
+//! Tests training loops, each with one planted fault. A subcommand of `gpuflame` must name the function and the line of
+//! the fault in its first three rows. A comment in `programs/faults.py` marks that line.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use crate::installed::{folder, run};
 use crate::support::command::gpuflame;
 use crate::support::{Done, Way, root, skip};
 
-/// Line of `faults.py` that causes a fault.
+/// Returns the line of `faults.py` that causes a fault.
 fn line_of(fault: &str) -> String {
     let path = root().join("tests/pytorch/programs/faults.py");
     let text = fs::read_to_string(&path).unwrap();
@@ -38,7 +38,7 @@ fn sampled(fault: &str) -> Option<Done> {
     Some(done)
 }
 
-/// The first three rows of each table of `gpuflame top`.
+/// Returns the first three rows of each table of `gpuflame top`.
 fn top(done: &Done, by: &str) -> Value {
     let ran = gpuflame(&done.folder, ["top", "out.gfr", "--by", by, "-n", "3", "-f", "json"]).ok();
     serde_json::from_str(&ran.stdout).unwrap()
@@ -49,7 +49,7 @@ fn column<'a>(tables: &'a Value, table: &str, column: &str) -> Vec<&'a str> {
     rows.iter().map(|row| row[column].as_str().unwrap_or_default()).collect()
 }
 
-/// Asserts that `top --by idle` names `function`, which makes the GPU wait in each step.
+/// Asserts that `top --by idle` names `function`. In each step, the GPU must wait for this function.
 fn assert_idle_in(fault: &str, function: &str) {
     let Some(done) = sampled(fault) else { return };
     let tables = top(&done, "idle");
@@ -57,7 +57,7 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // No samples cover the time in which other programs kept this program from running. Such time may be the first row.
+    // While other programs have the processor, this program gets no samples. Such time may be in the first row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 
@@ -105,7 +105,8 @@ fn a_straggler_is_named_with_the_line_that_makes_it_late() {
     assert_eq!(of_both("host_line")[1], format!("{} (validate)", line_of("straggler")), "{merged:#}");
 }
 
-/// Runs `faults.py` with the argument `fault` and without samples, to get the lines that gpuflame prints at the end.
+/// Runs `faults.py` with the argument `fault` and without samples, and returns the run with the lines that gpuflame
+/// prints at the end.
 fn last_lines(fault: &str, environment: &[(&str, &str)]) -> Option<Done> {
     let run = run(folder()?, "faults.py", Way::Injected).arg(fault).env("GPUSIM_NDEV", "2");
     let run = run.env("GPUSIM_TRUTH", "").env("GPUFLAME_OUTPUT", "rank%r");

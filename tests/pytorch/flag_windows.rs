@@ -1,7 +1,7 @@
-//! Windows that a flag file opens in workers (`chakra_trace.manager`). Each process and window has one set of files. In
-//! these files, every GPU operation is linked to the operator that started it, and this operator is linked to the
-//! execution trace. The manager also links timelines and execution traces (`VLLM_CHAKRA_AUTO_CONVERT=1`); the linked
-//! traces must contain the same links.
+//! Tests recording windows that a flag file opens in workers (with `chakra_trace.manager`). For each window, each
+//! process writes one set of files. In these files, every GPU operation is linked to the operator that started it, and
+//! this operator is linked to the execution trace. With `VLLM_CHAKRA_AUTO_CONVERT=1`, the manager itself links
+//! timelines and execution traces. The linked traces must contain the same links.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -14,12 +14,12 @@ use crate::chakra_decoder::{assert_acyclic, decode};
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, gpuflame, root, scratch};
 
-/// The Python package with the tests' library and command.
+/// Returns the gpuflame Python package, with the library and the command that the tests built.
 fn package() -> PathBuf {
     let packages = scratch("package");
     let sources = root().join("capi/python/src");
     symlink(sources.join("chakra_trace"), packages.join("chakra_trace")).unwrap();
-    // The package looks for its library next to its files.
+    // The package looks for gpuflame's library in its own folder.
     fs::create_dir_all(packages.join("gpuflame/_bin")).unwrap();
     for file in fs::read_dir(sources.join("gpuflame")).unwrap() {
         let path = file.unwrap().path();
@@ -41,7 +41,7 @@ fn json(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// Files whose names begin with `start`, in the order of their windows.
+/// Returns the files whose names begin with `start`, in the order of their windows.
 fn files(done: &Done, start: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -50,7 +50,7 @@ fn files(done: &Done, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Times of the recorded calls of a worker, by window.
+/// Returns the times of the calls of a worker that were recorded, for each window.
 fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     let calls = worker["calls"].as_array().unwrap().iter().filter(|call| call["recorded"] == true);
     let times = calls.map(|call| (call["began"].as_u64().unwrap(), call["ended"].as_u64().unwrap()));
@@ -60,7 +60,7 @@ fn recorded_calls(worker: &Value) -> [Vec<(u64, u64)>; 2] {
     [first, second]
 }
 
-/// Durations of the GPU work that ran during `times`, according to the simulation.
+/// Returns the durations of the GPU work that began during `times`, according to the simulation.
 fn truth(done: &Done, process: u64, times: &[(u64, u64)]) -> Vec<u64> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -71,7 +71,7 @@ fn truth(done: &Done, process: u64, times: &[(u64, u64)]) -> Vec<u64> {
     nanos
 }
 
-/// Start and end of a slice, in ns. The times are decimal numbers of microseconds with three places.
+/// Returns start and end of a slice, in ns. In the trace, times are decimal numbers of microseconds with three places.
 fn span(event: &Value) -> (i64, i64) {
     let nanos = |key: &str| (event[key].as_f64().unwrap() * 1000.0).round() as i64;
     (nanos("ts"), nanos("ts") + nanos("dur"))
@@ -201,7 +201,7 @@ fn all_gpu_work_of_a_flag_window_of_two_ranks_leads_to_an_operator() {
     check(["ddp", "ddp"]);
 }
 
-/// If one worker is killed, it leaves only its recording; the files of the other worker are complete.
+/// A worker that is killed leaves only its recording. The files of the other worker are complete.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_worker_killed_in_a_window_leaves_its_recording_and_no_timeline() {

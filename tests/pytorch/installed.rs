@@ -1,4 +1,5 @@
-//! Uses the wheel that `tests/pytorch/install` installs, with the Python of that installation.
+//! Runs programs with the PyTorch wheel that `tests/pytorch/install` installs, and with the Python interpreter of that
+//! installation.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +9,8 @@ use std::sync::OnceLock;
 
 use crate::support::{Run, Way, is_ci, root, skip, stage};
 
-/// Returns the folder of Python and the wheel. If they are not installed, prints a message and returns `None`.
+/// Returns the folder that contains Python and the PyTorch wheel. If they are not installed, prints a message and
+/// returns `None`.
 pub(crate) fn folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(install).as_deref()
@@ -16,7 +18,7 @@ pub(crate) fn folder() -> Option<&'static Path> {
 
 fn install() -> Option<PathBuf> {
     let mut command = Command::new(root().join("tests/pytorch/install"));
-    // Outside CI, `cargo test` must not download half a gigabyte without being asked to.
+    // Outside CI, `cargo test` must not download half a gigabyte unless the user asks for it.
     let output = command.args((!is_ci()).then_some("--found")).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     if output.status.success() {
@@ -26,8 +28,8 @@ fn install() -> Option<PathBuf> {
     None
 }
 
-/// Returns the folder of Transformers. If it is not installed, prints a message and returns `None`. Transformers is too
-/// large for each run of CI.
+/// Returns the folder of Transformers. If it is not installed, prints a message and returns `None`. CI does not install
+/// Transformers in each run, because it is too large.
 pub(crate) fn transformers() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
     FOLDER.get_or_init(|| found("tests/pytorch/transformers")).as_deref()
@@ -39,8 +41,8 @@ pub(crate) fn triton() -> Option<&'static Path> {
     FOLDER.get_or_init(|| found("tests/pytorch/triton")).as_deref()
 }
 
-/// Returns the folder of the packages that a program needs in addition to PyTorch. If they or PyTorch are not installed,
-/// prints a message and returns `None`.
+/// Returns the folder of the packages that a program needs in addition to PyTorch. If these packages or PyTorch are not
+/// installed, prints a message and returns `None`.
 pub(crate) fn packages(program: &str) -> Option<&'static Path> {
     match program {
         "transformers_models.py" => transformers(),
@@ -58,7 +60,7 @@ fn found(script: &str) -> Option<PathBuf> {
     None
 }
 
-/// Folder of the simulated libraries and of the libraries that replace NVIDIA's packages.
+/// Returns the folder that contains the simulated CUDA libraries and the libraries that replace NVIDIA's packages.
 fn libraries(folder: &Path) -> &'static Path {
     static LIBRARIES: OnceLock<PathBuf> = OnceLock::new();
     LIBRARIES.get_or_init(|| {
@@ -78,13 +80,13 @@ fn libraries(folder: &Path) -> &'static Path {
     })
 }
 
-/// Returns a run of one of the programs in `programs/`. The name of each kernel determines its duration.
+/// Returns a run of one of the programs in `programs/`. Each kernel runs for the duration in its name.
 pub(crate) fn run(folder: &Path, program: &str, way: Way) -> Run {
     let run = Run::new(&folder.join("bin/python"), way).with_libraries(libraries(folder));
     run.arg(root().join("tests/pytorch/programs").join(program)).env("GPUSIM_KERNELS", "by_name")
 }
 
-/// Number of GPUs that a program needs.
+/// Returns the number of GPUs that a program needs.
 pub(crate) fn devices(program: &str) -> &'static str {
     if matches!(program, "devices.py" | "ddp.py") { "2" } else { "1" }
 }

@@ -1,5 +1,5 @@
-//! Test of `tests/gpu/steps/85-programs.sh`, which runs these programs on real hardware. Here the script runs them on
-//! the simulated stack.
+//! Tests `tests/gpu/steps/85-programs.sh`, which runs PyTorch programs on a real GPU. Here the script runs them on the
+//! simulated CUDA stack.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -10,11 +10,11 @@ use serde_json::Value;
 use crate::installed::{folder, transformers, triton};
 use crate::support::{gpuflame, root, scratch};
 
-/// Runs the kit's step with these programs and two GPUs. Returns its report, or `None` if PyTorch is not installed.
+/// Runs the script with these programs and two GPUs. Returns its report, or `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The kit searches for a Python with PyTorch. This Python uses the libraries that replace NVIDIA's, and those of
-    // the kit.
+    // The script searches for a Python with PyTorch. This test gives it one that uses the libraries which replace
+    // NVIDIA's, and the libraries of the test kit.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(
@@ -44,8 +44,8 @@ fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     Some(step)
 }
 
-/// Asserts that each program ran twice and ended in the same way. A program's ledger, if any, must add up and agree
-/// with the truth file.
+/// Asserts that each program ran twice and ended in the same way. If the report has a ledger for a program, the ledger
+/// must add up and agree with the truth file.
 fn assert_held(step: &Value, programs: &str) {
     let checks = step["checks"].as_array().unwrap();
     assert!(checks.iter().all(|check| check["ok"] == true), "{checks:#?}");
@@ -72,7 +72,7 @@ fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     assert_held(&step, programs);
 }
 
-/// Checks the remaining programs; two of them need packages that `.ci/long` installs.
+/// Checks the remaining programs. Two of them need packages that `.ci/long` installs.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn the_kits_programs_step_runs_the_remaining_programs() {

@@ -1,5 +1,6 @@
-//! PyTorch's unmodified CUDA wheel on the simulated stack. The programs are like those of users, so their launch stacks were
-//! not designed for these tests. gpuflame's output is compared with the work that ran, and with PyTorch's own profiler.
+//! Tests PyTorch's unmodified CUDA wheel on the simulated CUDA stack. The programs are like those of users, so the
+//! stacks of their launches were not designed for these tests. The tests compare gpuflame's output with the GPU work
+//! that ran, and with PyTorch's own profiler.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "../support/mod.rs"]

@@ -1,10 +1,10 @@
-//! Kineto and gpuflame in one run.
+//! Tests Kineto (PyTorch's profiler) and gpuflame in the same run.
 //!
-//! CUPTI gives its records to only one of two clients, unless both use the functions that take a subscriber (`_v2`,
-//! shared since CUPTI 13.3). CUPTI refuses a client that mixes `_v2` functions with older ones. PyTorch's profiler
-//! calls only the older functions. So the profiler takes the records, and gpuflame keeps the callbacks. Kineto and
-//! gpuflame therefore both see the calls of the run. These tests compare Kineto's GPU work with the truth file of the
-//! run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
+//! If there are two clients, CUPTI gives its activity records to only one of them, unless both use the functions that
+//! take a subscriber (`_v2`, shared since CUPTI 13.3). CUPTI refuses a client that mixes `_v2` functions with older
+//! ones. PyTorch's profiler calls only the older functions. So Kineto takes the records, and gpuflame keeps the
+//! callbacks. Therefore both see the CUDA calls of the run. These tests compare Kineto's GPU work with the truth file
+//! of the run. gpuflame's GPU work is compared in separate runs (`witness.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,8 +16,8 @@ use crate::installed::{folder, run};
 use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
-/// Fails if a newer wheel shares the records. In that case, gpuflame's records can be compared with Kineto's one by
-/// one.
+/// Fails if a newer wheel shares CUPTI's records with gpuflame. In that case, a test can compare gpuflame's records
+/// with Kineto's one by one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };
@@ -31,14 +31,14 @@ fn the_wheels_profiler_does_not_share_its_cupti_records() {
     assert!(!of_cupti.iter().any(|name| name.ends_with("_v2")), "{of_cupti:?}");
 }
 
-/// Converts microseconds, which are written with three decimals, to nanoseconds. A double is exact enough for the times of
-/// this trace, which are below a century.
+/// Converts microseconds, which the trace writes with three decimals, to nanoseconds. A double is exact enough for the
+/// times in this trace.
 fn nanos(micros: &Value) -> u64 {
     (micros.as_f64().unwrap() * 1e3).round() as u64
 }
 
-/// Thread and name of each call, by the call's id. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual
-/// name.
+/// Thread and name of each CUDA call, keyed by the call's correlation id. Programs that nvcc 13 compiled call
+/// `__cudaLaunchKernel`, for which gpuflame shows the usual name.
 type Calls<'a> = BTreeMap<u64, (u64, &'a str)>;
 
 fn by_id(events: &[Value]) -> Calls<'_> {
@@ -51,20 +51,20 @@ fn by_id(events: &[Value]) -> Calls<'_> {
     calls(events).map(one).collect()
 }
 
-// Kineto requests the processor's clock. CUPTI therefore converts nanoseconds to ticks, and Kineto converts the ticks
-// back. Durations are therefore wrong by two roundings, and by the errors of the two rates. Each rate is at first
-// measured to a ten-thousandth. All start times are wrong by the same amount: the time between the readings of the two
-// clocks. This amount is about 0.1 us, plus any time in between for which the thread had no processor.
+// Kineto makes CUPTI use the processor's clock. So CUPTI converts nanoseconds to ticks, and Kineto converts the ticks
+// back. Durations are therefore wrong by two roundings, and by the errors of two measured rates. A rate is at first
+// wrong by up to one ten-thousandth. All start times are wrong by the same amount: the time that passes between the
+// readings of the two clocks. This is about 0.1 us, or more if the thread has to wait for a processor in between.
 
-/// Reciprocal of the maximum error of a rate: a ten-thousandth.
+/// Reciprocal of the maximum relative error of a rate, which is one ten-thousandth.
 const RATE: u64 = 10_000;
 /// Maximum error of the start times, in ns. The largest observed error is 47 ns.
 const MOST_LATE: u64 = 1_000_000;
-/// Maximum difference in ns between the errors of two starts at the same time. The largest observed difference is 14 ns.
+/// Maximum difference, in ns, between the errors of any two start times. The largest observed difference is 14 ns.
 const MOST_APART: u64 = 100;
 
-/// Asserts that Kineto's GPU work is the work that ran: same ids, starts and durations. `base` is the time from which
-/// Kineto counts.
+/// Asserts that the GPU work in Kineto's trace is the work that ran: its ids, starts and durations are the same. `base`
+/// is the time from which Kineto counts.
 fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     let is_work =
         |event: &&Value| matches!(event["cat"].as_str(), Some("kernel" | "gpu_memcpy" | "gpu_memset"));
@@ -77,7 +77,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     kineto.sort_unstable();
     let truth = ran(done);
     assert_eq!(kineto.len(), truth.len());
-    // For each piece of work: the delay of its start compared with the truth file, and its start relative to the first piece.
+    // For each piece of GPU work: how much later it starts than in the truth file, and when it starts after the first
+    // piece.
     let first = truth.iter().map(|work| work[3]).min().unwrap();
     let later = |(theirs, truth): (&[u64; 5], &[u64; 5])| {
         ((base + theirs[3]).cast_signed() - truth[3].cast_signed(), truth[3] - first)
@@ -97,8 +98,8 @@ fn assert_kineto_is_true(done: &Done, kineto: &[Value], base: u64) {
     }
 }
 
-/// Kineto takes the records without a subscription. gpuflame reports that, and invents no work. Kineto's trace is
-/// unchanged: each call in it has the same id, thread and name as in gpuflame's output.
+/// Kineto takes the records without subscribing to CUPTI. gpuflame reports that, and does not invent GPU work. Kineto's
+/// trace is unaffected: each call in it has the same id, thread and name as in gpuflame's output.
 #[test]
 #[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn a_warning_is_printed_if_kineto_takes_the_records() {
@@ -129,7 +130,8 @@ fn a_warning_is_printed_if_kineto_takes_the_records() {
     assert!(done.stderr.contains(&said), "{}", done.stderr);
 }
 
-/// Returns the time of the kernels whose names contain `kernel`, according to the truth file and according to gpuflame.
+/// Returns the total time of the kernels whose names contain `kernel`: according to the truth file, and according to
+/// gpuflame.
 fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     let rows = done.file("works.jsonl");
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -140,8 +142,8 @@ fn nanos_of(done: &Done, kernel: &str) -> (u64, u64) {
     (rows.filter(is_it).map(nanos).sum(), found.map(|(_, nanos)| nanos).sum())
 }
 
-/// Kineto profiles twice, with its own clock. gpuflame has, to the nanosecond, all work that ran before Kineto started and
-/// after it ended.
+/// Kineto profiles twice during the run, with its own clock. gpuflame has all GPU work that ran before Kineto started
+/// and after Kineto ended, exact to the nanosecond.
 #[test]
 fn kineto_owns_the_records_while_it_profiles_and_gpuflame_before_and_after() {
     let Some(folder) = folder() else { return };

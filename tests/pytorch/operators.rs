@@ -1,5 +1,6 @@
-//! Operators. gpuflame recognizes an operator by the dispatcher's frames in a native stack. PyTorch's profiler is
-//! notified when an operator begins and ends. The profiler's `External id` names the innermost operator of each launch.
+//! Compares the operators that gpuflame and PyTorch's profiler find. gpuflame recognizes an operator by the
+//! dispatcher's frames in a native stack. PyTorch notifies its profiler when an operator begins and ends. The
+//! profiler's `External id` names the innermost operator around each launch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -9,8 +10,8 @@ use serde_json::Value;
 use crate::installed::run;
 use crate::support::{Done, Way, command, scratch};
 
-/// Names of operators from the wheel itself, by the C++ names of their overloads: `aten::add__Tensor` has the name
-/// `aten::add_`.
+/// Returns the names of operators, as the wheel itself lists them, keyed by the C++ names of their overloads. For
+/// example, `aten::add__Tensor` has the name `aten::add_`.
 fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     static NAMES: OnceLock<HashMap<String, String>> = OnceLock::new();
     NAMES.get_or_init(|| {
@@ -26,11 +27,11 @@ fn names(folder: &std::path::Path) -> &'static HashMap<String, String> {
     })
 }
 
-/// Innermost operator of each piece of work, by device and stream, in order of time. `None` if the work belongs to no
-/// operator.
+/// Innermost operator of each kernel, copy and fill, for each device and stream, sorted by time. `None` if the work
+/// belongs to no operator.
 type Operators = BTreeMap<(u64, u64), Vec<Option<String>>>;
 
-/// A kernel, copy or fill: its start, and its innermost operator.
+/// Start of a kernel, copy or fill, and its innermost operator.
 type Work<T> = (T, Option<String>);
 
 fn in_order<T: PartialOrd>(streams: BTreeMap<(u64, u64), Vec<Work<T>>>) -> Operators {
@@ -56,7 +57,7 @@ fn of_kineto(events: &[Value]) -> Operators {
     in_order(streams)
 }
 
-/// Returns the operators in the tables that the command writes from a recording.
+/// Returns the operators of gpuflame, from the tables that the command makes from a recording.
 fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "shown.csv"]).ok();
     let rows = |table: &str| {
@@ -80,8 +81,8 @@ fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     in_order(streams)
 }
 
-/// Asserts that gpuflame and Kineto report the same innermost operator for each kernel. Returns the number of kernels
-/// that belong to an operator.
+/// Asserts that gpuflame and Kineto report the same innermost operator for each kernel, copy and fill. Returns how many
+/// of them belong to an operator.
 pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done: &Done) -> usize {
     let (kineto, gpuflame) = (of_kineto(kineto), of_gpuflame(done, names(folder)));
     let mut known = 0;
@@ -89,8 +90,8 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
     for (stream, theirs) in &kineto {
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
-            // PyTorch also has operators that are not in the dispatcher, such as autograd's nodes. Such operators have
-            // no frame of the dispatcher.
+            // PyTorch also has operators that do not go through the dispatcher, such as autograd's nodes. Such
+            // operators have no frame of the dispatcher, so gpuflame cannot find them.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

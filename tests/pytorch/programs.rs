@@ -1,5 +1,5 @@
-//! Each program runs under gpuflame. Nothing may be lost, every stack must be the one that libgcc finds, all sums must
-//! equal those of the truth file, and the program must behave as without gpuflame.
+//! Runs each program under gpuflame. No record may be lost, every stack must be the one that libgcc finds, all sums
+//! must equal those of the truth file, and the program must behave as it does without gpuflame.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use crate::installed::{devices, folder, packages, run, triton};
 use crate::support::{Done, Way, command, gpuflame, scratch};
 use serde_json::Value;
 
-/// Number of runs and total duration in ns of GPU work, keyed by its kind and its symbol or direction.
+/// Number of runs and total duration in ns of GPU work. The key is its kind, and its symbol (for kernels) or direction
+/// (for copies).
 pub(crate) type Works = BTreeMap<(String, String), (u64, u64)>;
 
-/// GPU work that ran, according to the simulation's summary.
+/// Returns the GPU work that ran, according to the simulation's summary.
 pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     let mut sums = Works::new();
     for line in done.file(truth).lines() {
@@ -30,7 +31,7 @@ pub(crate) fn ran_by(done: &Done, truth: &str) -> Works {
     sums
 }
 
-/// GPU work that ran, according to gpuflame's table.
+/// Returns the GPU work according to gpuflame's table.
 pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     let table = done.file(table);
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -50,7 +51,8 @@ pub(crate) fn told_by(done: &Done, table: &str) -> Works {
     sums
 }
 
-/// Asserts that this number of processes captured each stack a second time with libgcc and found the same stack.
+/// Asserts that `processes` processes captured each stack a second time with libgcc, and that both stacks were the
+/// same.
 pub(crate) fn assert_verified(done: &Done, processes: usize) {
     let verified = done.ledger("verified: ");
     let same = " captured again, 0 differ from a walk of every frame, 0 differ from libgcc's walk";
@@ -73,18 +75,18 @@ fn check(done: &Done, alone: &Done) {
     assert!(done.ledger("lost: ")[0].contains(" stacks_guessed 0, stacks_cut 0, "), "{}", done.stderr);
     assert!(done.ledger("lost: ")[0].contains(" python_dropped 0, python_unsure 0"), "{}", done.stderr);
     let mut ran = ran_by(done, "truth.json");
-    // Refused launches have a separate row.
+    // Launches that the driver refused are in a separate row of gpuflame's table.
     let failed = truth.count("failed_launches");
     (failed > 0).then(|| ran.insert(("lost".to_owned(), String::new()), (failed, 0)));
     assert_eq!(told_by(done, "out.csv"), ran);
 }
 
-/// Driver functions that programs look up but do not need. PyTorch looks up this one; it is for memory that is mapped
-/// in pieces.
+/// Driver functions that programs look up but do not need. PyTorch looks up this function for memory that is mapped in
+/// pieces.
 const DONE_WITHOUT: [&str; 1] = ["cuMemRetainAllocationHandle"];
 
-/// Asserts that a run with `GPUSIM_LOG=missing` called no further function that is missing from the simulated stack and
-/// from the stand-in libraries.
+/// Asserts that a run with `GPUSIM_LOG=missing` called no missing function except those in `DONE_WITHOUT`. A function
+/// is missing if neither the simulated CUDA stack nor a stand-in library has it.
 pub(crate) fn assert_nothing_is_missing(done: &Done) {
     let names = done
         .stderr
@@ -94,7 +96,7 @@ pub(crate) fn assert_nothing_is_missing(done: &Done) {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-/// Both ways of loading gpuflame, each with one of two CUPTI versions. `OTHER` has the versions swapped.
+/// Both ways of loading gpuflame, each with one of two CUPTI versions. In `OTHER`, the versions are swapped.
 pub(crate) const ONE: [(Way, &str); 2] = [(Way::Injected, "13.2"), (Way::Preloaded, "13.0")];
 pub(crate) const OTHER: [(Way, &str); 2] = [(Way::Injected, "13.0"), (Way::Preloaded, "13.2")];
 
@@ -127,8 +129,8 @@ fn check_program_with(program: &str, runs: &[(Way, &str)], faults: &str) -> Vec<
     runs.iter().map(observed).collect()
 }
 
-/// Kernels that Triton compiles and launches by itself, through a launcher that Triton generates. These kernels must be
-/// under the function that calls this launcher. `.ci/long` installs Triton.
+/// Triton compiles kernels and launches them through a launcher that it generates. The kernels must be under the
+/// function that calls this launcher. `.ci/long` installs Triton.
 #[test]
 fn triton_kernels_are_under_the_functions_that_launch_them() {
     for done in check_program("triton_kernels.py", &every_way()) {
@@ -154,7 +156,7 @@ fn transformers_models_are_recorded_completely() {
     check_program("transformers_models.py", &every_way());
 }
 
-/// Checks the combinations of loading way and CUPTI version that the other tests leave out.
+/// Checks the combinations of loading way and CUPTI version that the other tests do not run.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() {
@@ -170,7 +172,7 @@ fn every_program_is_recorded_completely_by_each_entry_with_each_cupti_version() 
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kernels_of_a_compiled_model_are_under_the_model() {
     let (Some(folder), Some(triton)) = (folder(), triton()) else { return };
-    // The compiler runs only once, because later runs find its output in this cache.
+    // The compiler runs only in the first run, because later runs find its output in this cache.
     let cache = scratch("compiled");
     for mode in ["default", "reduce-overhead"] {
         let run = |way| {
@@ -189,8 +191,8 @@ fn kernels_of_a_compiled_model_are_under_the_model() {
     }
 }
 
-/// Asserts that the kernels of a compiled model are under the expected frames, and all kernels in graphs under the code
-/// that captured them.
+/// Asserts that the kernels of a compiled model are under the expected frames, and that all kernels in graphs are under
+/// the code that captured them.
 fn assert_compiled(done: &Done, has_graphs: bool) {
     let stacks = done.folded();
     let kernels: Vec<_> =
@@ -198,7 +200,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
     let has = |frames: &[String], begin: &str| frames.iter().any(|frame| frame.starts_with(begin));
     let of =
         |mark: &str| kernels.iter().filter(|(frames, _)| frames.iter().any(|f| f.starts_with(mark))).count();
-    // These kernels are launched by Inductor's code, the function `call` of a module that Inductor wrote.
+    // Inductor's code launches these kernels. The code is in the function `call` of a module that Inductor wrote.
     assert!(
         kernels.len() > 10 && kernels.iter().all(|(frames, _)| has(frames, "Runner.call (")),
         "{kernels:#?}"
@@ -207,7 +209,7 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
         kernels.iter().all(|(frames, _)| !has(frames, "dynamo_") && !has(frames, "[unknown]")),
         "{kernels:#?}"
     );
-    // The forward pass is under the model, and the backward pass is on autograd's thread.
+    // The forward pass is under the model's function, and the backward pass is on a thread of autograd.
     assert!(
         of("Gpt.forward (model.py:") > 5 && of("torch::autograd::Engine::thread_main") > 2,
         "{kernels:#?}"
@@ -229,14 +231,15 @@ fn assert_compiled(done: &Done, has_graphs: bool) {
 #[test]
 fn a_training_step_is_recorded_completely() {
     for done in check_program("train.py", &ONE) {
-        // The backward pass runs on a thread of autograd. The stacks of that thread begin at the function that it runs.
+        // The backward pass runs on a thread of autograd. The stacks of that thread begin at the thread's start
+        // function.
         let backward =
             |frames: &[String]| frames.iter().any(|frame| frame.contains("autograd::Engine::thread_main"));
         let gemms = |frames: &[String]| frames.last().unwrap().starts_with("[GPU_Kernel]sm90_xmma_gemm_bf16");
         let stacks = done.folded();
         assert!(stacks.iter().any(|(frames, _)| backward(frames) && gemms(frames)));
-        // The kernels are under the node that computes the gradient, and under the operators that the node calls. Frames
-        // of autograd's engine are not shown.
+        // In the backward pass, kernels are under the node that computes the gradient, and under the operators that the
+        // node calls. Frames of autograd's engine are hidden.
         let has = |frames: &[String], name: &str| frames.iter().any(|frame| frame == name);
         let node = |frames: &&(Vec<String>, u64)| has(&frames.0, "AddmmBackward0") && gemms(&frames.0);
         assert!(stacks.iter().any(|it| node(&it)), "{stacks:#?}");
@@ -244,7 +247,8 @@ fn a_training_step_is_recorded_completely() {
             let node =
                 frames.iter().position(|frame| frame.contains("autograd::Engine::thread_main")).unwrap() + 1;
             let name = frames[node].as_str();
-            // In these functions the engine adds gradients and converts them to the required type.
+            // In the functions of these namespaces, autograd's engine adds gradients and converts them to the required
+            // type.
             let is_engine = ["torch::autograd::InputBuffer::", "torch::autograd::validate_outputs"];
             let is_engine = is_engine.iter().any(|begin| name.starts_with(begin));
             assert!(name.ends_with("Backward0") || name == "AccumulateGrad" || is_engine, "{frames:#?}");
@@ -270,8 +274,8 @@ fn a_training_step_is_recorded_completely() {
             are_next(&line[3..6]) && line.iter().all(|part| left.any(|frame| frame.starts_with(part)))
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
-        // The stack must show no frames of an operator's implementation, except those of the library that the operator
-        // calls. The stack must not show a function that has the operator's name and calls it.
+        // The stack must not show frames of an operator's implementation, except frames of a library that the operator
+        // calls. It must also not show a C++ function that has the operator's name and calls the operator.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -284,11 +288,11 @@ fn a_training_step_is_recorded_completely() {
             frames.windows(2).any(|two| two[0].starts_with(loss[0]) && two[1] == loss[1])
         };
         assert!(stacks.iter().any(is_loss), "{stacks:#?}");
-        // All other stacks begin with the program.
+        // All stacks outside the backward pass begin at the program's module.
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols; its callers must be shown nevertheless.
+        // cuBLAS has no symbols. Its callers must be shown nevertheless.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")
@@ -296,8 +300,8 @@ fn a_training_step_is_recorded_completely() {
     }
 }
 
-/// Returns a frame of ATen's implementation inside an operator. Such a frame should be hidden: it adds nothing to the
-/// operator's name.
+/// Returns the first frame of ATen's implementation inside an operator. Such a frame should be hidden, because it adds
+/// nothing to the operator's name.
 fn native_in_operator(frames: &[String]) -> Option<&String> {
     let operator = frames.iter().position(|frame| frame.starts_with("aten::"))?;
     frames[operator..].iter().find(|frame| frame.starts_with("at::native::"))
@@ -315,16 +319,17 @@ fn captured_graphs_are_under_the_stacks_of_their_capture() {
             let graph = frames.iter().position(|frame| frame == "[graph]").unwrap();
             let (launch, capture) = frames.split_at(graph);
             assert!(launch.iter().any(|frame| frame == "at::cuda::CUDAGraph::replay"), "{frames:?}");
-            // Every node is under the line that captured it, with name and line number.
+            // Every graph node is under the line that captured it, with function name and line number.
             let site = ["Decoder.capture (decode.py:", "Decoder.forward_once (decode.py:"];
             assert!(capture[1..].iter().zip(site).all(|(frame, site)| frame.starts_with(site)), "{frames:?}");
-            // The node is from an operator of the model, or from the set-up of the graph's random numbers.
+            // The graph node is from an operator of the model, or it sets up the random numbers of the graph.
             assert!(capture.iter().any(|frame| frame.starts_with("aten::")), "{frames:?}");
         }
     }
 }
 
-/// With GPUSIM_MATH=1, the GPU computes results; the program computes the same ones itself, with integers.
+/// With GPUSIM_MATH=1, the simulated GPU computes results. The program computes the same results itself, with integers,
+/// and compares them.
 #[test]
 #[ignore = "takes a quarter of a minute; .ci/long runs it"]
 fn matrix_products_are_computed_if_gpusim_math_is_set() {
@@ -342,8 +347,8 @@ fn matrix_products_are_computed_if_gpusim_math_is_set() {
     }
 }
 
-/// Workers of a DataLoader are child processes. gpuflame ignores forked workers. gpuflame is loaded into spawned
-/// workers, but they do not use the GPU.
+/// Workers of a DataLoader are child processes. gpuflame ignores forked workers. In spawned workers gpuflame is loaded,
+/// but these workers do not use the GPU.
 #[test]
 fn a_data_loader_with_workers_is_recorded_completely() {
     check_program("loader.py", &ONE);
@@ -358,8 +363,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             let within = stacks.iter().filter(|(frames, _)| frames.iter().any(is_it));
             within.map(|(_, nanos)| nanos).sum::<u64>()
         };
-        // Each range of the program occurs 4 times. The truth file has the ranges, too: the program reports them to the
-        // simulation.
+        // Each of the program's own NVTX ranges occurs 4 times. The truth file has these ranges too, because the
+        // program reports them to the simulation.
         let sites = done.truth().sums;
         let ran =
             |site: &str| sites.iter().filter(|((at, _), _)| at == site).map(|(_, nanos)| nanos).sum::<u64>();
@@ -367,8 +372,8 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert!(ran(range) > 0);
             assert_eq!(share(range), ran(range), "{range}");
         }
-        // The ranges of the operators also occur 4 times each, and the operators' functions are in the stack as well.
-        // GPU work launched outside all ranges is not under any of these ranges.
+        // The NVTX ranges for operators also occur 4 times each, and the operators' functions are in the stack as well.
+        // GPU work launched outside all ranges is not under any of them.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in
@@ -390,7 +395,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
     }
 }
 
-/// Under `emit_nvtx`, each range of the backward pass contains the number of its forward operator.
+/// Under `emit_nvtx`, each NVTX range of the backward pass contains the sequence number of its forward operator.
 #[test]
 fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     let Some(folder) = folder() else { return };
@@ -427,7 +432,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         )),
         "{said}"
     );
-    // All frames are shown on request, and the time of each kernel stays the same.
+    // With `--all-frames`, all frames are shown, and the time of each kernel stays the same.
     let (whole, _) = folded(&["--keep-numbers", "--all-frames"]);
     let by_kernel = |stacks: &[(Vec<String>, u64)]| {
         let mut sums = BTreeMap::<String, u64>::new();
@@ -441,7 +446,8 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         };
         assert!(count(&whole) > 10 && count(&plain) == 0, "{begin} {} {}", count(&whole), count(&plain));
     }
-    // The expected functions are those that called, in `plain`, the operator with the number and name of the node.
+    // The expected functions are in the stack in `plain` of the operator that has the same name and sequence number as
+    // the node.
     let numbered = |frame: &str, before: &str| -> Option<String> {
         let text = frame.strip_prefix("[range]")?.strip_prefix(before)?;
         Some(text.split_once(", op_id").map_or(text, |(text, _)| text).to_owned())
@@ -462,7 +468,7 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
         }
     }
     assert!(compared > 10, "{compared}");
-    // Without native frames, each exporter's file has the same time under the same functions.
+    // The same functions must have the same time in the file of each exporter if native frames are left out.
     let (only, said_of_only) = folded(&["--keep-numbers", "--python", "only", "--backward", "forward"]);
     let share_of =
         |text: &str| text.lines().find(|line| line.contains(" is drawn under ")).map(str::to_owned);
@@ -483,22 +489,22 @@ fn the_backward_pass_is_placed_under_the_functions_that_called_its_operators() {
     );
 }
 
-/// Whether a stack is from the part of the program that has ranges for every operator, and its functions show that it
-/// is under this operator.
+/// Returns whether a stack is from the part of the program in which every operator has an NVTX range, and contains the
+/// function of this operator.
 fn is_of_operators(frames: &[String], operator: &str) -> bool {
     let range = |frame: &String| frame.starts_with("[range") && frame.contains("aten::");
     frames.iter().any(range) && frames.iter().any(|frame| frame == operator)
 }
 
-/// In this program, exceptions propagate through launches, memory runs out, and a forked child exits by itself.
+/// In this program, exceptions propagate through launches, memory runs out, and a forked child ends with `_exit`.
 #[test]
 #[ignore = "takes half a minute; .ci/long runs it"]
 fn a_program_that_raises_exceptions_and_exhausts_memory_is_recorded_completely() {
     check_program("pressure.py", &ONE);
 }
 
-/// Failed launches make PyTorch throw exceptions: inside operators, in matrix products and on autograd's threads. An
-/// exception unwinds each of these stacks.
+/// Failed launches make PyTorch throw exceptions inside operators, in matrix products and on autograd's threads. Each
+/// exception unwinds the stack of its launch.
 #[test]
 fn launches_that_fail_inside_pytorch_raise_its_errors_and_are_counted() {
     for done in check_program_with("refused.py", &ONE, "launch_fail:every=97") {
@@ -530,8 +536,8 @@ fn two_devices_in_one_process_are_reported_separately() {
 }
 
 /// PyTorch reads the properties of the simulated H100 from `cudaDeviceProp`, with the wheel's layout. The expected
-/// numbers are those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents. Without opt-in shared
-/// memory on the GPU, PyTorch would use no attention kernel of its own.
+/// numbers are those of `tests/gpusim/selftest/tests/devices.rs`, which names NVIDIA's documents. If the GPU had no
+/// opt-in shared memory, PyTorch would not use its own attention kernels.
 #[test]
 fn pytorch_finds_an_h100_and_a_kernel_for_attention() {
     let Some(folder) = folder() else { return };

@@ -1,5 +1,5 @@
-//! Programs of two cooperating processes. In `ddp.py` each has a GPU, and they meet in NCCL's collectives. In `share.py` they
-//! use one GPU and share its memory.
+//! Tests programs of two cooperating processes. In `ddp.py` each process has its own GPU, and the processes call NCCL's
+//! collectives. In `share.py` both processes use the same GPU and share its memory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,7 +10,7 @@ use crate::installed::{folder, run};
 use crate::programs::{ONE, OTHER, assert_nothing_is_missing, assert_verified, ran_by, told_by};
 use crate::support::{Done, Way};
 
-/// Process id of each rank, from the description next to its outputs.
+/// Returns the process id of each rank, from the description file next to its outputs.
 fn processes(done: &Done) -> BTreeMap<u32, u64> {
     let of_rank = |rank: u32| {
         let about: Value = serde_json::from_str(&done.file(&format!("rank{rank}.set.json"))).unwrap();
@@ -20,7 +20,7 @@ fn processes(done: &Done) -> BTreeMap<u32, u64> {
     (0..2).map(of_rank).collect()
 }
 
-/// Name, start and end of each collective of a process, in order.
+/// Returns name, start and end of each collective of a process, sorted by start.
 fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     let rows = done.file(&format!("truth-{process}.json"));
     let rows = rows.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
@@ -34,7 +34,7 @@ fn collectives(done: &Done, process: u64) -> Vec<(String, u64, u64)> {
     all
 }
 
-/// Asserts the durations of these collectives on the rank that arrives last. A collective takes 5 us, plus the time for
+/// Asserts how long these collectives take on the rank that arrives last. A collective takes 5 us, plus the time for
 /// the bytes that move between the two ranks at 200 GB/s.
 fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]) {
     let nanos = |(_, start, end): &(String, u64, u64)| end - start;
@@ -42,7 +42,7 @@ fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]
         let both = first.iter().zip(second).filter(|(one, _)| one.0.contains(word));
         both.map(|(one, other)| nanos(one).min(nanos(other))).next_back()
     };
-    // The collectives move:
+    // The collectives move these amounts of data:
     // - a million floats;
     // - half a million floats, because each rank needs one half;
     // - 1,000 floats in each direction at once.
@@ -51,7 +51,7 @@ fn assert_last_takes(first: &[(String, u64, u64)], second: &[(String, u64, u64)]
     assert_eq!(last("SendRecv"), Some(5_000 + 2 * 4_000 / 200));
 }
 
-/// Each rank must be profiled completely. The reported times for which ranks wait for each other must equal those of
+/// Each rank must be profiled completely. gpuflame's times for how long ranks wait for each other must equal those of
 /// the truth files.
 #[test]
 fn two_ranks_and_their_waits_in_collectives_are_recorded_completely() {
@@ -65,8 +65,8 @@ fn two_ranks_are_recorded_completely_by_each_entry_with_each_cupti_version() {
     check_share(&OTHER);
 }
 
-/// Asserts for both processes that their ledgers have all work matched, and that no stack differs from the one that
-/// libgcc finds.
+/// Asserts for the ledger of each process that all work is matched to launches, and that no stack differs from the one
+/// that libgcc finds.
 fn assert_whole(done: &Done) {
     for what in ["launches ", "activities "] {
         let ledgers = done.ledger(what);
@@ -117,7 +117,7 @@ fn check_ranks(runs: &[(Way, &str)]) {
         let merged = crate::support::command::gpuflame(&done.folder, args).ok();
         let merged: Value = serde_json::from_str(&merged.stdout).unwrap();
         for (row, collectives) in merged["ranks"].as_array().unwrap().iter().zip([first, second]) {
-            // The collectives run one after the other.
+            // The collectives run one after the other, so their durations can be added up.
             let waited: u64 = collectives.iter().map(|(_, start, end)| end - start).sum();
             assert_eq!(row["communication_ns"].as_u64(), Some(waited), "{row}");
         }
@@ -150,14 +150,14 @@ fn check_share(runs: &[(Way, &str)]) {
             kernels.push(of_kernels.map(|(_, (count, _))| count).sum::<u64>());
         }
         kernels.sort_unstable();
-        // In one process, mul_ and add_ run 30 times each, and in the other 50 times each.
+        // The kernels of mul_ and add_ run 30 times each in one process, and 50 times each in the other.
         assert_eq!(kernels, [60, 100]);
     }
 }
 
-/// A rank exits without notice. The other rank waits for it in a collective, inside a launch. Then the wait ends with
-/// an error, or the process that started both ranks ends the waiting rank by a signal. In both cases, the flame graph
-/// must contain all work until then.
+/// A rank exits without notice. The other rank waits for it in a collective, inside a launch call. Then the wait ends
+/// with an error, or the process that started both ranks ends the waiting rank by a signal. In both cases, the flame
+/// graph must contain all work until then.
 #[test]
 #[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {

@@ -1,12 +1,12 @@
-//! A replay without changes must equal the truth file of the simulated stack: each piece of PyTorch's GPU work begins
-//! and ends at the same nanosecond. The decode loop is eager at first, and then uses CUDA graphs.
+//! A replay without changes must equal the truth file of the simulated CUDA stack: each piece of PyTorch's GPU work
+//! begins and ends at the same nanosecond. The decode loop first runs eagerly, and then uses CUDA graphs.
 
 use serde_json::Value;
 
 use crate::installed::{folder, run};
 use crate::support::{Done, Way, command};
 
-/// Start and end of each piece of work relative to the first start, sorted.
+/// Start and end of each piece of GPU work, relative to the start of the first piece, sorted.
 type Times = Vec<(u64, u64)>;
 
 fn from_first(mut times: Times) -> Times {
@@ -25,12 +25,13 @@ fn truth(done: &Done) -> (Times, usize) {
     (from_first(rows.iter().map(time).collect()), nodes)
 }
 
-/// Replays a run and compares it with the truth. Returns the number of pieces of work, and how many of them are graph nodes.
+/// Replays a run, and compares the replay with the truth file. Returns the number of pieces of GPU work, and how many
+/// of them are graph nodes.
 fn check(program: &str) -> Option<(usize, usize)> {
     let done = run(folder()?, program, Way::Injected).env("STEPS", "2").env("GPUSIM_CLOCK", "real");
     let done =
         done.env("GPUFLAME_FORMATS", "gfr").env("GPUFLAME_DEPS", "1").env("GPUSIM_TRUTH", "truth.json");
-    // Since this version, CUPTI reports on which stream a node ran.
+    // CUPTI reports since version 13.2 on which stream a graph node ran.
     let done = done.env("GPUSIM_CUPTI_VERSION", "13.2").ok();
     let args = ["-q", "replay", "out.gfr", "--check", "--schedule", "times.csv", "--format", "json"];
     let said: Value = serde_json::from_str(&command::gpuflame(&done.folder, args).ok().stdout).unwrap();

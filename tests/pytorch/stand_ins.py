@@ -1,10 +1,10 @@
-"""Builds the libraries that replace those of NVIDIA's packages, with the functions that the wheel's libraries call.
+"""Builds stand-ins for the libraries in NVIDIA's packages. They have the functions that the wheel's own libraries call.
 
     stand_ins.py FOLDER VERSION              FOLDER has the installed wheel; fills FOLDER/stand-ins
     stand_ins.py --check FOLDER LIBRARIES    checks that the simulated libraries there have all functions that the wheel's call
 
-A function that is not written in stand_ins/*.c fails, and its name is printed once. Every problem ends the script with one line
-and exit code 2.
+A function that has no implementation in stand_ins/*.c fails, and its first call prints its name. Every problem ends the
+script with one line and exit code 2.
 """
 
 import hashlib
@@ -15,8 +15,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
-# For each library: its soname; the version node of its functions, or else the prefix of their names; and the return
-# value of functions that are not simulated.
+# Each library has its soname; the version node of its functions, or the prefix of their names if there is no version
+# node; and the return value of functions that have no implementation.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),
@@ -31,7 +31,7 @@ LIBRARIES = [
     ("libnccl.so.2", None, "nccl", 3),
 ]
 
-# The libraries that tests/gpusim simulates.
+# The libraries that tests/gpusim simulates itself.
 SIMULATED = ("libcudart.so.13", "libcupti.so.13")
 
 
@@ -59,7 +59,7 @@ def check_wheel(torch, pinned):
 
 
 def source_of(soname, functions, written, code):
-    """Returns C code for the functions that a library lacks."""
+    """Returns C code for the functions that a library needs and that no source file implements."""
     rest = sorted(functions - written)
     macro = "KERNEL" if soname == "libcublas.so.13" else "MISSING"
     lines = [f'#define SONAME "{soname}"', f"#define CODE {code}", '#include "missing.h"']

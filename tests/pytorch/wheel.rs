@@ -1,4 +1,4 @@
-//! Tests the libraries that a program loads, and the messages about an unexpected wheel.
+//! Tests which libraries a PyTorch program loads, and the messages about an unexpected wheel.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +26,7 @@ fn no_library_from_nvidias_packages_is_loaded() {
     assert!(has("stand-ins/libcublas.so.13") && has("stand-ins/libcudnn.so.9"), "{mapped:?}");
 }
 
-/// Version of Python 3 on this machine, as the script determines it.
+/// Returns the version of Python 3 on this machine in the form in which the script determines it.
 fn version() -> String {
     let tell = "import sys; print('%d.%d' % sys.version_info[:2])";
     let output =
@@ -48,8 +48,8 @@ fn wheel(told: &str) -> PathBuf {
     cache
 }
 
-/// Returns the message of `tests/pytorch/install` about this cache. Checks that it is one line, and that the exit code
-/// is 2.
+/// Returns the message that `tests/pytorch/install` prints about this cache. Checks that the message is one line and
+/// that the exit code is 2.
 fn complaint(cache: &Path) -> String {
     let mut command = Command::new(root().join("tests/pytorch/install"));
     let output = command.arg("--found").env("GPUSIM_PYTORCH", cache).output().unwrap();

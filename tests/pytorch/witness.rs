@@ -1,5 +1,6 @@
-//! PyTorch's own profiler as a witness. Kineto's trace of a program on the simulated stack is compared with gpuflame's
-//! output of another run. Kineto and gpuflame are both clients of CUPTI, and neither reads the truth file.
+//! Compares gpuflame with PyTorch's own profiler, Kineto. Kineto traces one run of a program on the simulated CUDA
+//! stack, and gpuflame records another run. Kineto and gpuflame are both clients of CUPTI, and neither reads the truth
+//! file.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -9,20 +10,20 @@ use crate::operators::assert_operators;
 use crate::support::{Done, Way, command, scratch};
 use serde_json::Value;
 
-/// A piece of GPU work as both profilers report it.
+/// A kernel, copy or fill as both profilers report it.
 #[derive(Debug)]
 struct Work {
     kind: &'static str,
     name: String,
     /// Sizes of the grid and the block of a kernel.
     extents: Vec<u64>,
-    /// Size of a copy or a fill.
+    /// Size of a copy or a fill in bytes.
     bytes: u64,
     start: f64,
     nanos: f64,
 }
 
-/// GPU work of each device and stream, in the order of time.
+/// GPU work for each device and stream, sorted by time.
 type Streams = BTreeMap<(u64, u64), Vec<Work>>;
 
 fn in_order(mut streams: Streams) -> Streams {
@@ -86,8 +87,8 @@ fn of_gpuflame(done: &Done, table: &str) -> Streams {
 
 fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     assert!(kineto.keys().eq(gpuflame.keys()), "{:?} {:?}", kineto.keys(), gpuflame.keys());
-    // Each kernel name that Kineto reports must correspond to exactly one name that gpuflame reports. Kineto's names
-    // include types and parameters.
+    // Each kernel name that Kineto reports must correspond to exactly one kernel name that gpuflame reports. Kineto's
+    // names include types and parameters.
     let mut names = HashMap::new();
     for (stream, theirs) in kineto {
         let ours = &gpuflame[stream];
@@ -99,7 +100,7 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
             // measures itself. So a duration is wrong by two roundings and by the errors of two rates. The largest
             // observed difference is one nanosecond.
             let rounding = 2.0 + theirs.nanos / 1e4;
-            // The time for which a rank waits for another rank differs from run to run.
+            // How long a rank waits for another rank in a collective differs from run to run.
             let waits = theirs.name.contains("ncclDevKernel");
             let alike = alike && (waits || (theirs.nanos - ours.nanos).abs() <= rounding);
             assert!(alike, "{stream:?}, {place}:\n{theirs:?}\n{ours:?}");
@@ -109,14 +110,14 @@ fn assert_alike(kineto: &Streams, gpuflame: &Streams) {
     }
 }
 
-/// An operator or a call of a thread, with its external id.
+/// An operator or a CUDA call on a thread, with its external id.
 struct Span<'a> {
     start: f64,
     end: f64,
     external: Option<&'a Value>,
 }
 
-/// Spans by thread, in the order of their starts.
+/// Returns the spans on each thread, sorted by start.
 fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     let mut threads: HashMap<u64, Vec<Span<'_>>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == cat) {
@@ -129,20 +130,21 @@ fn spans<'a>(events: &'a [Value], cat: &str) -> HashMap<u64, Vec<Span<'a>>> {
     threads
 }
 
-/// Calls of the runtime, and calls of the driver that the program makes directly.
+/// Returns all calls of the CUDA runtime, and the calls of the CUDA driver that the program makes directly.
 pub(crate) fn calls(events: &[Value]) -> impl Iterator<Item = &Value> {
     events.iter().filter(|event| event["cat"] == "cuda_runtime" || event["cat"] == "cuda_driver")
 }
 
-/// Copies from one GPU to another have their own kind of record (22). Kineto does not request this record kind.
+/// Copies from one GPU to another have their own kind of activity record (22). Kineto does not request this record
+/// kind.
 const UNASKED: &str = "PtoP";
 
-/// Calls that wait for the GPU; both profilers report them. gpuflame does not report the thread of memory calls, so
-/// these are counted over all threads.
+/// Calls that wait for the GPU. Both profilers report these calls.
 const WAITS: [&str; 3] = ["cudaDeviceSynchronize", "cudaEventSynchronize", "cudaStreamSynchronize"];
 
-/// For each thread, the number of calls of each function that started GPU work or waited. Threads have other numbers in
-/// another run. nvcc 13 calls `__cudaLaunchKernel`, for which gpuflame shows the usual name.
+/// Returns, for each thread, how often it called each function that starts GPU work or waits for the GPU. Thread ids
+/// differ from run to run. Programs that nvcc 13 compiled call `__cudaLaunchKernel`, for which gpuflame shows the usual
+/// name.
 fn calls_by_thread(events: &[Value]) -> Vec<BTreeMap<&str, usize>> {
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let is_work = |event: &&Value| {
@@ -170,7 +172,7 @@ fn without_own_wait(events: &[Value]) -> Vec<Value> {
 }
 
 /// Asserts that Kineto's trace has as many allocations and frees as the text above gpuflame's flame graph of
-/// allocations states.
+/// allocations states. They are counted over all threads, because gpuflame does not report the thread of such a call.
 fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     let count =
         |names: &[&str]| calls(kineto).filter(|call| names.contains(&call["name"].as_str().unwrap())).count();
@@ -188,8 +190,8 @@ fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     assert_eq!(told, Some((given, taken)));
 }
 
-/// Asserts for Kineto's trace that the external id of GPU work is that of the innermost operator around its launch.
-/// Returns the number of pieces of work with such an operator.
+/// Asserts for Kineto's trace that the external id of each kernel, copy and fill is that of the innermost operator
+/// around its launch. Returns how many of them have such an operator.
 fn assert_external_ids(events: &[Value]) -> usize {
     let operators = spans(events, "cpu_op");
     let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
@@ -201,7 +203,7 @@ fn assert_external_ids(events: &[Value]) -> usize {
         let start = call["ts"].as_f64().unwrap();
         let end = start + call["dur"].as_f64().unwrap();
         let thread = operators.get(&call["tid"].as_u64().unwrap()).map_or(&[][..], Vec::as_slice);
-        // Operators are nested. So the innermost one is the last operator that began before the launch and has not
+        // Operators are nested. So the innermost operator is the last one that began before the launch and has not
         // ended.
         let before = &thread[..thread.partition_point(|operator| operator.start <= start)];
         let innermost = before.iter().rev().find(|operator| operator.end >= end).and_then(|it| it.external);
@@ -213,7 +215,8 @@ fn assert_external_ids(events: &[Value]) -> usize {
 
 const TRANSFORMERS: &str = "transformers_models.py";
 
-/// Runs a program, which may have arguments, once under Kineto and once under gpuflame, which writes `formats`.
+/// Runs a program, which may have arguments, once under Kineto and once under gpuflame, which writes the output formats
+/// `formats`.
 fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)> {
     let (program, args) = program.split_once(' ').unwrap_or((program, ""));
     let args = || args.split_whitespace();
@@ -227,12 +230,12 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
         run.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CUPTI_VERSION", "13.2")
     };
     if program == "compiled.py" {
-        // This first run fills the compiler's caches. So later runs compile nothing.
+        // This first run fills the caches of the compiler. So later runs compile nothing.
         drop(run(program, Way::None).args(args()).ok());
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out work that ends after the profile. With a real clock, the work is over when the program has
+    // Kineto leaves out GPU work that ends after the profile. With a real clock, the work is over once the program has
     // waited for it.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
@@ -240,10 +243,10 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
     Some((events(&traced.folder.join("trace.json")), done))
 }
 
-/// A piece of GPU work: id of its call, device, stream, start and end in ns.
+/// A kernel, copy or fill: correlation id of its call, device, stream, start and end in ns.
 type Exactly = [u64; 5];
 
-/// Returns the work of a run under gpuflame, from its table of activities.
+/// Returns the GPU work of a run under gpuflame, from gpuflame's table of activities.
 fn told(done: &Done) -> Vec<Exactly> {
     let table = done.file("out.activities.csv");
     let mut reader = csv::Reader::from_reader(table.as_bytes());
@@ -256,7 +259,7 @@ fn told(done: &Done) -> Vec<Exactly> {
     all
 }
 
-/// Returns the work of any run, from the truth file, which lists every piece.
+/// Returns the GPU work of any run, from the truth file, which lists each piece.
 pub(crate) fn ran(done: &Done) -> Vec<Exactly> {
     let row =
         |row: Value| ["corr", "device", "stream", "start", "end"].map(|name| row[name].as_u64().unwrap());
@@ -291,7 +294,7 @@ fn kineto_records_the_same_work_of_a_decode_loop() {
     assert!(launched_by_operators > 700, "{launched_by_operators}");
 }
 
-/// Runs the remaining programs except `ranges.py`: `emit_nvtx` and torch.profiler exclude each other.
+/// Runs the remaining programs except `ranges.py`, because `emit_nvtx` and torch.profiler cannot be used together.
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_the_other_programs() {
@@ -301,14 +304,15 @@ fn kineto_records_the_same_work_of_the_other_programs() {
     }
 }
 
-/// Kernels that Triton launches by itself belong to no operator. `.ci/long` installs Triton.
+/// Kernels that Triton launches itself belong to no operator. `.ci/long` installs Triton.
 #[test]
 fn kineto_records_the_same_triton_kernels() {
     let Some(launched_by_operators) = compare("triton_kernels.py") else { return };
     assert_eq!(launched_by_operators, 0);
 }
 
-/// Compares Inductor's code, which launches Triton's kernels, and the graphs that Inductor captures.
+/// Compares how both profilers see Inductor's code, which launches Triton's kernels, and the graphs that Inductor
+/// captures.
 #[test]
 #[ignore = "takes two minutes; .ci/long runs it"]
 fn kineto_records_the_same_work_of_a_compiled_model() {
@@ -318,7 +322,7 @@ fn kineto_records_the_same_work_of_a_compiled_model() {
     }
 }
 
-/// Both ranks write a trace. Only the time for which they wait for each other differs between runs.
+/// Both ranks write a trace. Only the times for which the ranks wait for each other differ between runs.
 #[test]
 #[ignore = "takes a minute; .ci/long runs it"]
 fn kineto_records_the_same_work_of_two_ranks() {
@@ -343,13 +347,13 @@ fn kineto_records_the_same_work_of_two_ranks() {
     }
 }
 
-/// A Python function: the name of its file, and its own name.
+/// A Python function: the name of its file, and the name of the function.
 type PythonFrame = (String, String);
 
-/// Python functions around each launch, root first, by device and stream, in order of time.
+/// Python functions around each launch, root first, for each device and stream, sorted by time.
 type Launches = BTreeMap<(u64, u64), Vec<Vec<PythonFrame>>>;
 
-/// Time and Python functions of each launch, by device and stream, not sorted.
+/// Time and Python functions of each launch, for each device and stream, not sorted.
 type Timed<T> = BTreeMap<(u64, u64), Vec<(T, Vec<PythonFrame>)>>;
 
 fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
@@ -360,19 +364,19 @@ fn without_times<T: PartialOrd>(streams: Timed<T>) -> Launches {
     streams.into_iter().map(|(stream, works)| (stream, in_order(works))).collect()
 }
 
-/// Returns the functions according to Kineto. `program` is the outermost function of the program itself; the functions around
-/// it belong to Kineto.
+/// Returns the Python functions around launches according to Kineto. `program` is the outermost function of the program
+/// itself. The functions around it belong to Kineto.
 fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     let mut names: HashMap<u64, Vec<(f64, f64, PythonFrame)>> = HashMap::new();
     for event in events.iter().filter(|event| event["cat"] == "python_function") {
         let (start, dur) = (event["ts"].as_f64().unwrap(), event["dur"].as_f64().unwrap());
         let name = event["name"].as_str().unwrap();
         let frame = match name.split_once("): ") {
-            // This is the function that calls a module.
+            // Kineto gives this name to the function that calls a module.
             None if name.starts_with("nn.Module: ") => {
                 ("module.py".to_owned(), "_wrapped_call_impl".to_owned())
             }
-            // C functions are skipped.
+            // Frames of C functions are skipped.
             None => continue,
             Some((place, function)) => {
                 let file = place.rsplit_once('(').unwrap().0.rsplit('/').next().unwrap();
@@ -381,7 +385,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
         };
         names.entry(event["tid"].as_u64().unwrap()).or_default().push((start, start + dur, frame));
     }
-    // If two functions begin together, the longer one contains the other.
+    // If two functions begin at the same time, the longer one contains the other.
     names.values_mut().for_each(|all| all.sort_by(|a, b| a.0.total_cmp(&b.0).then(b.1.total_cmp(&a.1))));
     let correlation = |event: &Value| event["args"]["correlation"].as_u64().unwrap();
     let calls: HashMap<u64, &Value> = calls(events).map(|call| (correlation(call), call)).collect();
@@ -400,7 +404,7 @@ fn frames_of_kineto(events: &[Value], program: &str) -> Launches {
     without_times(streams)
 }
 
-/// Functions according to gpuflame's recording.
+/// Returns the Python functions around launches according to gpuflame's recording.
 fn frames_of_gpuflame(done: &Done) -> Launches {
     command::gpuflame(&done.folder, ["convert", "out.gfr", "--to", "csv", "-o", "all.csv", "--all-frames"])
         .ok();
@@ -435,8 +439,8 @@ fn frames_of_gpuflame(done: &Done) -> Launches {
     without_times(streams)
 }
 
-/// Asserts that both outputs have each kernel of a program under the same functions. Returns the number of kernels
-/// under any function, and the depth of the deepest stack.
+/// Asserts that for each kernel of a program, both profilers have the same Python functions. Returns the number of
+/// kernels under any function, and the depth of the deepest stack.
 fn compare_frames(program: &str) -> Option<(usize, usize)> {
     let (kineto, done) = both(program, &["--stacks"], "gfr")?;
     let gpuflame = frames_of_gpuflame(&done);
@@ -463,14 +467,14 @@ fn training_step_kernels_have_the_python_frames_that_kineto_records() {
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// A kernel of a graph must be under the functions that launched the graph.
+/// A kernel in a CUDA graph must be under the Python functions that launched the graph.
 #[test]
 fn decode_loop_kernels_have_the_python_frames_that_kineto_records() {
     let Some((in_python, deepest)) = compare_frames("decode.py") else { return };
     assert!(in_python > 500 && deepest > 8, "{in_python} kernels, {deepest} frames at most");
 }
 
-/// The program uses models as users load them. `.ci/long` installs the packages.
+/// The program uses models in the way users load them. `.ci/long` installs the packages.
 #[test]
 fn transformers_kernels_have_the_python_frames_that_kineto_records() {
     let Some(launched_by_operators) = compare(TRANSFORMERS) else { return };

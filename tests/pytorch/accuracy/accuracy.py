@@ -2,10 +2,11 @@
 
     tests/pytorch/accuracy/table [--rounds 7]      builds what is missing, and prints the table: some 5 minutes
 
-One run of the eager program is recorded. Each change is predicted from this recording, and then really made. In each round the
-program runs unchanged and with each change, recorded in the same way and without gpuflame. The recorded runs show how good the
-prediction is; the others show what else recording changes, because it slows the host. A change counts if it is at least five
-times as large as the spread of the unchanged program (A/A: its first runs of all rounds compared with its last ones).
+One run of the eager program is recorded. `what-if` predicts the effect of each change from this recording, and then the
+program is really changed. In each round the program runs unchanged and with each change, both with and without
+gpuflame. The runs with gpuflame show how good the prediction is. The runs without gpuflame show what else recording
+changes, because it slows the host. A change counts if it is at least five times as large as the spread of the unchanged
+program. (The spread is an A/A comparison: the first run of each round with the last run of the round.)
 """
 
 import argparse
@@ -19,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "program.py"
-# Kernel of the matrix products in the model's linear layers. A block has four of them.
+# Kernel of the matrix products in the linear layers of the model. A transformer block has four of these products.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 WARM_UP = 10
 
@@ -30,7 +31,8 @@ def kernels(product_us):
 
 BASE = {"GPUSIM_CLOCK": "real", "GPUSIM_LAUNCH_NS": "4000", "GPUSIM_KERNELS": kernels(50)}
 
-# For each change: its name, the options of what-if that predict it, and the variables and arguments of the program that make it.
+# Each change has a name, the options of `what-if` that predict it, and the environment variables and arguments with
+# which the program makes it.
 CHANGES = [
     ("products twice as slow", ["--scale", "xmma_gemm=2"], {"GPUSIM_KERNELS": kernels(100)}, []),
     ("a launch costs 1 us instead of 4", ["--launch-ns", "1000"], {"GPUSIM_LAUNCH_NS": "1000"}, []),
@@ -41,7 +43,7 @@ CHANGES = [
 
 
 def run_program(program, variables, arguments, **extra):
-    """Runs a program, and returns the time that it prints, in ns."""
+    """Runs a program, and returns the step time that it prints, in ns."""
     environment = {**os.environ, **variables, **extra}
     done = subprocess.run([sys.executable, program, *arguments], env=environment, capture_output=True, text=True)
     if done.returncode != 0:
@@ -54,7 +56,7 @@ def run(variables, arguments):
 
 
 def run_recorded(program, variables, arguments, folder):
-    """Records a run of a program into a folder. Returns the time that the program prints, in ns."""
+    """Records a run of a program into a folder. Returns the step time that the program prints, in ns."""
     library = os.environ["GPUFLAME"]
     settings = {
         "CUDA_INJECTION64_PATH": library,
@@ -74,13 +76,13 @@ def recorded(program, variables, folder):
 
 
 def run_and_discard(variables, arguments):
-    """Records a run, deletes the recording, and returns the time of a step in ns."""
+    """Records a run, deletes the recording, and returns the duration of a step in ns."""
     with tempfile.TemporaryDirectory() as folder:
         return run_recorded(PROGRAM, {**BASE, **variables}, arguments, folder)
 
 
 def predicted(recording, options):
-    """Returns the predicted duration of a step with the change, divided by the duration without it."""
+    """Returns the predicted duration of a step with the change, divided by the duration of a step without it."""
     command = [os.environ["GPUFLAME_COMMAND"], "-q", "what-if", recording, *options, "-n", "0", "--format", "json"]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
@@ -91,7 +93,8 @@ def predicted(recording, options):
 
 
 class Series:
-    """Times of a step of the unchanged program and with each change, in ns: one of each per round, and the unchanged one twice."""
+    """Durations of a step in ns, for the unchanged program and for each change. Each round adds one duration per change
+    and two for the unchanged program."""
 
     def __init__(self, run):
         self.run = run
@@ -114,7 +117,8 @@ class Series:
 
 
 def cells(series, promised):
-    """The cells of the table, each with the measured effect and the error, and the errors of the changes that count."""
+    """Returns the cells of the table, each with the measured effect and the error of the prediction, and the errors of
+    the changes that count."""
     texts, errors = [], []
     for measured, part in zip(series.effects(), promised):
         error = abs(part / measured - 1)

@@ -2,8 +2,9 @@
 
     tests/pytorch/accuracy/table causal [--rounds 7]      builds what is missing, and prints the table: some 5 minutes
 
-One run of planted.py is recorded. Each planted function and kernel is then really made 10 % faster: in each round the program
-runs twice unchanged and once with each change, without gpuflame.
+One run of planted.py is recorded, and `causal` predicts how much a step gains if a function or kernel gets 10 % faster.
+Then each of these functions and kernels is really made 10 % faster. In each round the program runs twice unchanged and
+once with each change, without gpuflame.
 """
 
 import argparse
@@ -27,7 +28,8 @@ def kernels(product_us):
 
 
 BASE = kernels(PRODUCT_US)
-# For each function or kernel: its name, its name in the table of causal, and the variables and arguments that make it faster.
+# Each function or kernel has a name, its name in the output of `causal`, and the environment variables and arguments
+# that make it faster.
 PLANTED = [("the products", PRODUCT, kernels(PRODUCT_US * (100 - SPEED_UP) // 100), [])] + [
     (f"`{name}`", f"Program.{name}", BASE, ["--faster", f"{name}={SPEED_UP}"]) for name in ("prepare", "choose", "report")
 ]
@@ -43,7 +45,7 @@ def promised(recording):
 
 
 def saved_percent(rows, name):
-    """Returns the predicted saving in percent; 0 for a function or kernel that is not on the critical path."""
+    """Returns the predicted saving in percent. It is 0 for a function or kernel that is not on the critical path."""
     return next((row["saved_percent"] for row in rows if row["name"].split(" (")[0] == name), 0.0)
 
 

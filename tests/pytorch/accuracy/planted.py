@@ -1,8 +1,9 @@
-"""A step whose functions work for a known time, for `gpuflame causal`.
+"""Runs steps whose functions each compute for a known time. The program is a test case for `gpuflame causal`.
 
     tests/pytorch/run tests/pytorch/accuracy/planted.py [--steps 40] [--faster NAME=PERCENT]
 
-Prints the median duration of a step in ns. With `--faster prepare=10`, this function works for 90 % of its usual time.
+Prints the median duration of a step in ns. With `--faster prepare=10`, the function `prepare` computes for 90 % of its
+usual time.
 """
 
 import argparse
@@ -20,7 +21,7 @@ from model import Block  # noqa: E402
 
 WARM_UP = 10
 WIDTH = 128
-# Work of each function, in us.
+# Time for which each function computes, in us.
 WORK = {"prepare": 4000, "report": 1500, "choose": 2500}
 
 
@@ -48,7 +49,7 @@ class Program:
             x = block(x)
 
     def report(self):
-        """Works while the GPU works."""
+        """Computes on the host while the GPU computes as well."""
         work(self.work_us["report"])
         self.done.record()
 

@@ -1,4 +1,5 @@
-"""A step of four transformer blocks with a wait after each, and the changes that `gpuflame what-if` predicts for it.
+"""Runs steps of four transformer blocks with a wait for the GPU after each block. Options make the changes whose
+effects `gpuflame what-if` predicts.
 
     tests/pytorch/run tests/pytorch/accuracy/program.py [--steps 40] [--without-waits | --side-stream | --graphs]
 
@@ -42,8 +43,8 @@ class Program:
         return graph
 
     def block_work(self, block):
-        # No later work in the step needs the result of `tril`. So `tril` can run on a side stream. Without
-        # --side-stream the program makes the same calls, so that the stream is the only change.
+        # No later operation in the step needs the result of `tril`. So `tril` can run on a side stream. Without
+        # --side-stream the program makes the same calls, so that the stream is the only difference.
         with torch.cuda.stream(self.side if self.options.side_stream else torch.cuda.current_stream()):
             torch.tril(self.square)
         block(self.input)

@@ -5,15 +5,16 @@
     GPUFLAME=libgpuflame.so                         default: target/release/libgpuflame.so
     PYTHONPATH=$(tests/pytorch/triton)              with Triton's proton, which cannot be measured otherwise
 
-In a round, every way (a profiler, or none) runs once in each loop, in its own process, which is forked after PyTorch was loaded
-and before CUDA is. The order rotates. A process makes many steps and reports the tenth percentile of their durations, so that
-other load on the machine matters little. Ways are compared within their round. The table shows the median of the rounds, with
-the interval that contains it in 95 of 100 cases (by order statistics). The last column is the time that a way adds to the null
-client's step, as a share of the time that torch.profiler without stacks adds to it. With --limits the exit code is 1 if gpuflame
-exceeds its limits (`LIMITS`), or if the loop that should wait for the GPU does not wait.
+A way is a profiler, or no profiler. In each round, every loop runs once in every way. Each run has its own process,
+which is forked after PyTorch was loaded and before CUDA starts. The order of the ways rotates. A process makes many
+steps and reports the tenth percentile of their durations, so that other load on the machine matters little. Ways are
+compared within their round. The table shows the median of the rounds, with the interval that contains it in 95 of 100
+cases (by order statistics). The last column compares two times that are added to a step with the null client: the time
+that the way adds, as a share of the time that torch.profiler without stacks adds. With --limits the exit code is 1 if
+gpuflame exceeds its limits (`LIMITS`), or if the loop that should wait for the GPU does not wait.
 
-Each result is written to FILE at once, so the same command continues an interrupted measurement. Results of another library, or
-of other versions of the files in this folder, are not used.
+Each result is written to FILE immediately, so the same command continues an interrupted measurement. Results from
+another build of the library, or from other versions of the files in this folder, are not used.
 """
 
 import argparse
@@ -41,12 +42,13 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# Kernel of the matrix products in the model's linear layers. A step has 17 of these products.
+# Kernel of the matrix products in the linear layers of the model. A step has 17 of these products.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
-# Loops and the variables that each of them sets: a launch that costs nothing; a launch of 4 us, as with a traced
-# driver; and for each of these two, a GPU for which the CPU waits. With launches of 4 us, the launches of a step take
-# longer than its kernels with their usual durations. So in that loop the kernels of the products are longer.
+# Environment variables that each loop sets. In the first loop a launch costs nothing; in the second loop a launch takes
+# 4 us, as with a traced driver. The other two loops are the same, but the CPU waits for the GPU. If a launch takes 4
+# us, the launches of a step take longer than its kernels usually do. So in the last loop the kernels of the products
+# are longer.
 LOOPS = {
     "launch-bound": {},
     "launches of 4 us": {"GPUSIM_LAUNCH_NS": "4000"},
@@ -58,9 +60,10 @@ LOOPS = {
     },
 }
 
-# Maximum costs of gpuflame with its defaults, by medians. If a launch costs nothing: the time that gpuflame adds to the null
-# client's step, and the same time as a share of the time that torch.profiler adds. In any loop: the delay of the process's
-# end, and the additional memory.
+# Maximum costs of gpuflame with its default settings; the medians are compared. The first two limits apply if a launch
+# costs nothing: the time that gpuflame adds to the null client's step, and this time as a share of the time that
+# torch.profiler adds. The other two apply to every loop: how much later the process ends, and how much more memory it
+# uses.
 LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
 # Minimum share of a step for which the CPU waits for the GPU, in loops whose duration depends on the GPU.
 LEAST_WAIT = 0.05
@@ -94,7 +97,7 @@ def proton():
 
 
 def cupti_for_proton(folder):
-    """Returns a folder that has the simulated CUPTI under the name that proton looks for."""
+    """Returns a folder that contains the simulated CUPTI under the file name that proton looks for."""
     places = os.environ["LD_LIBRARY_PATH"].split(":")
     found = (path for place in places for path in pathlib.Path(place).glob("libcupti.so.*"))
     link = pathlib.Path(folder, "cupti", "libcupti.so")
@@ -104,7 +107,8 @@ def cupti_for_proton(folder):
 
 
 def ways(folder):
-    """Returns for each way, by name, its environment and the context manager around the steps."""
+    """Returns the environment variables of each way and the context manager around its steps, keyed by the way's
+    name."""
     gpuflame = library("GPUFLAME", "target/release/libgpuflame.so")
     recording = {"CUDA_INJECTION64_PATH": gpuflame, "GPUFLAME_FORMATS": "folded,svg,csv,gfr"}
     all_ways = {
@@ -125,7 +129,8 @@ PROFILER = "torch.profiler"
 
 
 def picked(table, wanted):
-    """Returns the requested entries, or all if none are requested, in the order of the table. Those in ALWAYS are included."""
+    """Returns the requested entries of the table, or all if none are requested, in the order of the table. The entries
+    in ALWAYS are included in any case."""
     names = wanted.split(",") if wanted is not None else list(table)
     unknown = [name for name in names if name not in table]
     if unknown:
@@ -134,7 +139,8 @@ def picked(table, wanted):
 
 
 def measured_steps(launch, wait):
-    """Returns the tenth percentile of the steps' durations in ns, and the median share of a step spent waiting."""
+    """Returns the tenth percentile of the steps' durations in ns, and the median share of a step that is spent waiting
+    for the GPU."""
     times, waits = [], []
     for _ in range(STEPS):
         start = time.perf_counter_ns()
@@ -164,8 +170,8 @@ def child(pipe, profiler):
 
 
 def run(environment, profiler, folder):
-    """Returns the duration of a fast step in ns, the duration of the process's end in ms, its peak memory in MiB, and the share
-    of a step for which it waits for the GPU."""
+    """Returns the duration of a fast step in ns, the time that the process takes to exit in ms, its peak memory in MiB,
+    and the share of a step for which it waits for the GPU."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -187,7 +193,8 @@ def run(environment, profiler, folder):
 
 
 class Kept:
-    """The results so far, by loop, way and round. Each is a line of JSON in a file to which lines are only appended."""
+    """The results so far, keyed by loop, way and round. Each result is a line of JSON in a file, to which this program
+    only appends lines."""
 
     def __init__(self, path):
         of = hashlib.sha256()
@@ -198,7 +205,7 @@ class Kept:
         self.file = open(path, "a+") if path else None
         if self.file:
             self.file.seek(0)
-            # A truncated line is not valid JSON.
+            # A line that was truncated by an interruption is not valid JSON, so it is skipped.
             for line in self.file:
                 with contextlib.suppress(ValueError):
                     line = json.loads(line)
@@ -213,7 +220,7 @@ class Kept:
 
 
 def interval(values):
-    """Returns the median, and the interval that contains it in 95 of 100 cases."""
+    """Returns the median of the values, and the interval that contains it in 95 of 100 cases."""
     ordered, n = sorted(values), len(values)
     reach = int(0.98 * n**0.5)
     low, high = max(0, n // 2 - reach - (n % 2 == 0)), min(n - 1, n // 2 + reach)
@@ -225,7 +232,8 @@ def shown(values, form):
 
 
 def measure(loops, every, rounds, kept, folder):
-    """Measures all missing results, in complete rounds: an unfinished measurement then has equally many results of each loop."""
+    """Measures all missing results, one round after the other. So after an interruption, every loop has equally many
+    results."""
     names = list(every)
     wanted = [
         (loop, names[(place + turn) % len(names)], turn)
@@ -254,7 +262,7 @@ def measure(loops, every, rounds, kept, folder):
 
 
 def report(loop, found):
-    """Prints the rows of one loop. `found` has the runs by way."""
+    """Prints the table rows of one loop. `found` maps each way to its runs."""
     steps, exits, memory = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(3))
     for name in found:
 
@@ -276,12 +284,13 @@ def report(loop, found):
 
 
 def part_of_added(steps, of, null):
-    """Returns the time that one way adds to the null client's step, in percent of the time that another way adds."""
+    """Returns the time that one way adds to a step with the null client, in percent of the time that another way
+    adds."""
     return shown([100 * (a - c) / (b - c) for a, b, c in zip(steps, of, null)], ".1f") + " %"
 
 
 def missed(loop, found):
-    """Returns a sentence for each limit that the runs of one loop exceed. `found` has the runs by way."""
+    """Returns a sentence for each limit that is exceeded in the runs of one loop. `found` maps each way to its runs."""
     middle = lambda values: statistics.median(values)
     steps, exits, memory, waits = ({name: [run[at] for run in runs] for name, runs in found.items()} for at in range(4))
     figures = {}

@@ -1,12 +1,12 @@
-"""Measures how long a PyTorch program takes to end after SIGTERM, while gpuflame draws the flame graph: it must name functions of
-libraries of hundreds of MB.
+"""Measures how long a PyTorch program takes to end after SIGTERM. During this time gpuflame draws the flame graph, for
+which it must look up function names in libraries of hundreds of MB.
 
     tests/pytorch/run tests/pytorch/cost/ending.py [--rounds 7]
     GPUFLAME=libgpuflame.so                 default: target/release/libgpuflame.so
 
-`warm`: all files are in the page cache. `cold`: the pages of mapped files that no process uses are dropped from it first. Prints
-the minimum and the median of the time until the process is dead. PyTorch runs training steps of a small model on the simulated
-stack."""
+`warm`: all files are in the page cache. `cold`: before the signal, the pages of mapped files that no process uses are
+dropped from the page cache. Prints the minimum and the median of the time until the process is dead. The program makes
+training steps of a small model on the simulated CUDA stack."""
 
 import argparse
 import os
@@ -55,7 +55,7 @@ def seconds_until_death(is_cold):
             [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         assert child.stdout.readline() == "ready\n"
-        # The program gets time to write a checkpoint, like a program that has run for a while.
+        # The program gets time to write a checkpoint, like a program that has run for some time.
         time.sleep(2.5)
         if is_cold:
             forget(child.pid)

@@ -1,6 +1,6 @@
-// A client of CUPTI that does nothing, to measure the cost of any client. The client has gpuflame's subscription,
-// callbacks and record kinds, with empty bodies. The client is loaded through CUDA_INJECTION64_PATH. Like gpuflame, it
-// reuses a few buffers.
+// A CUPTI client that does nothing, to measure the cost of any CUPTI client. It has the same subscription, callbacks
+// and record kinds as gpuflame, but the callbacks do nothing. It is loaded through CUDA_INJECTION64_PATH. Like
+// gpuflame, it reuses a few buffers for records.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -46,8 +46,8 @@ static int is_one_of(const char *name, const char *const *all) {
     return *all != NULL;
 }
 
-// Whether gpuflame requests callbacks for this call. Like gpuflame, it selects calls by name, ignoring versions and
-// kinds of streams.
+// Returns whether gpuflame requests callbacks for this CUDA function. Like gpuflame, it selects functions by name.
+// Versions and kinds of streams in the name are ignored.
 static int is_wanted(const char *name) {
     static const char *const look_alikes[] = {"HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy", NULL};
     static const char *const ends[] = {"DeviceReset", "ThreadExit", "CtxDestroy", "DevicePrimaryCtxReset",

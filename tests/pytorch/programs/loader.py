@@ -1,4 +1,5 @@
-"""Loads batches with workers that are forked while CUDA is already in use, and with a worker that is spawned."""
+"""Loads batches with workers that are forked while CUDA is already in use, and with a worker that is spawned as a new
+process."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset

@@ -1,4 +1,4 @@
-"""Runs out of GPU memory and frees it, throws exceptions through launches, and forks."""
+"""Uses up the GPU memory and frees it, throws exceptions through launches, and forks."""
 
 import os
 

@@ -1,4 +1,5 @@
-"""Shares a tensor on the GPU between two processes: torch.multiprocessing sends its address, and both processes work on it."""
+"""Shares a tensor on the GPU between two processes. torch.multiprocessing sends the tensor's address, and both
+processes run kernels on the tensor."""
 
 import torch
 import torch.multiprocessing as mp

@@ -1,6 +1,7 @@
 """Runs two models of Hugging Face's Transformers with few layers and random weights, a GPT-2 and a Llama. The models
-predict, and decode with a cache, with their own attention (`eager`) and with PyTorch's (`sdpa`). `generate` is not
-used, because computed values decide when it ends, and the simulated GPU computes none."""
+predict tokens and decode with a cache, both with their own attention (`eager`) and with PyTorch's (`sdpa`). The program
+does not call `generate`, because computed values decide when `generate` ends, and the simulated GPU computes no
+values."""
 
 import torch
 import transformers

@@ -1,4 +1,5 @@
-"""Runs kernels that Triton and its assembler compile. A launcher that Triton builds with the C compiler launches them."""
+"""Runs kernels that Triton and its assembler compile. Triton builds a launcher with the C compiler, and this launcher
+launches the kernels."""
 
 import torch
 import triton

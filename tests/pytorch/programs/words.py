@@ -1,5 +1,6 @@
-"""Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest number. With
-GPUSIM_MATH=1 the products are computed, and the words must be those that the program computes itself with integers."""
+"""Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest
+number. With GPUSIM_MATH=1 the simulated GPU really computes the products, and the words must be those that the program
+itself computes with integers."""
 
 import random
 
@@ -30,7 +31,8 @@ def on_host(embedding, head):
 
 
 def on_gpu(embedding, head, batched):
-    """Predicts words on the GPU. With `batched` there are two products; the second has doubled numbers, so the same maximum."""
+    """Predicts words on the GPU. With `batched`, each step computes a batch of two products. The second product has
+    doubled numbers, so its maximum is at the same word."""
     head = torch.tensor([head, head] if batched else head, dtype=torch.float32).cuda()
     words = [1]
     while len(words) < SAID:
@@ -52,8 +54,8 @@ print("gpu", on_gpu(embedding, head, batched=True))
 transposed = torch.tensor(head, dtype=torch.float32).t().contiguous().cuda().t()
 products = (torch.tensor(embedding, dtype=torch.float32).cuda() @ transposed).cpu()
 print("all", products.int().tolist() == product(embedding, head))
-# A layer with a bias, which is added as part of the product; and products of a matrix and a vector, with the matrix as stored
-# and transposed.
+# The program also checks a layer with a bias, which is added as part of the product, and products of a matrix and a
+# vector, with the matrix as stored and transposed.
 bias = table(1, WORDS, 3)[0]
 rows = product(embedding, head)
 matrix = torch.tensor(head, dtype=torch.float32)

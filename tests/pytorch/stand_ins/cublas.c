@@ -1,6 +1,6 @@
-// cuBLAS: handles, and one kernel for each product of matrices. With GPUSIM_MATH=1 it computes products of 32-bit
-// floats: of two matrices, or of a matrix and a vector. This stand-in does not compute cublasSgemmEx and arrays of
-// matrices.
+// A stand-in for cuBLAS with handles. Each matrix product is one kernel. With GPUSIM_MATH=1 it computes products of
+// 32-bit floats: of two matrices, or of a matrix and a vector. It computes neither cublasSgemmEx nor products of arrays
+// of matrices.
 #include "launch.h"
 
 struct handle { void *stream; int math_mode, pointer_mode; };
@@ -43,8 +43,8 @@ FUNCTION(cublasGemmEx, struct handle *h, int ta, int tb, int m, int n, int k, fl
     return status;
 }
 
-// y = alpha op(A) x + beta y. A vector is a matrix of one column. The vector's numbers are `step` elements apart; if
-// the step is negative, they are in reverse order.
+// Computes y = alpha op(A) x + beta y. The vector is treated as a matrix of one column, whose elements are `step`
+// elements apart in memory. If the step is negative, they are in reverse order.
 static float *of_vector(float *at, long count, long apart, long place) { return at + (apart > 0 ? place : place - count + 1) * apart; }
 
 FUNCTION(cublasSgemv_v2, struct handle *h, int transposed, int m, int n, float *alpha, float *a, int lda, float *x, int x_apart,

@@ -1,10 +1,11 @@
-// cuBLASLt: the descriptions of a product, and one kernel for each product. With GPUSIM_MATH=1 it computes products of 32-bit
-// floats. On request, a bias is added to each row and negative results become 0; other epilogues are not computed.
+// A stand-in for cuBLASLt with the descriptions of a product. Each product is one kernel. With GPUSIM_MATH=1 it
+// computes products of 32-bit floats. If the epilogue requests it, a bias is added to each row and negative results
+// become 0. Other epilogues are not computed.
 #include "launch.h"
 
 // CUDA_R_32F
 enum { FLOAT = 0 };
-// cublasLtEpilogue_t: bits that can be combined.
+// Values of cublasLtEpilogue_t: bits that can be combined.
 enum { NOTHING = 1, RELU = 2, BIAS = 4 };
 
 struct product { int transposed_a, transposed_b; unsigned epilogue; float *bias; };
@@ -47,7 +48,7 @@ FUNCTION(cublasLtMatmulAlgoGetHeuristic, void *handle, struct product *product, 
 }
 FUNCTION(cublasLtMatmulAlgoInit, void *handle) { return 0; }
 FUNCTION(cublasLtMatmulAlgoConfigSetAttribute, void *algorithm) { return 0; }
-// D = alpha op(A) op(B) + beta C for each product of a batch, with its epilogue.
+// Computes D = alpha op(A) op(B) + beta C and its epilogue for each product of a batch.
 static void compute_all(struct product *product, float alpha, float *a, struct layout *of_a, float *b, struct layout *of_b,
                         float beta, float *c, struct layout *of_c, float *d, struct layout *of_d) {
     long inner = product->transposed_a ? of_a->rows : of_a->columns;

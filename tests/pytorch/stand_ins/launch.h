@@ -1,4 +1,4 @@
-// One kernel through the CUDA runtime, from a library without symbols.
+// Launches one kernel through the CUDA runtime, from a library without symbols.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 struct dim { unsigned x, y, z; };
 
-// The runtime knows a kernel by an address: the address of its entry in this table.
+// The CUDA runtime identifies a kernel by an address. Here this is the address of the kernel's entry in this table.
 static struct kernel { char name[160]; } kernels[512];
 static unsigned kernel_count;
 static pthread_mutex_t kernels_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -40,17 +40,17 @@ static const void *kernel_of(const char *name) {
     return found;
 }
 
-// CUBLAS_STATUS_SUCCESS or _EXECUTION_FAILED.
+// Returns CUBLAS_STATUS_SUCCESS or CUBLAS_STATUS_EXECUTION_FAILED.
 static int launch(const char *name, struct dim grid, struct dim block, size_t shared_bytes, void *stream) {
     const void *kernel = kernel_of(name);
     void *no_arguments = NULL;
     int result = kernel ? launch_kernel(kernel, grid, block, &no_arguments, shared_bytes, stream) : -1;
-    // If a function asks the library for more than its state, it gets only the state.
+    // The functions of this library return only a state. The empty statement hides its value from the compiler.
     asm volatile("" : "+r"(result));
     return result ? 13 : 0;
 }
 
-// The number types of the matrices, by cudaDataType.
+// Returns the name of a matrix element's type, given as cudaDataType.
 static const char *type_name(int type) {
     switch (type) {
     case 0: return "f32f32_f32f32_f32";
@@ -63,8 +63,8 @@ static const char *type_name(int type) {
     }
 }
 
-// With GPUSIM_MATH=1 memory has contents, and products of 32-bit floats are computed: C = alpha op(A) op(B) + beta C,
-// with matrices stored by columns.
+// Returns whether GPUSIM_MATH=1 is set. Then memory has contents, and products of 32-bit floats are computed: C = alpha
+// op(A) op(B) + beta C, with matrices stored by columns.
 static int computes(void) {
     const char *math = getenv("GPUSIM_MATH");
     return math && !strcmp(math, "1");
@@ -80,12 +80,13 @@ static void compute(int transposed_a, int transposed_b, long m, long n, long k, 
             for (long at = 0; at < k; at++)
                 sum += a.at[transposed_a ? at + row * a.rows : row + at * a.rows]
                     * b.at[transposed_b ? column + at * b.rows : at + column * b.rows];
-            // If beta is 0, the old value of C may be anything. So the old value is not read.
+            // If beta is 0, C may hold any old value, even NaN. So the old value is not read.
             *out = alpha * sum + (beta ? beta * *out : 0);
         }
 }
 
-// Launches a product of matrices: each block of threads computes a tile, and small matrices have smaller tiles.
+// Launches the kernel of a matrix product. Each block of threads computes a tile of the result, and small matrices have
+// smaller tiles.
 static int multiply(int type, int transposed_a, int transposed_b, long m, long n, long batch, void *stream) {
     unsigned tile = m * n > 256 * 256 ? 128 : 64;
     char name[160];

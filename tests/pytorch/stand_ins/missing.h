@@ -1,5 +1,5 @@
-// Functions that have no stand-in of their own. MISSING: the function fails, and its first call prints its name. KERNEL,
-// for most functions of cuBLAS: the function starts one kernel.
+// Macros for functions without an implementation. MISSING: the function fails, and its first call prints its name.
+// KERNEL, for most functions of cuBLAS: the function launches one kernel.
 #include <stdio.h>
 
 static int missing(const char *name, char *is_named) {

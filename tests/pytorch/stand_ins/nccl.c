@@ -1,8 +1,8 @@
-// NCCL: ranks of one machine that meet in shared memory, and one kernel for each collective or group of collectives. A
-// kernel begins when its stream is free. On all ranks it ends at the same time: when its duration has passed since the
-// last rank was ready. No data is moved. Times must be known when work is submitted. So the launch itself waits for the
-// other ranks; in real NCCL, the kernel waits. Collectives that are captured into a graph wait for no rank, and take
-// the time in their name.
+// A stand-in for NCCL. The ranks are processes of one machine and meet in shared memory. Each collective or group of
+// collectives is one kernel. A kernel begins when its stream is free. It ends on all ranks at the same time: when its
+// duration has passed since the last rank was ready. No data is moved. The simulation must know all times when work is
+// submitted. So the launch call itself waits for the other ranks, whereas in real NCCL the kernel waits. Collectives
+// that are captured into a graph wait for no rank, and last as long as their name states.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -15,15 +15,15 @@ enum { RANKS = 16, SLOTS = 64, GROUP = 256 };
 // ncclResult_t
 enum { SUCCESS, UNHANDLED_CUDA, SYSTEM, INTERNAL, INVALID_ARGUMENT, INVALID_USAGE, REMOTE };
 
-// A slot in which all ranks meet. A slot is reused after SLOTS meetings.
+// A slot of shared memory in which all ranks meet. A slot is used again after SLOTS meetings.
 struct slot {
     atomic_ulong turn, ready, what;
     atomic_uint arrived, left;
     long words[RANKS][2];
 };
 
-// Messages from one rank to another: the number of offered and of awaited messages, and the times at which the streams were
-// ready for them.
+// Messages from one rank to another: the number of offered and of awaited messages, and the times at which the stream
+// of each rank was ready for them.
 struct mail { atomic_ulong offered, awaited; atomic_ulong ready[2][SLOTS]; };
 
 struct shared { atomic_uint members; struct slot slots[SLOTS]; struct mail mail[RANKS][RANKS]; };
@@ -37,7 +37,7 @@ struct comm {
     atomic_int error, is_aborted;
 };
 
-// Operations that a thread requests within a group.
+// Operations that a thread requests within an NCCL group.
 enum kind { COLLECTIVE, SEND, RECEIVE };
 struct order {
     struct comm *comm;
@@ -84,7 +84,7 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec * 1e-9;
 }
 
-// Waits until `what` is at least `least`, or until the time limit.
+// Waits until the counter `what` is at least `least`, or until the time limit.
 static int await_least(struct comm *comm, void *what, int is_long, unsigned long least) {
     const char *limit = getenv("GPUSIM_NCCL_TIMEOUT");
     double until = seconds() + (limit ? atof(limit) : 60);
@@ -104,7 +104,7 @@ static void at_least(atomic_ulong *sum, unsigned long value) {
     while (now < value && !atomic_compare_exchange_weak(sum, &now, value));
 }
 
-// Announces that this rank has arrived, and publishes its values.
+// Announces in the slot that this rank has arrived, and publishes the rank's values.
 static int arrive(struct comm *comm, unsigned long number, unsigned long ready, unsigned long what, const long words[2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->turn, 1, number / SLOTS);
@@ -118,7 +118,7 @@ static int arrive(struct comm *comm, unsigned long number, unsigned long ready, 
     return SUCCESS;
 }
 
-// Waits for the other ranks. Stores the time at which the last rank was ready, and the values of all ranks.
+// Waits for the other ranks. Stores the time at which the last rank was ready, and the values that all ranks published.
 static int meet(struct comm *comm, unsigned long number, unsigned long *ready, long words[RANKS][2]) {
     struct slot *slot = &comm->shared->slots[number % SLOTS];
     int result = await_least(comm, &slot->arrived, 0, comm->count);
@@ -148,14 +148,14 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
     if (shared == MAP_FAILED || !comm) return fail(NULL, SYSTEM, "no memory");
     *comm = (struct comm){.shared = shared, .id = *id, .rank = rank, .count = count};
     device_of_thread(&comm->device);
-    // The file is removed once all ranks have mapped it.
+    // The file of the shared memory is removed once all ranks have mapped it.
     if (++shared->members == (unsigned)count) shm_unlink(path);
     *out = comm;
     return SUCCESS;
 }
 
-// Returns the order that represents a kernel. All similar orders of a communicator on a stream form one kernel, and the
-// first of them represents it.
+// Returns the operation that represents a kernel. All similar operations of a communicator on a stream form one kernel,
+// and the first of them represents it.
 static struct order *first_like(struct order *it) {
     struct order *before = group;
     while (before->comm != it->comm || before->stream != it->stream ||
@@ -175,7 +175,7 @@ static struct mail *mail_of(struct order *it) {
     return &it->comm->shared->mail[is_sent ? rank : it->peer][is_sent ? it->peer : rank];
 }
 
-// Notifies the other ranks that this rank's kernel has been ready since the time `ready`.
+// Notifies the other ranks that the kernel of this rank can begin at the time `ready`.
 static int offer(struct order *it, unsigned long ready) {
     unsigned long what = 0xcbf29ce484222325;
     EACH_LIKE(it, like) {
@@ -191,7 +191,7 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits for the kernels of the other ranks. Stores the time at which the last of them was ready.
+// Waits until the other ranks have notified this one that their kernels can begin. Stores the latest of these times.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);
     int result = SUCCESS;
@@ -205,14 +205,15 @@ static int await_others(struct order *it, unsigned long *ready) {
     return result;
 }
 
-// Returns 5 us, plus the time that each link of a ring needs for its bytes at 200 GB/s.
+// Returns the duration of an operation: 5 us, plus the time in which each link of a ring transfers its bytes at 200
+// GB/s.
 static unsigned long duration(struct order *it) {
     double bytes = 0;
     EACH_LIKE(it, like) bytes += like->bytes;
     return 5000 + bytes / 200;
 }
 
-// Returns the end of a kernel that began at `start`.
+// Returns when a kernel that began at `start` ends.
 static unsigned long end(void *argument, unsigned long start) {
     struct order *it = argument;
     unsigned long ready = start;
@@ -244,7 +245,8 @@ static int run(struct order *it) {
 static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
-    // One thread may drive several ranks. So the thread offers all orders before it waits for any of them.
+    // One thread may drive several ranks. So the thread notifies the other ranks of all operations before it waits for
+    // any of them.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;
@@ -334,7 +336,7 @@ FUNCTION(ncclCommDestroy, struct comm *comm) {
     free(comm);
     return SUCCESS;
 }
-// A thread may be waiting in this communicator.
+// Another thread may be waiting in this communicator, so only a flag is set.
 FUNCTION(ncclCommAbort, struct comm *comm) { comm->is_aborted = 1; return SUCCESS; }
 FUNCTION(ncclCommRevoke, struct comm *comm) { comm->is_aborted = 1; return SUCCESS; }
 FUNCTION(ncclCommCount, struct comm *comm, int *count) { *count = comm->count; return SUCCESS; }
