@@ -1,24 +1,25 @@
-//! Another CUPTI client in the same process: the client must get its records, the program must survive, and gpuflame
-//! must report missing records.
+//! Tests another CUPTI client in the same process. The client must get its records, the program must survive, and
+//! gpuflame must report records that it misses.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Done, Run, Way, compile};
 
-/// Builds `tests/programs/passing.c` (exit code 7) and two plugins; each plugin contains the program's CUPTI client.
+/// Builds `tests/programs/passing.c` (exit code 7) and two plugins. Each plugin contains the CUPTI client for the
+/// program.
 fn passing() -> [PathBuf; 3] {
     let plugin = || compile("tests/programs/passing_client.c", &["-O2", "-shared", "-fPIC"]);
     [compile("tests/programs/passing.c", &["-O2"]), plugin(), plugin()]
 }
 
-/// GPU time in ns of the stacks with this leaf frame, or `None` if there is no such stack.
+/// Returns the GPU time in ns of the stacks with this leaf frame, or `None` if there is no such stack.
 fn nanos_under(done: &Done, tip: &str) -> Option<u64> {
     let folded = done.folded();
     let under = folded.iter().filter(|(frames, _)| frames.last().is_some_and(|frame| frame.starts_with(tip)));
     under.map(|(_, nanos)| *nanos).reduce(|a, b| a + b)
 }
 
-/// The client frees every buffer that it gets, including some of gpuflame's.
+/// The client frees every buffer that it gets, including some buffers of gpuflame.
 #[test]
 fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -31,8 +32,8 @@ fn a_client_may_free_buffers_it_took_over_and_the_exit_reports_it() {
     }
 }
 
-/// The program prints a line when it takes over the records, before any record is flushed. This line and gpuflame's
-/// line go to the same pipe, so the test sees which was printed first.
+/// The program prints a line when it takes over the records, before CUPTI flushes any record. This line and gpuflame's
+/// line go to the same pipe, so the test sees which line was printed first.
 #[test]
 fn a_takeover_of_the_records_is_reported_when_it_happens() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -41,7 +42,7 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets: once before it takes over the records, and again after
+/// The client reads a CUPTI attribute that gpuflame sets. It does so before it takes over the records, and again after
 /// gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
@@ -67,7 +68,7 @@ fn sharing(program: &Path, when: &str) -> Run {
     run.env("GPUSIM_CUPTI_VERSION", "13.4").env("GPUSIM_DRIVER", "13030")
 }
 
-/// The program launches 50 kernels of 1,000 ns, then 5,000 of 2,000 ns.
+/// The program launches 50 kernels of 1,000 ns, then 5,000 kernels of 2,000 ns.
 #[test]
 fn two_sharing_clients_each_get_all_records_in_either_order() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -82,7 +83,7 @@ fn two_sharing_clients_each_get_all_records_in_either_order() {
     }
 }
 
-/// The client gets two error codes:
+/// A client that uses CUPTI's old interface gets two error codes:
 /// - 39: the client cannot subscribe;
 /// - 14: a process cannot mix CUPTI calls that pass a subscriber with CUPTI calls that do not.
 #[test]
@@ -93,7 +94,7 @@ fn an_old_interface_client_gets_error_codes_and_takes_no_records() {
     done.assert_exact();
 }
 
-/// The client keeps its records, and a line explains why gpuflame gets no records.
+/// The client that came first keeps its records, and a line explains why gpuflame gets no records.
 #[test]
 fn an_old_interface_client_that_came_first_keeps_its_records() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -102,7 +103,8 @@ fn an_old_interface_client_that_came_first_keeps_its_records() {
     assert!(done.stderr.contains("in a way that excludes gpuflame"), "{}", done.stderr);
 }
 
-/// A driver without support for several CUPTI subscribers allows only one, even if CUPTI is newer than the driver.
+/// A driver without support for several CUPTI subscribers allows only one subscriber, even if CUPTI is newer than the
+/// driver.
 #[test]
 fn with_an_older_driver_the_second_client_is_refused() {
     let program = compile("tests/programs/rival_v2.c", &["-O2"]);
@@ -111,15 +113,15 @@ fn with_an_older_driver_the_second_client_is_refused() {
     assert_eq!(done.code, Some(21), "{}", done.stderr);
 }
 
-/// Builds two clients. One is linked to CUPTI: the dynamic linker resolves its calls before gpuflame is loaded. The
-/// other looks CUPTI's functions up later.
+/// Builds two clients. One client is linked to CUPTI, so the dynamic linker resolves its calls before gpuflame is
+/// loaded. The other client looks up CUPTI's functions later.
 fn clients() -> [PathBuf; 2] {
     let linked = ["-O2", "-DTO_CUPTI", "-Wl,--no-as-needed", "-l:libcupti.so.13"];
     [compile("tests/programs/client.c", &["-O2"]), compile("tests/programs/client.c", &linked)]
 }
 
-/// Asserts that the 50 launches before the client is active and the 70 launches after it are present. The 40 launches
-/// in between may be missing.
+/// Asserts that the outputs contain the 50 launches before the client is active and the 70 launches after it is done.
+/// The 40 launches in between may be missing.
 fn assert_before_and_after(done: &Done, afters: u64) {
     assert_eq!(nanos_under(done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
     assert_eq!(nanos_under(done, "[GPU_Kernel]theirs"), None, "{}", done.stderr);
@@ -150,7 +152,7 @@ fn a_client_gets_all_its_records_and_gpuflame_reclaims_them_afterwards() {
     }
 }
 
-/// The thread that opens the window does not know that the client is active.
+/// The thread that opens a recording window does not know that the client is active.
 #[test]
 fn an_opening_window_leaves_the_records_to_an_active_client() {
     let [program, _] = clients();
@@ -160,8 +162,8 @@ fn an_opening_window_leaves_the_records_to_an_active_client() {
     assert_eq!(done.ledger("activity records arrive again").len(), 1, "{}", done.stderr);
 }
 
-/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. gpuflame detects the client by the
-/// record kinds that the client enabled.
+/// gpuflame cannot intercept calls that a client made before gpuflame was loaded. So gpuflame detects the client by the
+/// record kinds that the client has enabled.
 #[test]
 fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
     let [program, _] = clients();
@@ -174,13 +176,13 @@ fn a_client_that_registered_before_gpuflame_and_gets_no_records_is_reported() {
         done.stderr
     );
     assert_eq!(nanos_under(&done, "[GPU_Kernel]before"), Some(50 * 1000), "{}", done.stderr);
-    // At its end, the client disables its record kinds. CUPTI switches each kind on or off for all clients together.
-    // gpuflame must get the later records nevertheless.
+    // At its end, the client disables its record kinds. CUPTI disables a kind for all clients together. gpuflame must
+    // get the later records nevertheless.
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), Some(70 * 1000), "{}", done.stderr);
 }
 
-/// When the client restarts, it does not register its buffer functions again, because it does not know that gpuflame
-/// registered its own in between.
+/// When the client starts again, it does not register its buffer functions again, because it does not know that
+/// gpuflame has registered its own functions in between.
 #[test]
 fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     for program in clients() {
@@ -195,8 +197,8 @@ fn a_client_that_restarts_gets_its_records_and_gpuflame_reclaims_them_twice() {
     }
 }
 
-/// CUPTI reports all times on the clock that the client registered. After the client is done, gpuflame must get times
-/// in nanoseconds again.
+/// CUPTI reports all times on the clock that the client registered. Once the client is done, gpuflame must get times in
+/// nanoseconds again.
 #[test]
 fn a_clients_clock_is_removed_when_the_client_is_done() {
     for program in clients() {
@@ -210,11 +212,11 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// Tests clients of these kinds:
-/// - they flush late;
-/// - their buffer functions are slow;
-/// - they switch an activity kind on and off before they register their buffer functions;
-/// - they also subscribe to CUPTI's callbacks.
+/// Tests four clients:
+/// - The first flushes late.
+/// - The second has slow buffer functions.
+/// - The third switches an activity kind on and off before it registers its buffer functions.
+/// - The fourth also subscribes to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();
@@ -230,8 +232,8 @@ fn late_slow_and_subscribing_clients_get_all_their_records() {
     }
 }
 
-/// If gpuflame cannot know when a client is done, that client keeps the records, even if another client subscribes in
-/// the meantime.
+/// If gpuflame cannot know when a client is done, it leaves the records to that client, even if another client
+/// subscribes in the meantime.
 #[test]
 fn no_record_is_taken_from_a_client_that_may_be_active() {
     let [program, _] = clients();
@@ -256,7 +258,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         );
         done.assert_exact();
     }
-    // One of the ways uses a CUPTI and a driver that support several subscribers.
+    // In one of these runs, CUPTI and the driver support several subscribers.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -266,7 +268,8 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // The client gets callbacks for at least 40 launches and a wait; each call has an enter and an exit callback.
+        // The client gets callbacks for at least 40 launches and a wait. Each of these calls has an enter and an exit
+        // callback.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);
@@ -289,7 +292,7 @@ fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {
         for how in ["records", "subscription", "finalize"] {
             let run = Run::new(&program, Way::Injected).args([how, "busy"]).env("GPUFLAME_YIELD", "1");
-            // Launches are slow, so the thread is inside a launch nearly all the time.
+            // Each launch is slow, so the thread is inside a launch nearly all the time.
             let done = run.env("GPUSIM_LAUNCH_NS", "100000").ok();
             let (launches, parts) = done.sum("launches");
             let (activities, all) = done.sum("activities");
@@ -320,7 +323,7 @@ fn gpuflame_subscribes_again_after_a_client_finalizes_cupti() {
     }
 }
 
-/// Even with `GPUFLAME_YIELD=0`, gpuflame detects the client. So the client sees none of gpuflame's settings and record
+/// Even with `GPUFLAME_YIELD=0`, gpuflame detects the client. So the client does not see gpuflame's settings and record
 /// kinds.
 #[test]
 fn with_yield_0_a_client_keeps_the_records_that_it_took() {
@@ -332,13 +335,13 @@ fn with_yield_0_a_client_keeps_the_records_that_it_took() {
     assert_eq!(nanos_under(&done, "[GPU_Kernel]after"), None);
 }
 
-/// Number of times that each case runs: once in CI, more often in acceptance runs.
+/// Returns how often each case runs: once in CI, and more often in acceptance runs.
 fn repeats() -> usize {
     std::env::var("GPUFLAME_REPEATS").map_or(1, |count| count.parse().unwrap())
 }
 
-/// A client that is done may free its state and be unloaded. CUPTI still has pointers to the client's functions.
-/// gpuflame's record kinds, flushes and timestamp queries would make CUPTI call these functions.
+/// A client that is done may free its state and be unloaded, but CUPTI still has pointers to the client's functions. If
+/// gpuflame enabled record kinds, flushed or queried timestamps, CUPTI would call these functions.
 #[test]
 fn a_client_that_is_done_is_not_called_again() {
     let [program, plugin, _] = passing();
@@ -366,8 +369,8 @@ fn a_client_that_is_done_is_not_called_again() {
     });
 }
 
-/// The second client enables a record kind before it registers its functions, as CUPTI's samples do. Another thread
-/// launches all the time.
+/// The second client enables a record kind before it registers its buffer functions, as CUPTI's samples do. Another
+/// thread launches all the time.
 #[test]
 fn functions_of_an_unloaded_client_are_not_registered_again() {
     let [program, plugin, other] = passing();
@@ -384,8 +387,7 @@ fn functions_of_an_unloaded_client_are_not_registered_again() {
     }
 }
 
-/// CUPTI calls a client's clock function while that function is being registered. The function may leave that call by
-/// longjmp.
+/// While a client registers its clock function, CUPTI calls this function. The function may leave that call by longjmp.
 #[test]
 fn the_end_of_a_client_that_left_a_call_by_longjmp_is_detected() {
     let [program, _] = clients();
@@ -406,8 +408,8 @@ fn no_flush_is_in_flight_while_a_client_finalizes_cupti() {
     }
 }
 
-/// gpuflame reads the dynamic linker's tables while CUDA starts. The program may have made pages that these tables
-/// refer to unreadable.
+/// gpuflame reads the tables of the dynamic linker while CUDA starts. The program may have removed read access from
+/// pages that these tables refer to.
 #[test]
 fn a_relocated_word_in_an_unreadable_page_is_replaced() {
     let program = compile("tests/programs/protected.c", &["-O2", "-Wl,--no-as-needed", "-l:libcupti.so.13"]);

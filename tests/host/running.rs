@@ -10,16 +10,16 @@ use gpuflame_offline::run::{self, ReadOptions};
 
 use crate::support::{Done, Run};
 
-/// Name of the checkpoint file of a process that died without running its exit handlers.
+/// Name of the checkpoint file that a process leaves if it dies without running its exit handlers.
 pub(crate) const FILE: &str = "out.gfr";
 
-/// Whether the file is a recording whose header says that it has the final sums of a process that exited.
+/// Returns whether the file is a recording whose header says that it contains the final sums of a process that exited.
 pub(crate) fn is_finished(path: &Path) -> bool {
     let head = fs::read(path).unwrap_or_default();
     Reader::new(&head[..]).is_ok_and(|reader| reader.state().finished)
 }
 
-/// A running program, and the folder that it runs in.
+/// A running program, and the folder in which it runs.
 pub(crate) struct Running {
     child: Child,
     pub(crate) folder: PathBuf,
@@ -43,14 +43,14 @@ impl Running {
         fs::read_to_string(self.folder.join("stderr")).unwrap()
     }
 
-    /// Whether the process has a handler for this signal.
+    /// Returns whether the process has a handler for this signal.
     pub(crate) fn takes(&self, signal: i32) -> bool {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process())).unwrap();
         let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:\t")).unwrap();
         u64::from_str_radix(caught, 16).unwrap() >> (signal - 1) & 1 == 1
     }
 
-    /// Waits until the file of the process reports `matched` matched activities.
+    /// Waits until the recording of the process reports `matched` matched activities.
     pub(crate) fn until(&mut self, matched: u64) {
         self.wait_for(|running| {
             let read = run::read(running.folder.join(FILE), &ReadOptions::default());
@@ -59,8 +59,8 @@ impl Running {
         });
     }
 
-    /// Waits until `is_so` returns true. `is_so` also returns a description of the current state, which the message
-    /// about a timeout shows.
+    /// Waits until the first value that `is_so` returns is true. The second value describes the current state, for the
+    /// message about a timeout.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {
@@ -83,22 +83,22 @@ impl Running {
         fs::write(self.folder.join(what), "").unwrap();
     }
 
-    /// Waits for the end of the program. Returns its outputs.
+    /// Waits for the end of the program, and returns its outputs.
     pub(crate) fn ended(self) -> Done {
         let mut output = self.child.wait_with_output().unwrap();
         output.stderr = fs::read(self.folder.join("stderr")).unwrap();
         Done::from_output(output, self.folder)
     }
 
-    /// Sends a signal and waits for the end of the program. Returns its outputs.
+    /// Sends a signal, waits for the end of the program, and returns its outputs.
     pub(crate) fn signalled(self, signal: i32) -> Done {
         send(self.child.id(), signal);
         self.ended()
     }
 }
 
-/// Total time in ns for which gpuflame's threads in `process`, and the calling thread, have waited for a processor so
-/// far. A busy machine, not gpuflame, causes this delay.
+/// Returns how long, in ns, gpuflame's threads in `process` and the calling thread have waited for a processor so far.
+/// A busy machine causes this delay, not gpuflame.
 pub(crate) fn starved_for(process: u32) -> u64 {
     let waited = |folder: &Path| {
         let figures = fs::read_to_string(folder.join("schedstat")).unwrap_or_default();
@@ -112,6 +112,6 @@ pub(crate) fn starved_for(process: u32) -> u64 {
 
 /// Sends a signal to a process that has not been waited for.
 pub(crate) fn send(process: u32, signal: i32) {
-    // SAFETY: callers have not waited for the process yet, so its id cannot have been reused.
+    // SAFETY: callers have not waited for the process yet. So its id cannot have been reused.
     assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
 }

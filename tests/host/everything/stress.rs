@@ -1,4 +1,4 @@
-//! A program that does, at the same time, everything that makes unwinding hard. The tests check that the program
+//! Tests a program that does everything that makes unwinding hard, at the same time. The tests check that the program
 //! neither crashes nor hangs, that the ledger is exact, and that function names are right or marked as unknown.
 //! `GPUFLAME_STRESS=600`, as in `.ci/long`, runs each test for ten minutes.
 
@@ -26,22 +26,23 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The sanitizer does not know the stacks that the program allocates itself. The sanitizer's SIGSEGV handler
-        // would hide a crash of the program.
+        // The address sanitizer does not know the stacks that the program allocates itself. Its SIGSEGV handler would
+        // hide a crash of the program.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()
 }
 
-/// Number of times that the program did each action, by the action's name. The program prints these numbers at its end.
+/// Returns how often the program did each action, keyed by the action's name. The program prints these counts at its
+/// end.
 fn counts(done: &Done) -> BTreeMap<&str, u64> {
     let parts = done.stdout.lines().filter_map(|line| line.split_once(' '));
     parts.map(|(what, count)| (what, count.parse().unwrap())).collect()
 }
 
-/// Returns the call site of a stack, and the name of its GPU work in the truth file. The search begins at the leaf,
-/// because some stacks do not reach a root: hand-made stacks, and stacks with wrong unwind information. Only the module
-/// of a plugin may be unknown.
+/// Returns the call site in a stack, and the name of the launched GPU work in the truth file. The search begins at the
+/// leaf frame, because some stacks do not reach a root: hand-made stacks, and stacks with wrong unwind information.
+/// Only the module of a plugin may be unknown.
 fn site_of(mut frames: Vec<String>, truth: &Truth) -> (String, String) {
     let work = frames.pop().unwrap();
     frames.retain(|frame| frame != "cudaLaunchKernel");

@@ -1,5 +1,5 @@
-//! The checkpoint of a process that dies without running its exit handlers. The checkpoint holds everything recorded
-//! until the last write, and every subcommand of `gpuflame` can read it.
+//! Tests the checkpoint of a process that dies without running its exit handlers. The checkpoint holds everything
+//! recorded until the last write, and every subcommand of `gpuflame` can read it.
 //!
 //! The program, `tests/programs/ending.c`, launches 1,100 kernels of 1,000 ns, and ends when the test tells it to.
 
@@ -27,7 +27,7 @@ fn left(how: &str) -> Run {
     Run::new(program(), Way::Injected).args(["left", how]).env("GPUFLAME_CHECKPOINT", "0.05")
 }
 
-/// Waits until the checkpoint holds all 1,100 launches, then ends the program as `how` says.
+/// Waits until the checkpoint holds all 1,100 launches, then ends the program in the way `how`.
 fn ends(how: &str) -> Done {
     let mut running = Running::of(left(how));
     running.until(1100);
@@ -94,8 +94,8 @@ fn a_process_that_dies_without_exit_handlers_leaves_all_launches_in_its_checkpoi
     }
 }
 
-/// The default action of some of these signals dumps core. gpuflame leaves a signal alone if the program has installed
-/// its own action for it.
+/// The default action of some of these signals writes a core dump. If the program has installed its own action for a
+/// signal, gpuflame does not change that action.
 #[test]
 fn unhandled_signals_leave_a_complete_checkpoint() {
     let signals = [
@@ -130,8 +130,8 @@ fn an_uncaught_cpp_exception_leaves_a_complete_checkpoint() {
     assert_recovered(&done, 1100);
 }
 
-/// Without the perf map, generated code could not be named after its process has ended. An address that has since been
-/// reused for another function gets no name.
+/// gpuflame reads the names of generated code from the perf map while the process lives, because the code cannot be
+/// named afterwards. If an address has since been reused for another function, it gets no name.
 #[test]
 fn recovered_generated_code_is_named_from_the_perf_map_of_the_killed_process() {
     let program = compile("tests/programs/generated.c", &["-O2", "-fomit-frame-pointer"]);
@@ -169,15 +169,15 @@ fn output_files_are_not_memory_mapped_while_they_are_written() {
     }
 }
 
-/// Times at which the recording starts and ends.
+/// Returns the times at which the recording starts and ends.
 fn moments(folder: &Path) -> Option<(u64, u64)> {
     let mut reader = Reader::new(BufReader::new(File::open(folder.join(FILE)).ok()?)).ok()?;
     while reader.next_row().ok()?.is_some() {}
     reader.mark().map(|mark| (mark.began.0, mark.time.0))
 }
 
-/// The first checkpoint is early: a worker may call `_exit` soon after its first launch. In this test the second
-/// checkpoint is due only after 1,000 s.
+/// The first checkpoint is early, because a worker may call `_exit` soon after its first launch. In this test, the
+/// second checkpoint is due only after 1,000 s.
 #[test]
 fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
     let is_soon = |_| {
@@ -189,11 +189,11 @@ fn the_first_checkpoint_is_written_100_ms_after_the_first_launch() {
         assert_eq!(running.ended().code, Some(7));
         time - began < 1_500_000_000
     };
-    // On a busy machine a checkpoint may be delayed.
+    // On a busy machine a checkpoint may be delayed, so the test makes up to 20 tries.
     assert!((0..20).any(is_soon));
 }
 
-/// The process is like a worker of `torch.compile`, which calls CUDA only to read its version.
+/// Like a worker of `torch.compile`, the process calls CUDA only to read its version.
 #[test]
 fn a_process_that_launches_nothing_writes_no_file() {
     let all = "svg,folded,idle,csv,wait,alloc,activities,chrome,cupti-text,gfr";
@@ -204,7 +204,7 @@ fn a_process_that_launches_nothing_writes_no_file() {
             let run = run.env("GPUFLAME_FORMATS", formats).env("GPUFLAME_ENABLED", window);
             let mut running = Running::of(run);
             running.wait_for(|running| (running.folder.join("ready").exists(), "not ready".to_owned()));
-            // 500 ms are ten checkpoint intervals.
+            // These 500 ms are ten checkpoint intervals.
             std::thread::sleep(Duration::from_millis(500));
             assert_eq!(names(&running.folder), [""; 0], "{formats}, {how}: while it runs");
             let done = match how {
@@ -266,7 +266,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
         hold_outputs(&running);
         running.tell("go");
         wait_until_it_writes(&mut running);
-        // If the process were ending, it would have ended within 200 ms.
+        // If the program did not wait for the outputs, it would have ended within 200 ms.
         std::thread::sleep(Duration::from_millis(200));
         let info = cli(&running.folder, &["info", FILE]).ok();
         assert!(info.stderr.contains("its process is still running"), "{formats}: {}", info.stderr);
@@ -275,7 +275,7 @@ fn a_process_counts_as_running_while_its_exit_writes_files() {
     }
 }
 
-/// A job scheduler ends a job with SIGTERM. If the job takes too long to end, SIGKILL follows.
+/// A job scheduler ends a job with SIGTERM. If the job takes too long to end, the scheduler sends SIGKILL.
 #[test]
 fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
     for how in ["SIGTERM", "exit"] {
@@ -287,8 +287,8 @@ fn a_process_killed_while_writing_its_outputs_leaves_a_complete_checkpoint() {
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
         running.wait_for(|running| {
             let launched = fs::read(running.folder.join("launched")).unwrap();
-            // The file has one launch counter per thread. The second counter belongs to the main thread, which launches
-            // 1,000 times.
+            // The file `launched` has one launch counter per thread. The second counter belongs to the main thread,
+            // which launches 1,000 times.
             let launched = u64::from_ne_bytes(launched[8..16].try_into().unwrap());
             (launched == 1001, format!("{launched} launches"))
         });
@@ -370,8 +370,8 @@ fn a_checkpoint_grows_only_by_changes_and_is_closed_when_idle() {
     running.until(1100);
     let path = running.folder.join(FILE);
     let length = |path: &Path| fs::metadata(path).unwrap().len();
-    // The last activity may arrive after the last checkpoint. If the file stays unchanged for six intervals, the test
-    // takes it as complete.
+    // The last activity may arrive after the last checkpoint. If the file stays unchanged for six checkpoint intervals,
+    // the test takes it as complete.
     let (mut before, mut since) = (0, Instant::now());
     running.wait_for(|_| {
         let now = length(&path);
@@ -416,8 +416,8 @@ fn an_oversized_checkpoint_is_rewritten() {
         launches += 1;
         assert!(lengths.len() < 2000, "{lengths:?}");
     }
-    // Between two complete rewrites, the file may double in size. The limit allows for one more append, because the
-    // test only samples the size.
+    // Between two complete rewrites, the checkpoint file may double in size. The limit allows for one more append,
+    // because the test only samples the size.
     let (anew, most) = (lengths.last().unwrap(), lengths.iter().max().unwrap());
     let step = lengths.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max().unwrap();
     assert!(*most <= 2 * anew + step, "{lengths:?}");
@@ -481,7 +481,7 @@ fn a_sigterm_with_a_hung_collector_names_the_checkpoint_to_recover() {
         Running::of(left("exit").env("GPUSIM_FAULTS", faults).env("GPUFLAME_EXIT_LIMIT", "0.5"));
     running.until(1100);
     running.tell("more");
-    // The launch is in the file, but the collector hangs when it processes the launch's activity.
+    // The launch is in the checkpoint file, but the collector hangs when it processes the launch's activity.
     running.wait_for(|running| {
         let read = run::read(running.folder.join(FILE), &ReadOptions::default());
         let launches = read.map(|run| run.ledger().tally.launches);
@@ -558,7 +558,8 @@ pub(crate) fn in_trouble(run: Run, trouble: &str) -> Run {
     run.env("LD_PRELOAD", library).env("TROUBLE", trouble)
 }
 
-/// Makes a running program hang when it begins to write its outputs. Start the program with the trouble `later`.
+/// Makes a running program hang when it begins to write its outputs. The program must have been started with the
+/// trouble `later`.
 pub(crate) fn hold_outputs(running: &Running) {
     fs::write(running.folder.join("wait"), "").unwrap();
 }
@@ -584,8 +585,8 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
     assert_eq!(done.ledger("writing the outputs makes no progress").len(), 1, "{}", done.stderr);
     assert_eq!(done.ledger("wrote "), [""; 0], "{}", done.stderr);
     cli(&done.folder, &["recover", FILE]).ok();
-    // `recover` writes `out.folded`; it writes `out.1.folded` if the process had created files under the first name
-    // before it hung.
+    // `recover` writes `out.folded`. If the process had already created files under this name before it hung, `recover`
+    // writes `out.1.folded`.
     let name = if done.folder.join("out.1.folded").exists() { "out.1.folded" } else { "out.folded" };
     assert_eq!(launches_in(&done.folder, name), 1100);
 }
@@ -593,7 +594,8 @@ fn a_hanging_output_is_reported_and_the_process_still_dies_of_its_signal() {
 #[test]
 fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
     let running = Running::of(in_trouble(left("exit"), "hang"));
-    // The thread that writes checkpoints hangs after 0.1 s. Launches made after that must be collected nevertheless.
+    // The thread that writes checkpoints hangs after 0.1 s. Launches that the program makes later must be collected
+    // nevertheless.
     std::thread::sleep(Duration::from_millis(500));
     running.tell("more");
     std::thread::sleep(Duration::from_millis(300));
@@ -608,7 +610,8 @@ fn a_checkpoint_on_a_hanging_file_system_blocks_neither_collector_nor_exit() {
 #[test]
 fn the_exit_updates_the_checkpoint_only_if_something_changed() {
     for (more, is_same) in [(false, true), (true, false)] {
-        // The test reads the file here. After this read, only the exit should write another checkpoint.
+        // The checkpoint interval of 2 s gives the test time to read the file. After that, only the exit should write
+        // another checkpoint.
         let run = in_trouble(left("exit").env("GPUFLAME_CHECKPOINT", "2"), "later");
         let mut running = Running::of(run);
         running.until(1100);
@@ -630,7 +633,8 @@ fn the_exit_updates_the_checkpoint_only_if_something_changed() {
 
 #[test]
 fn streamed_outputs_on_a_hanging_file_system_block_neither_start_nor_exit() {
-    // `held` is a part of a file's temporary name, under which the file is written while the program runs.
+    // `held` is a part of the temporary name under which a file is written while the program runs. Operations on such
+    // files hang.
     for (format, held) in
         [("gfr", ".gfr"), ("activities", ".activities."), ("chrome", "out.json."), ("cupti-text", ".cupti.")]
     {
@@ -681,8 +685,8 @@ fn a_file_system_error_is_reported_once_and_earlier_checkpoints_stay_valid() {
     }
 }
 
-/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has reported that it
-/// cannot. The program then continues to launch.
+/// Runs a program until its recording has 1,100 launches and cannot grow any more, and gpuflame has marked the
+/// recording as incomplete. The program continues to launch.
 fn until_rows_have_no_room(run: Run) -> Running {
     let mut running = Running::of(in_trouble(run, "full"));
     running.until(1100);
@@ -722,7 +726,7 @@ fn a_truncated_recording_of_an_exited_process_is_reported_as_exited() {
     assert_eq!(done.code, Some(7), "{}", done.stderr);
     let [line] = done.ledger("cannot write ")[..] else { panic!("one line, not: {}", done.stderr) };
     assert!(line.contains("out.gfr: No space left on device"), "{line}");
-    // All rows that fit are present. No earlier row was removed to make room for a later one.
+    // All rows that fit are in the file. No earlier row was removed to make room for a later one.
     assert_eq!(names(&done.folder), ["out.folded", FILE, "out.set.json"]);
     let launches = done.sum("launches").0;
     assert_eq!(done.folded().iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * launches);
@@ -743,7 +747,7 @@ fn a_checkpoint_is_kept_if_the_outputs_have_no_disk_space() {
 
 #[test]
 fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
-    // The SVG file alone needs more space than the disk has.
+    // The SVG file alone is larger than the disk.
     let Some(disk) = Disk::new(16) else { return };
     let run = Run::new(program(), Way::Injected).args(["beside", "4"]).env("GPUFLAME_CHECKPOINT", "0.05");
     let run = run.env("GPUFLAME_OUTPUT", disk.0.join("out")).env("GPUFLAME_FORMATS", "svg");
@@ -756,7 +760,8 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     let (launches, became) = done.sum("launches");
     let found = read.ledger().tally.launches;
     assert_eq!((found.seen, found.matched), (launches, became["matched"]), "{}", done.stderr);
-    // Each thread may be in the middle of a launch, and CUPTI may be in the middle of delivering an activity.
+    // When the process ends, each thread may be in the middle of a launch, and CUPTI may be in the middle of delivering
+    // an activity.
     let pending = became["launch_pending"];
     assert!(pending <= 4 || done.stderr.contains("CUPTI did not answer"), "{}", done.stderr);
     let missing = match pending {
@@ -767,8 +772,8 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
     assert!(remark.ends_with(&missing), "{remark}\n{}", done.stderr);
 }
 
-/// Runs a program whose disk is full when the program ends. With `more`, the program also launches after the disk is
-/// full, so that its checkpoint cannot grow.
+/// Runs a program whose disk is full when the program ends. With `more`, the program also launches once the disk is
+/// full. That launch cannot be added to the checkpoint.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));
@@ -811,12 +816,12 @@ fn assert_told_once(trouble: &str, why: &str) {
         running.tell("more");
         (running.stderr().contains("checkpoints stop: "), running.stderr())
     });
-    // The program makes further launches, which cannot be written.
+    // The program makes further launches, which gpuflame cannot write to the checkpoint.
     for _ in 0..2 {
         running.tell("more");
         running.wait_for(|running| (!running.folder.join("more").exists(), "it is not taken".to_owned()));
     }
-    // The checkpoint cannot grow any more, although the process is alive.
+    // The file of the process does not grow any more, but `info` finds that the process is alive.
     let info = cli(&running.folder, &["info", FILE]).ok();
     assert!(info.stderr.contains("its process is still running"), "{}", info.stderr);
     running.tell("go");
@@ -832,8 +837,8 @@ fn assert_told_once(trouble: &str, why: &str) {
     assert!((1100..launches).contains(&written), "{written} of {launches}");
     let [remark] = read.remarks() else { panic!("one remark, not {:?}", read.remarks()) };
     assert!(remark.contains("its process ended without its exit hooks"), "{remark}");
-    // On a full disk, existing bytes can still be overwritten. So the file itself states that it is incomplete. After
-    // other errors, only the message that the process printed states it.
+    // On a full disk, existing bytes can still be overwritten. So the checkpoint file itself states that it is
+    // incomplete. After other errors, only the message that the process printed states it.
     let said = match trouble {
         "full" | "quota" => "the file could no longer be written: everything after that, and 0 ",
         _ => "are missing, unless it printed that checkpoints stop",

@@ -1,6 +1,6 @@
 //! However and whenever a program is ended, its outputs must hold every launch made before the end, under the right
 //! thread and function. They must not hold GPU work that never ran. The reference is the truth file of the simulated
-//! stack. The truth file gets a line for each piece of work when the work starts.
+//! CUDA stack, which gets a line for each piece of work when the work starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
 //! each test tries ten moments.
@@ -19,20 +19,19 @@ use crate::support::command::gpuflame as command;
 use crate::support::{Done, Run, Way, compile, root, skip};
 
 const SIGNALS: [i32; 3] = [libc::SIGKILL, libc::SIGTERM, libc::SIGINT];
-/// Number of nodes in the program's graph.
+/// Number of nodes in the CUDA graph that the program launches.
 const NODES: u64 = 3;
 /// Upper bound on the difference between the truth file's clock and gpuflame's clock, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint in ms, not counting the time for which the thread that writes it waits for a
-/// processor.
+/// Maximum delay of a checkpoint in ms, not counting the time that the writing thread waits for a processor.
 const SLACK_MS: u64 = 1000;
 
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MOMENTS").map_or(10, |text| text.parse().unwrap())
 }
 
-/// Returns how long to wait before ending the process; always below 300 ms. Multiples of the golden ratio spread these
-/// delays evenly.
+/// Returns how long to wait before the process is ended, which is always below 300 ms. Multiples of the golden ratio
+/// spread these delays evenly.
 fn moment(turn: u64, process: u32) -> Duration {
     Duration::from_micros((turn * 618_034 + u64::from(process)) % 1_000_000 * 300 / 1000)
 }
@@ -41,7 +40,7 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64
 }
 
-/// A program's GPU work, keyed by thread number and launching function.
+/// GPU work of a program, keyed by thread id and launching function.
 type Work = BTreeMap<(u64, String), Count>;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,7 +57,7 @@ fn is_pending(frames: &[String]) -> bool {
 fn truth(path: &Path, moment: u64) -> Work {
     let mut work = Work::new();
     for line in fs::read_to_string(path).unwrap().lines() {
-        // The last line may be truncated.
+        // The last line of the truth file may be truncated.
         let Ok(line) = serde_json::from_str::<Value>(line) else { continue };
         let site = line["site"].as_str().unwrap_or_default().to_owned();
         let count = work.entry((line["tid"].as_u64().unwrap(), site)).or_default();
@@ -75,7 +74,7 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
     threads.dedup();
     let thread_of = |frames: &[String]| {
         let label = frames[0].strip_prefix("[thread ")?.strip_suffix(']')?;
-        // If several threads share a name, the label ends with a number.
+        // If several threads share a name, the label ends with the thread's id.
         label.rsplit(' ').next()?.parse().ok().or_else(|| (threads.len() == 1).then(|| threads[0]))
     };
     let mut found: BTreeMap<(u64, String), u64> = BTreeMap::new();
@@ -103,12 +102,12 @@ fn assert_all_is_there(stacks: &[(Vec<String>, u64)], work: &Work) {
 }
 
 /// Reads the file of a process that was killed at `ended`. Returns the time of the last checkpoint mark, and the stacks
-/// with counts. Asserts that the mark is at most as old as the file states, plus the time that a loaded machine takes
-/// to write it.
+/// with counts. Asserts that the mark is at most as old as the file states, plus the time that a busy machine takes to
+/// write it.
 fn recovered(folder: &Path, name: &str, ended: u64) -> (u64, Vec<(Vec<String>, u64)>) {
     let file = std::io::BufReader::new(fs::File::open(folder.join(name)).unwrap());
     let mut reader = gpuflame_model::record::Reader::new(file).unwrap();
-    // The last chunk may be truncated.
+    // The last chunk of the recording may be truncated.
     while !matches!(reader.next_row(), Ok(None)) {}
     let mark = reader.mark().expect("a moment");
     let (moment, interval_ms) = (mark.time.0, u64::from(mark.interval_ms));
@@ -135,7 +134,7 @@ fn told(run: Run) -> Run {
     run.env("GPUFLAME_ROOT", "thread").env("GPUSIM_TRUTH", "started:truth-%p.jsonl")
 }
 
-/// Ends a C program that launches without a pause.
+/// Runs a C program that launches without a pause, and ends it after a delay.
 fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
     let run = told(Run::new(program(), Way::Injected).args(args.iter().copied()));
     let mut running = Running::of(run.env("GPUSIM_LAUNCH_NS", launch_ns));
@@ -156,7 +155,7 @@ fn ends_at_a_moment(args: &[&str], launch_ns: &str, signal: i32, turn: u64) {
         assert_eq!(became["dropped"], 0, "{}", done.stderr);
         assert_all_is_there(&done.folded(), &truth(&truth_file, before));
     }
-    // The truth file is 10 MB or more.
+    // The folder is removed because the truth file has 10 MB or more.
     fs::remove_dir_all(&done.folder).unwrap();
 }
 
@@ -193,8 +192,8 @@ fn workers(way: Way) -> Option<Run> {
     Some(told(run).env("GPUFLAME_OUTPUT", "out-%p"))
 }
 
-/// Sends the signal to the workers, to each at a different time. Returns for each worker its process id, the time of
-/// the signal, and for how long the worker had waited for a processor.
+/// Sends the signal to each worker, at a different time. Returns for each worker its process id, the time of the
+/// signal, and how long the worker had waited for a processor.
 fn end_workers(mut running: Running, is_ready: &str, signal: i32, turn: u64) -> (Done, Vec<(u32, u64, u64)>) {
     let workers = |running: &Running| -> Vec<u32> {
         let names = fs::read_dir(&running.folder).unwrap();
@@ -228,7 +227,7 @@ fn python_workers_killed_at_any_moment_lose_no_completed_launch() {
             assert_eq!((done.code, &done.stdout), (without.code, &without.stdout), "{}", done.stderr);
             for (worker, before, starved) in workers {
                 let left = format!("out-{worker}.gfr");
-                // Python handles SIGINT itself, and its workers end by `_exit`.
+                // Python handles SIGINT itself, and Python's workers end by `_exit`.
                 let (moment, stacks) = match signal == libc::SIGKILL {
                     true => recovered(&done.folder, &left, before - starved),
                     false => (before, done.folded_file(&format!("out-{worker}.folded"))),

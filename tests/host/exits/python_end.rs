@@ -1,8 +1,9 @@
 //! However a Python program ends, gpuflame writes its flame graph, and the program ends as it would without gpuflame.
-//! Ctrl+C is special: Python installs its handler of SIGINT before CUDA starts, and sends the signal to itself at its
-//! very end.
+//! Ctrl+C is special, because Python installs its handler for SIGINT before CUDA starts, and sends the signal to itself
+//! at its very end.
 //!
-//! The program is `tests/programs/interrupted.py`, with each Python on this machine; its kernels take 1,000 ns.
+//! The program is `tests/programs/interrupted.py`, whose kernels take 1,000 ns. The tests run it with each Python on
+//! this machine.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -39,8 +40,8 @@ fn interrupted(run: Run, files: &[&str]) -> Done {
     running.signalled(libc::SIGINT)
 }
 
-/// Asserts that the files hold exactly the work that ran, to the nanosecond, and that the final sums have replaced the
-/// checkpoint. Returns the number of kernels.
+/// Asserts that the files hold exactly the GPU work that ran, to the nanosecond, and that the final sums have replaced
+/// the checkpoint. Returns the number of kernels.
 fn assert_written(done: &Done) -> u64 {
     let ran = done.file("truth.jsonl").lines().count() as u64;
     let nanos: u64 = done.folded().iter().map(|(_, nanos)| nanos).sum();
@@ -53,7 +54,7 @@ fn assert_written(done: &Done) -> u64 {
     ran
 }
 
-/// Lines on stderr that gpuflame did not print.
+/// Returns the lines on stderr that gpuflame did not print.
 fn own_words(done: &Done) -> Vec<&str> {
     done.stderr.lines().filter(|line| !line.starts_with("gpuflame: ")).collect()
 }
@@ -73,7 +74,7 @@ fn an_uncaught_interrupt_leaves_the_files_and_kills_python() {
             let done = interrupted(run(&python, Way::Injected, how), &[]);
             assert_ends_as_without_us(&done, &without);
             assert_eq!(assert_written(&done), LAUNCHES, "{python:?}");
-            // The program runs a second time, and is interrupted when a checkpoint is on disk.
+            // The program runs a second time, and is interrupted once a checkpoint is on disk.
             let kept = run(&python, Way::Injected, how).env("GPUFLAME_CHECKPOINT", "0.05");
             let done = interrupted(kept, &[FILE]);
             assert_ends_as_without_us(&done, &without);
@@ -134,8 +135,8 @@ fn a_second_interrupt_while_files_are_written_loses_nothing() {
     }
 }
 
-/// The second signal arrives either while Python still handles the first signal, or at Python's end, after the default
-/// action was restored.
+/// The second signal arrives while Python still handles the first signal, or at Python's end, after the default action
+/// was restored.
 #[test]
 fn two_quick_interrupts_leave_the_files() {
     let pythons = all();

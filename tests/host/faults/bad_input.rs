@@ -1,7 +1,7 @@
 //! Bad input (a machine without CUPTI, a full disk, nonsensical records) never changes how the application ends. The
 //! program returns its own exit code, one line names the problem, and files on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 of 301 ns
+//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
 //! alternately, and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ fn odd(how: &str) -> Run {
     Run::new(program(), Way::Injected).arg(how)
 }
 
-/// Runs the program with these environment variables, and asserts that the program returns its own exit code.
+/// Runs the program with these environment variables, and asserts that it returns its own exit code.
 fn run(how: &str, variables: &[(&str, &str)]) -> Done {
     let done = variables.iter().fold(odd(how), |run, (name, value)| run.env(name, value)).done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
@@ -43,7 +43,7 @@ fn with_faults(faults: &str) -> Done {
     run("plain", &[("GPUSIM_FAULTS", faults)])
 }
 
-/// Names of the files in `folder`, without the truth file.
+/// Returns the names of the files in `folder`, without the truth file.
 fn files(folder: &Path) -> Vec<String> {
     let listing = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = listing.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
@@ -69,7 +69,7 @@ fn assert_refused(done: &Done, parts: &[&str]) {
     assert_eq!(files(&done.folder), [""; 0]);
 }
 
-/// Returns the count after `word` in the ledger's line `lost:`.
+/// Returns the count after `word` in the line `lost:` of the ledger.
 fn lost(done: &Done, word: &str) -> u64 {
     let lines = done.ledger("lost: ");
     let mut parts = lines[0].split(", ").map(|part| part.rsplit_once(' ').unwrap());
@@ -77,7 +77,7 @@ fn lost(done: &Done, word: &str) -> u64 {
     count.parse().unwrap()
 }
 
-/// GPU time by leaf frame.
+/// Returns the GPU time for each leaf frame.
 fn by_leaf(done: &Done) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for (mut frames, weight) in done.folded() {
@@ -106,7 +106,7 @@ fn assert_whole(done: &Done, adds: u64, muls: u64) {
     assert_parts(done, "launches", 110, &[("matched", 110)]);
 }
 
-// Tests of conditions that keep gpuflame from recording.
+// These tests are about conditions that keep gpuflame from recording.
 
 #[test]
 fn a_missing_cupti_is_reported_with_the_name_searched_and_the_install_command() {
@@ -154,7 +154,8 @@ fn a_missing_gpu_is_reported() {
 
 #[test]
 fn a_driver_older_than_cupti_is_reported_with_its_version() {
-    // With this old driver, the runtime fails before it loads gpuflame; only the driver's own interface loads gpuflame.
+    // With this old driver, the CUDA runtime fails before it loads gpuflame. So the program calls the driver's own
+    // interface, which loads gpuflame.
     let folder = stage("old-driver", &["libcupti.so.13"]);
     let cupti = folder.join("libcupti.so.13");
     let done = odd("driver").env("GPUSIM_DRIVER", "12020").with_libraries(&folder).done();
@@ -209,7 +210,7 @@ fn outputs_opened_before_a_refused_start_are_removed() {
     assert_refused(&done, &["another tool"]);
 }
 
-// Tests of settings.
+// These tests are about settings.
 
 #[test]
 fn file_mode_sets_the_permissions_and_modes_without_owner_write_are_rejected() {
@@ -266,7 +267,7 @@ fn quiet_prints_nothing() {
 #[test]
 fn the_unit_may_be_microseconds_or_a_count() {
     let done = run("plain", &[("GPUFLAME_UNIT", "us")]);
-    // 50 kernels of 301 ns take 15.05 us in total. Only this total is rounded, not the duration of each kernel.
+    // 50 kernels of 301 ns take 15.05 us in total. gpuflame rounds only this total, not the duration of each kernel.
     assert_eq!(by_leaf(&done)["[GPU_Kernel]add_d301"], 15);
     assert_eq!(by_leaf(&done)["[GPU_Kernel]mul_d1200"], 60);
     let done = run("plain", &[("GPUFLAME_UNIT", "count")]);
@@ -274,9 +275,9 @@ fn the_unit_may_be_microseconds_or_a_count() {
     assert_eq!(by_leaf(&done), expected.map(|(leaf, count)| (leaf.to_owned(), count)).into());
 }
 
-// Tests of output paths.
+// These tests are about paths of output files.
 
-/// Lines on stderr about failed writes. The other lines are the ledger.
+/// Returns the lines on stderr about failed writes. The other lines are the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }
@@ -306,10 +307,10 @@ fn streamed_outputs_share_the_line_about_an_unwritable_path() {
     assert!(refusals(&done)[0].contains(".gfr"), "{}", done.stderr);
 }
 
-/// Files written by default.
+/// Names of the files that are written by default.
 const WRITTEN: [&str; 7] =
     ["out.csv", "out.folded", "out.gfr", "out.idle.folded", "out.idle.svg", "out.set.json", "out.svg"];
-/// Names of the files written by default if the unnumbered names are already taken.
+/// Names of the files that are written by default if the names without a number are already taken.
 const NUMBERED: [&str; 7] = [
     "out.1.csv",
     "out.1.folded",
@@ -333,7 +334,7 @@ fn an_existing_file_is_kept_and_the_ledger_names_the_numbered_one() {
     assert_eq!(done.ledger("wrote ").len(), 6);
 }
 
-/// Paths are byte strings: gpuflame neither replaces nor drops bytes that are not UTF-8.
+/// Paths are byte strings. So gpuflame neither replaces nor drops bytes that are not UTF-8.
 #[test]
 fn non_utf8_folders_and_prefixes_get_the_files() {
     let named = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
@@ -499,8 +500,9 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
     assert_eq!(weights.sum::<u64>(), done.truth().count("total_ns"));
 }
 
-// Tests of wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh kernel or fill.
-// The fault "every=20" hits five kernels or fills. The last of these five is a long kernel; the others are short.
+// These tests are about wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh
+// kernel or fill. The fault "every=20" hits five kernels or fills. The last of these five is a long kernel; the others
+// are short.
 
 #[test]
 fn launches_that_fail_are_counted() {
@@ -619,8 +621,8 @@ fn records_delivered_twice_are_reported_and_count_once() {
     assert_whole(&done, ADDS, MULS);
 }
 
-/// Two counts of impossible input from CUPTI: delivered buffers that did not belong to gpuflame, and callbacks without
-/// data.
+/// Returns two counts of impossible input from CUPTI: the buffers that CUPTI delivered but that did not belong to
+/// gpuflame, and the callbacks without data.
 fn cannot_be(done: &Done) -> [u64; 2] {
     let lines = done.ledger("CUPTI returned ");
     let [line] = lines[..] else { panic!("one line, not\n{}", done.stderr) };
@@ -640,7 +642,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // With graphs there are hundreds of resource callbacks.
+    // A program with CUDA graphs causes hundreds of resource callbacks.
     let program = compile("tests/gpusim/selftest/programs/nodes.c", &["-O2"]);
     let graphs = |faults| {
         let done = Run::new(&program, Way::Injected).env("GPUSIM_FAULTS", faults).ok();
@@ -654,7 +656,7 @@ fn callbacks_without_data_are_counted_and_lose_no_launch() {
 
 #[test]
 fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
-    // With `GPUSIM_EARLY` each record is delivered in a buffer of its own.
+    // With `GPUSIM_EARLY`, CUPTI delivers each record in a separate buffer.
     for (every, variable, value) in [
         (1, "GPUSIM_EARLY", "1"),
         (3, "GPUSIM_EARLY", "1"),
@@ -669,7 +671,8 @@ fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // In this run CUPTI fills its buffers, and gpuflame gives CUPTI each returned buffer again.
+    // In this run CUPTI fills its buffers completely. gpuflame gives every buffer that it gets back to CUPTI, so CUPTI
+    // reuses buffers.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");
@@ -709,7 +712,7 @@ fn a_kind_refused_by_cupti_is_reported_and_its_launches_are_pending() {
 #[test]
 fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     // After its fatal error CUPTI neither delivers buffers nor makes callbacks. The 100,000th kernel or fill is the
-    // first that gpuflame does not see.
+    // first one that gpuflame does not see.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "fatal:after=100000").done();
     assert_eq!(done.code, CODE);
     assert_eq!(done.ledger("CUPTI failed").len(), 1, "{}", done.stderr);
@@ -719,8 +722,8 @@ fn records_delivered_before_a_fatal_cupti_error_are_kept() {
     assert!(parts["matched"] > 0);
     let matched = parts["matched"];
     assert_parts(&done, "activities", matched, &[("matched", matched)]);
-    // A buffer that was delivered but not yet read at the fatal error cannot be read any more. The buffer's activities
-    // are counted as unreadable.
+    // A buffer that CUPTI delivered but gpuflame had not read when the fatal error occurred cannot be read any more.
+    // The buffer's activities count as unreadable.
     if matched < truth.count("delivered") {
         assert!(lost(&done, "activities_unreadable") > 0, "{}", done.stderr);
     } else {
@@ -770,7 +773,7 @@ fn kernel_names_cannot_break_the_folded_file() {
     assert_eq!(names, ["# lost 31_d300", "two lines 99  _d200", "evil;main;fake 12_d100"]);
 }
 
-// Tests of ways in which a program ends.
+// These tests are about ways in which a program ends.
 
 #[test]
 fn a_program_that_does_not_use_cuda_leaves_no_trace() {

@@ -1,6 +1,6 @@
 //! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the memory ceiling
-//! that the user set. Sums equal those of the truth file to the nanosecond, and the flame graph still shows the stacks
-//! with the most GPU time.
+//! that the user has set. Its sums equal those of the truth file to the nanosecond, and the flame graph still shows the
+//! stacks with the most GPU time.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -31,13 +31,13 @@ fn flood(what: &str, count: u64, settings: &[(&str, &str)]) -> Done {
     settings.iter().fold(run, |run, (name, value)| run.env(name, value)).ok()
 }
 
-/// Peak memory in MiB, as the ledger reports it.
+/// Returns gpuflame's peak memory in MiB, as the ledger reports it.
 fn most_held(done: &Done) -> f64 {
     let cost = done.ledger("own cost:")[0];
     cost.rsplit(", ").next().unwrap().trim_end_matches(" at most").parse().expect(cost)
 }
 
-/// GPU time by leaf frame.
+/// Returns the GPU time for each leaf frame.
 fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) -> BTreeMap<&'a str, u64> {
     let mut leaves = BTreeMap::new();
     for ((_, leaf), nanos) in sums {
@@ -46,10 +46,11 @@ fn by_leaf<'a>(sums: impl IntoIterator<Item = (&'a (String, String), &'a u64)>) 
     leaves
 }
 
-/// Checks what must hold in each test of this file: bounded memory, right sums, a ledger that adds up, and the exact
-/// GPU time of the planted launches (`before`, `between`, `after`). Returns GPU time by call site and leaf frame.
+/// Checks three things that must hold in each test of this file: memory stays below the ceiling, the ledger and the
+/// sums are right, and the planted launches (`before`, `between`, `after`) have exactly their GPU time. Returns the GPU
+/// time for each call site and leaf frame.
 fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), u64> {
-    // `second` makes one launch more than each of the other planted functions.
+    // The function `second` makes one launch more than each of the other planted functions.
     let all = count + count / BETWEEN + 3 * PLANTED + 1;
     eprintln!("{:.1} MiB at most; {}", most_held(done), done.stderr);
     assert!(most_held(done) <= CEILING_MIB, "{}", done.stderr);
@@ -64,7 +65,7 @@ fn assert_held_and_exact(done: &Done, count: u64) -> BTreeMap<(String, String), 
         let key = (format!("main;{site}"), format!("[GPU_Kernel]{kernel}"));
         assert_eq!(found.get(&key), Some(&nanos), "{key:?}\n{}", done.stderr);
     }
-    // gpuflame may forget what `second` launched before the flood, but not what it launched after the flood.
+    // gpuflame may forget the launch that `second` made before the flood of stacks, but not those after it.
     let second = ("other_thread;second".to_owned(), "[GPU_Kernel]second_d51".to_owned());
     let nanos = found.get(&second).copied().unwrap_or(0);
     assert!((PLANTED * 51..=(PLANTED + 1) * 51).contains(&nanos), "{nanos}\n{}", done.stderr);
@@ -87,11 +88,11 @@ fn assert_many_stacks(count: u64, settings: &[(&str, &str)]) {
     assert_between(&found, "flood_stacks", count);
     let others = ("[other stacks]".to_owned(), "[GPU_Kernel]junk_d101".to_owned());
     let shown = found.iter().filter(|((_, leaf), _)| *leaf == others.1).count() as u64;
-    // The file has one line per stack that is still listed, and one line for all other stacks.
+    // The folded file has one line per stack that is still listed separately, and one line for all other stacks.
     assert!(shown > 1000, "{shown} lines");
     assert_eq!(found[&others], (count + 1 - shown) * 101);
-    // The other thread's stack may have been forgotten before the thread launched again. Part of its time is then under
-    // `[other stacks]`.
+    // gpuflame may have forgotten the other thread's stack before that thread launched again. Then a part of the
+    // stack's time is under `[other stacks]`.
     let second = found.get(&("[other stacks]".to_owned(), "[GPU_Kernel]second_d51".to_owned())).unwrap_or(&0);
     let (activities, nanos) = (count + 1 - shown + second / 51, found[&others] + second);
     let line = done.ledger("merged:")[0];
@@ -113,7 +114,8 @@ fn ten_million_stacks_fit_in_24_mib_and_heavy_stacks_stay_listed() {
     assert_many_stacks(10_000_000, &[]);
 }
 
-/// The checkpoint covers everything up to one second before the kill, or else reports how much is missing.
+/// The checkpoint of a killed process covers everything up to one second before the kill, or reports how much is
+/// missing.
 #[test]
 fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     let run = Run::new(program(), Way::Injected).args(["stacks", "10000000"]);
@@ -126,8 +128,8 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
         while !matches!(reader.next_row(), Ok(None)) {}
         let now = UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         let mark = reader.mark().unwrap();
-        // The time for which gpuflame's threads waited for a processor does not count, because they could not write
-        // during it.
+        // The time that gpuflame's threads waited for a processor does not count, because they could not write during
+        // that time.
         let missing_ms = now.saturating_sub(mark.time.0 + starved_for(running.process())) / 1_000_000;
         let said = u64::from(mark.interval_ms);
         eprintln!("{missing_ms} ms, said {said}, late {}: {}", reader.state().missed_mark, running.stderr());
@@ -139,12 +141,12 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     running.signalled(libc::SIGKILL);
 }
 
-/// A child of this process's control group, removed on drop.
+/// A control group below that of this process. It is removed on drop.
 struct Group(PathBuf);
 
 impl Group {
-    /// Creates a group limited to `bytes` of memory. If this machine does not allow it, prints a sentence and returns
-    /// `None`.
+    /// Creates a control group that is limited to `bytes` of memory. If this machine does not allow it, prints a
+    /// sentence and returns `None`.
     fn new(bytes: u64) -> Option<Self> {
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let places = own.lines().filter_map(|line| {
@@ -154,7 +156,7 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container, this path is often the path on the host, where only the hierarchy's root is mounted.
+            // In a container, this path is often the path on the host, while only the root of the hierarchy is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });
@@ -184,7 +186,7 @@ impl Drop for Group {
     }
 }
 
-/// The kernel kills a process that exceeds the group's limit.
+/// The kernel kills a process that exceeds the memory limit of its control group.
 #[test]
 fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let Some(group) = Group::new(96 << 20) else { return };
@@ -192,7 +194,7 @@ fn a_20_mib_program_in_a_96_mib_cgroup_survives_with_exact_sums() {
     let script = r#"echo $$ >"$0/cgroup.procs" && exec "$@""#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&group.0).arg(program());
     let done = run.args(["stacks", &count.to_string()]).env("FLOOD_MIB", "20").ok();
-    // Peak memory usage of the group. Not every kernel has such a file.
+    // Reads the peak memory usage of the control group. Not every kernel has such a file.
     let most =
         ["memory.max_usage_in_bytes", "memory.peak"].map(|name| fs::read_to_string(group.0.join(name)).ok());
     let most: u64 = most.into_iter().flatten().next().map_or(20 << 20, |text| text.trim().parse().unwrap());
@@ -262,13 +264,13 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
-    // 500 of the 507 stacks are from the flood. The other seven are those of `before`, `between`, `after`, `second` (called
-    // from two places), a free and a wait; they are not calls from the plugin.
+    // 500 of the 507 stacks are from the calls of the plugin. The other seven stacks are those of `before`, `between`,
+    // `after`, `second` (called from two places), a free and a wait.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 
 /// gpuflame needs 384 KiB per launching thread, so the ceiling leaves room for 64 such threads at the same time. The
-/// kernel kills a process that exceeds the group's limit.
+/// kernel kills a process that exceeds the memory limit of its control group.
 #[test]
 fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
     let program = compile("tests/programs/threads.c", &["-O2"]);
@@ -279,7 +281,7 @@ fn launches_of_more_threads_than_fit_below_the_ceiling_are_counted() {
     let done = run.args(["2000", "2"]).env("GPUFLAME_MAX_MEM", "24M").ok();
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, done.truth().count("count")), (8000, 8000), "{}", done.stderr);
-    // All threads of a round make their first launch before any thread ends.
+    // All threads of a round make their first launch before any of these threads ends.
     assert!(parts["dropped"] >= 2 * (2000 - 64), "{}", done.stderr);
     assert!(parts["dropped"] < launches && most_held(&done) < 4.0 * CEILING_MIB, "{}", done.stderr);
 }
@@ -296,8 +298,8 @@ fn threads_above_the_memory_ceiling_share_one_root() {
     let others: Vec<_> = others.collect();
     let [(frames, nanos)] = others[..] else { panic!("{others:?}") };
     assert_eq!(frames[1..], ["[other stacks]", "cudaLaunchKernel", "[GPU_Kernel]junk_d101"]);
-    // Two threads may have the same id, because the kernel may reuse ids. The root of a thread whose name was dropped,
-    // because memory was short, is its id.
+    // Two threads may have the same id, because the kernel may reuse ids. If the name of a thread was dropped to save
+    // memory, the root frame shows its id.
     let single = folded.iter().filter(|(frames, _)| frames[0].starts_with("[thread ") && is_junk(frames));
     let (count, single) = single.fold((0, 0), |(count, sum), (_, nanos)| (count + 1, sum + nanos));
     assert!(count > 100, "{count}");
@@ -316,7 +318,7 @@ fn stacks_below_the_memory_ceiling_are_all_listed_separately() {
     assert!(small.lines().count() > 2000 && !small.contains("[other"));
 }
 
-/// Returns the output of the `gpuflame` command with `args`, which reads the recording under this memory ceiling.
+/// Runs the `gpuflame` command with `args` on the recording, under this memory ceiling, and returns the output.
 fn read_again(done: &Done, ceiling: &str, args: &[&str]) -> String {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     command.args(args).arg("out.gfr").current_dir(&done.folder).env("GPUFLAME_MAX_MEM", ceiling);

@@ -1,5 +1,5 @@
-//! gpuflame never interferes with the descriptors, files, stderr or exit status of a host, whatever the host does to
-//! its descriptors and files.
+//! Whatever a host application does to its descriptors and files, gpuflame does not interfere with the application's
+//! descriptors, files, stderr or exit status.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -29,10 +29,10 @@ fn assert_its_own(done: &Done, files: usize) {
     }
 }
 
-/// Asserts that the recording and the table are complete, whatever happened to the descriptors.
+/// Asserts that the recording and the table are complete, whatever the host did to its descriptors.
 fn assert_all_written(done: &Done, launches: u64) {
     let folded = done.file("out.folded");
-    // The compiler has inlined the mode's function, which is the frame between `main` and `work`.
+    // The compiler has inlined the function for the mode, which would be the frame between `main` and `work`.
     let values =
         folded.lines().map(|line| match line.split_once(";work;cudaLaunchKernel;[GPU_Kernel]step_d1000 ") {
             Some((outer, nanos)) if outer.starts_with("main") => nanos.parse::<u64>().unwrap(),
@@ -82,7 +82,7 @@ fn the_ledger_gets_its_own_file_if_stderr_is_a_data_file_before_cuda_starts() {
     }
 }
 
-/// Runs the same command with a changed environment.
+/// Runs the same command again, with the environment that `change` makes.
 fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) -> &mut Command) -> Done {
     let mut again = Command::new(command.get_program());
     again.args(command.get_args()).current_dir(&folder);
@@ -96,7 +96,7 @@ fn run_as(command: &Command, folder: PathBuf, change: impl FnOnce(&mut Command) 
     Done::from_output(output, folder)
 }
 
-/// Starts the program in each possible way with a regular file as descriptor 2, and tests whether that file gets the
+/// Starts the program in each possible way with a regular file as descriptor 2, and checks whether that file gets the
 /// ledger.
 #[test]
 fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
@@ -127,13 +127,13 @@ fn a_regular_file_gets_the_ledger_if_appended_to_or_open_at_start() {
     assert_in_ledger_file(&done);
 }
 
-/// Device and inode in the format that `gpuflame run` uses to pass them to the program.
+/// Returns device and inode of a file in the format in which `gpuflame run` passes them to the program.
 fn identity(file: &File) -> String {
     let facts = file.metadata().unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
 }
 
-/// The program runs as under pytest, where descriptor 2 is a temporary file while CUDA starts.
+/// The program runs as under pytest. While CUDA starts, descriptor 2 is a temporary file.
 #[test]
 fn messages_held_during_the_run_appear_at_exit_or_in_the_ledger_file() {
     let run = || prepare("captured").env("GPUFLAME_NO_SUCH_SETTING", "1");
@@ -165,7 +165,7 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // gpuflame cannot check whether the last line in a pipe is complete, so it prints a heading first.
+    // gpuflame cannot check whether the last line in a pipe is complete. So it prints a heading before its messages.
     assert!(done.stderr.starts_with("half a linegpuflame: results of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {
@@ -205,14 +205,14 @@ fn closed_descriptors_0_1_and_2_are_not_reused() {
     assert_eq!((done.stdout.as_str(), done.stderr.as_str()), ("", ""));
 }
 
-/// If the exit hangs, a signal ends the program, and the test fails.
+/// If the exit hangs, a signal ends the program and the test fails.
 #[test]
 fn a_full_unread_stderr_pipe_does_not_hang_the_exit() {
     let done = run("full");
     assert_all_written(&done, 1_000);
 }
 
-/// After gpuflame has written the ledger, the program checks the flags of its stderr. The program fails if gpuflame has
+/// Once gpuflame has written the ledger, the program checks the flags of its stderr. The program fails if gpuflame has
 /// cleared a flag.
 #[test]
 fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
@@ -220,7 +220,7 @@ fn a_nonblocking_stderr_gets_the_complete_ledger_and_keeps_its_flags() {
     assert_whole_ledger(&fs::read_to_string(done.folder.join("read")).unwrap());
 }
 
-/// Asserts that the complete ledger follows the earlier content of the pipe.
+/// Asserts that the pipe contains its earlier content, followed by the complete ledger.
 fn assert_whole_ledger(read: &str) {
     let ledger = read.trim_start_matches("filling\n");
     let line =
@@ -263,7 +263,7 @@ fn read_slowly(mut from: &File, child: &mut Child) -> String {
     }
 }
 
-/// Number of bytes in a pipe.
+/// Returns the number of bytes in a pipe.
 fn held(pipe: &File) -> usize {
     let mut bytes = 0;
     // SAFETY: FIONREAD writes one int, and `bytes` has room for it.
@@ -271,8 +271,8 @@ fn held(pipe: &File) -> usize {
     bytes as usize
 }
 
-/// Polls the pipe's flags until `is_over` is set. Returns the number of polls, and whether O_NONBLOCK was ever set. The
-/// program uses the same open file description, so its changes are visible here.
+/// Polls the flags of the pipe until `is_over` is set. Returns how often it polled, and whether O_NONBLOCK was ever
+/// set. The program uses the same open file description, so changes that the program makes are visible here.
 fn watch_flags(pipe: &File, is_over: &AtomicBool) -> (u64, bool) {
     let (mut looks, mut was_changed) = (0, false);
     while !is_over.load(Ordering::Relaxed) || looks <= 1000 {

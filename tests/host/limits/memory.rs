@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use crate::support::{Run, Way, compile};
 
 const MIB: f64 = 1024.0 * 1024.0;
-/// Maximum memory in bytes that gpuflame may hold in any program, and additional bytes for each distinct (context, name,
-/// device).
+/// Maximum memory in bytes that gpuflame may hold in any program, and the memory that it may hold in addition for each
+/// distinct (context, name, device).
 const MOST: f64 = 64.0 * MIB;
 const MOST_PER_CELL: f64 = 256.0;
-/// Maximum growth after more launches of the same kind.
+/// Maximum growth of memory, in bytes, after more launches of the same kind.
 const MOST_GROWTH: f64 = 2.0 * MIB;
 
 /// Duration of cudaLaunchKernel with a CUPTI client, in ns, from a published measurement on hardware.
@@ -20,11 +20,11 @@ const TRACED_DRIVER: u32 = 4_000;
 /// Number of threads of the program `load`.
 const THREADS: u64 = 8;
 
-/// Memory held at the end of `main`, in bytes.
+/// Memory that gpuflame holds at the end of `main`, in bytes.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     by_ledger: f64,
-    /// Anonymous memory of the process, minus that of a run without gpuflame.
+    /// Anonymous memory of the process, minus that of the same program without gpuflame.
     by_kernel: f64,
 }
 
@@ -49,7 +49,7 @@ fn quiet(run: Run) -> Run {
     run.env("GPUSIM_TRUTH", "")
 }
 
-/// Anonymous memory of the program in bytes, in a run without gpuflame.
+/// Returns the anonymous memory of the program, in bytes, in a run without gpuflame.
 fn without() -> f64 {
     static WITHOUT: OnceLock<f64> = OnceLock::new();
     *WITHOUT.get_or_init(|| resident(&quiet(Run::new(program(), Way::None)).ok().stdout))
@@ -58,22 +58,22 @@ fn without() -> f64 {
 /// Runs `load` with `args`. Each launch takes at least `launch_ns`.
 fn load(args: &str, launch_ns: u32) -> crate::support::Done {
     let run = Run::new(program(), Way::Injected).args(args.split(' '));
-    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. For a fair comparison, the short
-    // runs must make a checkpoint too.
+    // A checkpoint copies the sums, and the allocator keeps the memory of the copy. So even the short runs make a
+    // checkpoint, to make the comparison fair.
     let run = quiet(run).env("GPUFLAME_CHECKPOINT", "0.1");
     run.env("GPUSIM_LAUNCH_NS", launch_ns.to_string()).ok()
 }
 
-/// Returns in bytes the value that the ledger prints in MiB with the label `what`.
+/// Returns, in bytes, the value that the ledger prints in MiB with the label `what`.
 fn by_ledger(done: &crate::support::Done, what: &str) -> f64 {
     let cost = done.ledger("own cost:")[0];
     let mib = cost.split(", ").find_map(|part| part.strip_suffix(what)).expect(cost);
     mib.trim_end_matches(" MiB").parse::<f64>().unwrap() * MIB
 }
 
-/// Runs `load` twice and returns the smaller result. Results differ by up to 1 MiB between runs: if the collector has
-/// to wait for a processor, its tables grow further before it empties them. Taking the smaller result is safe: memory
-/// that grows with the number of launches is visible in both.
+/// Runs `load` twice, and returns the smaller result. Results differ by up to 1 MiB between runs: if the collector has
+/// to wait for a processor, its tables grow further before it empties them. The smaller result is enough to find a
+/// leak, because memory that grows with the number of launches is visible in both runs.
 fn held_at(args: &str, launch_ns: u32) -> Held {
     let run = |_| {
         let done = load(args, launch_ns);
@@ -94,7 +94,7 @@ fn assert_bounded(held: Held, cells: u32) {
     assert!(held.by_ledger <= most && held.by_kernel <= most, "{held:?} with {cells} cells");
 }
 
-/// Checks that gpuflame holds as much memory after many launches as after a few.
+/// Checks that gpuflame holds about as much memory after many launches as after a few.
 fn stays(few: Held, many: Held) -> Result<(), String> {
     for (who, growth) in
         [("ledger", many.by_ledger - few.by_ledger), ("kernel", many.by_kernel - few.by_kernel)]
@@ -140,18 +140,18 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // The two amounts may differ. If the collector has to wait for a processor, more launches are pending at once, and
-    // the join's table of pending launches grows by up to 17 MiB.
+    // The two amounts may differ. If the collector has to wait for a processor, more launches are pending at the same
+    // time, and the join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 
 /// Maximum memory that gpuflame does not count: relocated pages of the debug build, stacks of threads, and the
-/// simulation's lists of records. In these tests it is 2 to 8 MiB.
+/// simulation's lists of records. In these tests this memory is 2 to 8 MiB.
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
 /// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.
-/// Checks that memory is bounded, that the sums are right, and that losses are reported. Returns the share of launches
-/// that were matched with their activities.
+/// Checks that memory stays below the limit, that the sums are right, and that losses are reported. Returns the share
+/// of launches that were matched with their activities.
 fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let most = |run: Run| {
         let args = format!("--watch 1 --launches {asked}");
@@ -165,10 +165,10 @@ fn assert_behind_below(ceiling: usize, asked: u64) -> f64 {
     let run =
         Run::new(program(), Way::Injected).env("GPUFLAME_MAX_MEM", &limit).env("GPUFLAME_FORMATS", "idle");
     let (with, done) = most(run);
-    // `sum` checks that the parts add up.
+    // The function `sum` checks that the parts add up.
     let (launches, parts) = done.sum("launches");
     let (activities, of_activities) = done.sum("activities");
-    // Every 64th launch of a thread is followed by a copy and a fill, and every 1,024th by another copy.
+    // Every 64th launch of a thread is followed by a copy and a fill, and every 1,024th launch by another copy.
     let of_thread = asked / THREADS;
     let all = asked + THREADS * (2 * of_thread.div_ceil(64) + of_thread.div_ceil(1024));
     assert_eq!((launches, activities), (all, all), "{}", done.stderr);
@@ -204,7 +204,7 @@ fn twenty_million_launches_faster_than_the_collector_stay_below_every_memory_lim
     }
 }
 
-/// Under a profiler, a launch with the real driver takes at least 4 us.
+/// With the real driver, a launch under a profiler takes at least 4 us.
 #[test]
 #[ignore = "wants the machine for itself; .ci/long runs it"]
 fn launches_of_a_traced_driver_are_all_matched_below_the_lowest_memory_limit() {

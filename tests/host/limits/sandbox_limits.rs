@@ -1,4 +1,4 @@
-//! Limits that the application or its environment sets. gpuflame respects these limits, and does not make the
+//! Tests limits that the application or its environment sets. gpuflame respects these limits, and does not make the
 //! application exceed them.
 
 use std::collections::BTreeSet;
@@ -23,7 +23,7 @@ fn a_thread_with_a_pending_cancel_ends_after_its_first_launch_is_recorded() {
 }
 
 /// The first CUDA call sets gpuflame up, so gpuflame's functions are on the calling thread's stack. If the thread is
-/// cancelled, its stack must not be unwound before these functions have returned.
+/// cancelled at that time, its stack must not be unwound before these functions have returned.
 #[test]
 fn a_cancel_pending_during_set_up_takes_effect_after_the_first_call() {
     let program = compile("tests/programs/cancelled.c", &["-O2"]);
@@ -58,7 +58,7 @@ fn errno_is_preserved_by_every_entry_point() {
 #[test]
 fn a_file_size_limit_costs_only_the_larger_files() {
     let program = compile("tests/programs/odd.c", &["-O2"]);
-    // `ulimit -f` counts in units of 512 bytes.
+    // The shell's `ulimit -f` counts in units of 512 bytes.
     let script = r#"ulimit -f 16 && exec "$0" plain 5000"#;
     let run = Run::new(Path::new("/bin/sh"), Way::Injected).args(["-c", script]).arg(&program);
     let done = run.env("GPUFLAME_FORMATS", "folded,activities,gfr").env("GPUFLAME_CHECKPOINT", "0.05").done();
@@ -81,7 +81,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
         files.retain(|name| name != "truth.json");
         assert!(files.is_empty(), "{files:?}");
     }
-    // NVTX finds gpuflame through the variable NVTX_INJECTION64_PATH. NVTX must not load gpuflame either.
+    // NVTX finds gpuflame through the variable NVTX_INJECTION64_PATH. If gpuflame is turned off, NVTX must not load it
+    // either.
     let program = compile("tests/programs/ranges.c", &["-O2"]);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame());
     let done = run.env("GPUFLAME_DISABLE", "1").done();
@@ -91,8 +92,8 @@ fn gpuflame_disable_leaves_the_process_unchanged() {
     assert_eq!(done.sum("launches").0, 110, "{}", done.stderr);
 }
 
-/// A set-user-id program has its owner's rights, whichever user starts it. If gpuflame read its settings there, any
-/// user could make it write files where only the owner may write.
+/// A set-user-id program has the rights of its owner, whichever user starts it. If gpuflame read its settings in such a
+/// program, any user could make it write files where only the owner may write.
 #[test]
 fn a_setuid_program_ignores_the_environment() {
     const NOBODY: u32 = 65_534;
@@ -133,8 +134,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The set-user-id program is linked to gpuflame and starts it. The user who starts the program can choose some
-/// folders; gpuflame must not search for libraries there.
+/// The set-user-id program is linked to gpuflame, so gpuflame starts in it. The user who starts the program can choose
+/// some folders. gpuflame must not search for libraries in these folders.
 #[test]
 fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     const NOBODY: u32 = 65_534;
@@ -174,7 +175,8 @@ fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// A new thread has the affinity of the thread that creates it, unless it changes its own affinity.
+/// A new thread has the affinity of the thread that creates it. So gpuflame's threads must change their affinity
+/// themselves.
 #[test]
 fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let program = compile("tests/programs/bound.c", &["-O2", "-pthread"]);
@@ -183,8 +185,8 @@ fn gpuflame_threads_have_the_process_affinity_and_not_the_first_callers() {
     let main = lines.next().unwrap();
     let ours: Vec<_> = lines.collect();
     assert!(ours.len() >= 2, "{}", done.stdout);
-    // Only root may lower a thread's nice value. Otherwise gpuflame's thread keeps the nice value of the thread that
-    // created it.
+    // Only root may lower a thread's nice value. If the user is not root, gpuflame's thread keeps the nice value of the
+    // thread that created it.
     let nicer = main.rsplit_once(' ').map(|(binds, _)| format!("{binds} 7")).unwrap();
     // SAFETY: geteuid has no precondition.
     let may_be_as_nice = unsafe { libc::geteuid() } != 0;
@@ -202,7 +204,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         let run = run.env("GPUFLAME_CHECKPOINT", "0.2").env("MALLOC_ARENA_MAX", arenas);
         let run = run.env("GPUFLAME_FORMATS", formats);
         let (mut command, folder) = run.into_command();
-        // The simulation keeps its truth file in memory until the end.
+        // The simulation would keep its truth file in memory until the end, so it writes none.
         let ran = command.env_remove("GPUSIM_TRUTH").output().unwrap();
         let (said, printed) = (String::from_utf8_lossy(&ran.stderr), String::from_utf8_lossy(&ran.stdout));
         assert_eq!((ran.status.code(), &*printed), (Some(0), "0 failed\n"), "{kib} KiB: {said}");
@@ -215,7 +217,7 @@ fn an_address_space_limit_costs_the_recording_and_not_the_process() {
         assert!(!is_out || !names.iter().any(|name| name.ends_with(".part")), "{kib} KiB: {names:?} {said}");
         assert!(is_out || names.iter().any(|name| name == "out.folded"), "{kib} KiB: {names:?} {said}");
     }
-    // In the following runs all threads share one heap, which cannot grow any more.
+    // In the following runs all threads share one heap of the C library, which cannot grow any more.
     for (kib, formats) in
         [(0, "folded,svg"), (64, "folded,activities"), (512, "folded"), (2048, "folded,svg"), (64, "gfr")]
     {
@@ -249,7 +251,7 @@ fn running_out_of_memory_right_after_cuda_starts_does_not_end_the_process() {
         for library in [Some(&library), None] {
             let run =
                 library.into_iter().fold(Run::new(&program, Way::Injected), |run, library| run.arg(library));
-            // The simulation collects its truth file in memory.
+            // The simulation would collect its truth file in memory, so it writes none.
             let done = run.env("GPUSIM_TRUTH", "").done();
             assert_eq!((done.code, done.signal), (Some(7), None), "{library:?}: {}", done.stderr);
         }
@@ -299,7 +301,7 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     let without = depths(confined("depth").env("CUDA_INJECTION64_PATH", "none"));
     let with = depths(confined("depth").env("CUDA_INJECTION64_PATH", release));
     let more: Vec<_> = with.iter().zip(without).map(|(with, without)| with - without).collect();
-    // The calls are:
+    // The test measures the stack use of these calls:
     // - the first call of the process, which sets gpuflame up;
     // - the first call of another thread;
     // - later calls with a cached or a new call path;
@@ -307,9 +309,9 @@ fn a_first_call_uses_at_most_8_kib_of_stack_and_launches_4_kib() {
     assert_eq!(more.len(), 26);
     assert!(more[..2].iter().all(|more| (200..=8 << 10).contains(more)), "{more:?}");
     assert!(more[2..20].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
-    // At the first launch on an alternate stack, gpuflame learns unwind rules. Two frames are on the alternate stack:
-    // the function that learns the rules, and its caller, which walks a thread's own stack. Keeping the caller's frame
-    // off the alternate stack would cost 40 instructions per launch.
+    // At the first launch on an alternate stack, gpuflame learns unwind rules. Two of its frames are then on the
+    // alternate stack: the function that learns the rules, and the function that calls it and walks a thread's own
+    // stack. Keeping the second frame off the alternate stack would cost 40 instructions per launch.
     assert!((200..=4608).contains(&more[20]), "{more:?}");
     assert!(more[21..].iter().all(|more| (200..=4 << 10).contains(more)), "{more:?}");
 }
@@ -331,7 +333,7 @@ fn without_available_threads_one_line_is_printed_and_the_program_exits_normally(
     assert_eq!((done.code, names(&done.folder)), (Some(7), vec!["truth.json".to_owned()]));
 }
 
-/// Each launch is a CUDA runtime call with a driver call nested in it.
+/// Each launch is a call of the CUDA runtime with a nested call of the driver.
 #[test]
 fn launches_on_threads_without_state_are_counted_once() {
     for nested in ["shared", "distinct"] {
@@ -352,8 +354,8 @@ fn launches_on_threads_without_state_are_counted_once() {
     }
 }
 
-/// Returns the system calls that the documentation lists. With `of_samples`, adds the calls that only sampling needs,
-/// which the documentation lists separately.
+/// Returns the system calls that the documentation lists. `of_samples`: adds the calls that only sampling needs, which
+/// the documentation lists separately.
 fn documented_calls(of_samples: bool) -> Vec<String> {
     let text = fs::read_to_string(root().join("docs/inside-the-process.md")).unwrap();
     let table = text.split("\n## ").find(|section| section.starts_with("Sandboxes")).unwrap();
@@ -398,7 +400,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // Checks the sandbox itself: if one documented call is missing from the sandbox's list, the process is killed.
+    // This checks the sandbox itself: if one documented call is missing from the sandbox's list, the kernel kills the
+    // process.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);
@@ -430,15 +433,15 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
     }
 }
 
-/// Asserts that each system call made after set-up was also made before, and that the `expected` system calls are made
-/// after set-up. Returns false if this machine does not allow tracing.
+/// Asserts that after set-up, no system call is made that was not made before, and that the `expected` system calls are
+/// made. Returns false if this machine does not allow tracing.
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // With this delay, threads that set-up creates start only after set-up, as on a busy machine.
+    // With this delay, threads that are created during set-up start only after it, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
-    // If strace makes a system call fail, gpuflame makes calls that the documentation's list for seccomp filters does
-    // not have.
+    // If strace makes a system call fail, gpuflame makes other calls, which are not in the documentation's list for
+    // seccomp filters.
     let calls = if refused.is_none() { documented_calls(true) } else { Vec::new() };
     if let Some(refused) = refused {
         run = run.arg("-e").arg(format!("inject={refused}"));
@@ -455,8 +458,8 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
         eprintln!("{settings:?}: {:?} {}", done.code, done.stderr);
         return false;
     }
-    // A call is a line `PID NAME(...`. If a line of another thread interrupts it, it continues with `PID <... NAME
-    // resumed>`.
+    // In strace's output, a call is a line `PID NAME(...`. If a line of another thread interrupts the call, a line `PID
+    // <... NAME resumed>` continues it.
     let made = |line: &str| {
         let (_, call) = line.split_once(char::is_whitespace)?;
         let (name, _) = call.trim_start().split_once('(')?;
@@ -465,14 +468,14 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
     let (before, after) = text.split_once("SECCOMP").expect("the program sets a filter");
     let before: BTreeSet<_> = before.lines().filter_map(made).collect();
     let after: BTreeSet<_> = after.lines().filter_map(made).collect();
-    // System calls of the program itself: it sleeps, its threads end, and it exits.
+    // System calls that the program itself makes: it sleeps, its threads end, and it exits.
     let own = ["clock_nanosleep", "exit", "exit_group"].map(str::to_owned);
     let late: Vec<_> = after.difference(&before).filter(|name| !own.contains(name)).collect();
     assert!(late.is_empty(), "{settings:?} {refused:?}: {late:?}");
     let documented = documented_calls(true);
     let unknown: Vec<_> = after.iter().filter(|name| !documented.contains(name)).collect();
     assert!(unknown.is_empty(), "{settings:?} {refused:?}: {unknown:?}");
-    // The trace includes the exit and the calls made during it.
+    // The trace includes the exit of the process and the calls that are made during the exit.
     let is_made = |name: &&str| after.contains(*name);
     assert!(expected.iter().all(is_made) && !after.contains("flock"), "{expected:?}: {after:?}");
     true
@@ -481,7 +484,7 @@ fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected
 const NO_MEMORY: &str = "there is no memory left, and recording has ended";
 
 /// The program makes launches, NVTX ranges, marks and queries. While it runs, the limit on its address space is lowered
-/// in steps, down to zero. GPUFLAME_STARVED is the number of limits to start from; CI uses few.
+/// in steps, down to zero. GPUFLAME_STARVED is the number of limits to start from. CI uses a small number.
 #[test]
 fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     let numbers: u32 = std::env::var("GPUFLAME_STARVED").map_or(6, |count| count.parse().unwrap());
@@ -520,7 +523,7 @@ fn a_shrinking_address_space_limit_costs_the_recording_and_not_the_process() {
     }
 }
 
-/// The names of the files in a folder.
+/// Returns the names of the files in a folder.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name());
     entries.map(|name| name.to_string_lossy().into_owned()).collect()

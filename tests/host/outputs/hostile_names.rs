@@ -10,11 +10,11 @@ use crate::support::command::gpuflame as command;
 use crate::support::harmless::{assert_harmless, assert_harmless_tables};
 use crate::support::{self, Done, Run, Way, compile, gpuflame, scratch};
 
-/// GPU time of one iteration of the program's two threads, in ns.
+/// GPU time, in ns, of one iteration of the program's two threads.
 const NANOS: u64 = 2 * 10_600;
 /// The program's file name. File names may contain any character except slashes.
 const FILE: &str = "=file\x1b[31m\u{202e}turned\rback";
-/// Name of the kernel with its control characters replaced.
+/// Name of the kernel as it is shown, with its control characters replaced.
 const KERNEL: &str = "gemm mmeg iso late r_d3000";
 const RANGE: &str = "=range [31m turned back";
 const THREAD: &str = "-b+ [3m t x";
@@ -22,8 +22,8 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // The program is renamed instead of copied: a child that another test forks could still have the copy open for
-    // writing (ETXTBSY).
+    // The program is renamed and not copied. If it were copied, a child that another test forks could still have the
+    // copy open for writing, and the program could not be started (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
 }
@@ -34,7 +34,7 @@ fn run(program: &Path, how: &str, output: &str, formats: &str) -> Done {
     run.env("GPUFLAME_OUTPUT", output).env("GPUFLAME_CHECKPOINT", "0.2").done()
 }
 
-/// Runs the gpuflame command with the simulated CUDA stack, in `folder`.
+/// Runs the `gpuflame` command in `folder`, with the simulated CUDA stack.
 fn on_the_stack(folder: &Path, args: &[&str]) -> Done {
     Run::new(Path::new(env!("CARGO_BIN_EXE_gpuflame")), Way::None)
         .in_folder(folder)
@@ -57,8 +57,8 @@ impl Shown {
         self.0.push((by.to_owned(), text));
     }
 
-    /// Adds a UTF-8 file. The file's name decides whether it is checked as a table or as a text. A file that is not
-    /// UTF-8 must not contain the harmful names.
+    /// Adds the text of a file. The file's name decides whether it is checked as a table or as a text. A file that is
+    /// not UTF-8 must not contain the harmful names.
     fn file(&mut self, path: &Path) {
         let name = path.display().to_string();
         let bytes = fs::read(path).unwrap();
@@ -72,7 +72,8 @@ impl Shown {
         }
     }
 
-    /// Adds all files of a folder except recordings (which contain the harmful names) and files of the simulated stack.
+    /// Adds all files in a folder except recordings (which contain the harmful names) and files of the simulated CUDA
+    /// stack.
     fn files(&mut self, folder: &Path) {
         let mut paths: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
@@ -82,7 +83,7 @@ impl Shown {
         paths.iter().filter(is_shown).for_each(|path| self.file(path));
     }
 
-    /// Adds the output of a command.
+    /// Runs a command, and adds its output.
     fn command(&mut self, folder: &Path, args: &[&str]) {
         let ran = command(folder, args.iter().copied());
         let by = args.join(" ");
@@ -92,7 +93,7 @@ impl Shown {
         if args.contains(&"csv") { self.table(&by, ran.stdout) } else { self.text(&by, ran.stdout) }
     }
 
-    /// Asserts that the harmless form of each name is in at least this many of the texts.
+    /// Asserts that the harmless form of each name is in at least the given number of texts.
     fn assert_holding(&self, least: [(&str, usize); 4]) {
         for (words, least) in least {
             let by: Vec<_> =

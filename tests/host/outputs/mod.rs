@@ -1,4 +1,4 @@
-//! Output files: their content, and folders that disappear.
+//! Tests the content of output files, and output folders that disappear.
 
 mod hostile_names;
 mod removed;

@@ -1,5 +1,5 @@
-//! The folder of the outputs is removed or renamed during the run. Messages at the exit must be true. gpuflame restores
-//! files whose content is still available through open descriptors.
+//! Tests an output folder that is removed or renamed during the run. Messages at the exit must be true. gpuflame
+//! restores files whose content is still available through open descriptors.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -79,8 +79,8 @@ fn a_recording_moved_during_the_run_is_reported_at_its_new_path() {
     assert!(fs::read_dir(done.folder.join("elsewhere")).unwrap().count() == 1, "no temporary file is left");
 }
 
-/// If no descriptor above the host's range is free, gpuflame opens the file again for each write. So the content is
-/// lost if the file is deleted.
+/// If no descriptor is free above those that the host may use, gpuflame opens the file again for each write. So the
+/// content is lost if the file is deleted.
 #[test]
 fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     let script = r#"ulimit -n 900 && exec "$0" left exit"#;
@@ -94,7 +94,7 @@ fn a_recording_lost_with_its_folder_is_reported_as_not_written() {
     assert!(refused.len() == 1 && refused[0].contains("deep/out.gfr"), "{}", done.stderr);
 }
 
-/// A killed process leaves its file in the new folder, and a message names the removed folder.
+/// A killed process leaves its checkpoint in the new folder, and a message names the folder that was removed.
 #[test]
 fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     let mut running = Running::of(prepare("folded"));
@@ -115,8 +115,8 @@ fn checkpoints_continue_in_a_new_folder_after_theirs_was_removed() {
     assert_eq!(nanos, 1000 * 1101);
 }
 
-/// A hard link in another folder keeps the content of the file. But gpuflame does not know the link's path, so it
-/// copies the content from the open file.
+/// A hard link in another folder keeps the content of the removed file. But gpuflame does not know the link's path, so
+/// it copies the content from the open file.
 #[test]
 fn a_removed_recording_with_a_hard_link_is_restored_under_its_own_name() {
     let done = changed(prepare("folded,gfr"), |folder| {

@@ -1,6 +1,6 @@
-//! Launches through functions that are generated at run time, have no unwind information and keep arbitrary values in
-//! rbp. Other launches are on stacks whose pages are mapped and unmapped during the run. The exit status must be the
-//! same as without gpuflame, and stacks must be complete.
+//! Tests launches through functions that are generated at run time, have no unwind information and keep arbitrary
+//! values in rbp. Other launches are on stacks whose pages are mapped and unmapped during the run. The exit status must
+//! be the same as without gpuflame, and stacks must be complete.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -51,7 +51,8 @@ fn stacks_reach_main_through_generated_functions_with_a_number_in_rbp() {
 fn stacks_reach_main_through_functions_that_replaced_ones_with_different_frames() {
     for done in runs("replaced") {
         let (whole, all) = whole(&done);
-        // The first stacks through a function may be truncated, until its unwind rule is verified.
+        // The first stacks that contain a generated function may be truncated, until gpuflame has verified the
+        // function's unwind rule.
         assert!(whole * 10 >= all * 9, "{whole} of {all} ns\n{}", done.stderr);
     }
 }

@@ -1,8 +1,8 @@
 //! Programs of runtimes that use stacks other than the system's thread stacks, or code without unwind information:
 //! Python's greenlets, Boost's fibers, Go, Java.
 //!
-//! The tests check three things: no launch is lost, every stack equals that of libgcc's unwinder, and each stack
-//! reaches as far as the runtime permits unwinding.
+//! The tests check three things: no launch is lost, every stack equals the one that libgcc's unwinder finds, and each
+//! stack reaches as far as the runtime permits.
 #![cfg(target_arch = "x86_64")]
 
 use std::path::{Path, PathBuf};
@@ -25,7 +25,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
         assert_eq!((total, parts["matched"]), (launches, launches), "{}", done.stderr);
     }
     let unlike = "0 differ from a walk of every frame, 0 differ from libgcc's walk";
-    // The call that waits for the GPU at the end of the program adds one stack.
+    // The call that waits for the GPU at the end of the program adds one more stack.
     let taken = launches + 1;
     assert_eq!(done.ledger("verified: "), [format!("{taken} stacks captured again, {unlike}")]);
     let stacks = done.folded();
@@ -37,7 +37,7 @@ fn run(program: &Path, args: &[&str], launches: u64) -> Done {
     done
 }
 
-/// Number of distinct stacks that the ledger's line `lost:` counts under `what`.
+/// Returns the number of distinct stacks that the line `lost:` of the ledger counts under `what`.
 fn marked(done: &Done, what: &str) -> u64 {
     let line = done.ledger("lost: ")[0];
     let count = line.split(", ").find_map(|part| part.strip_prefix(what)?.strip_prefix(' '));
@@ -45,7 +45,7 @@ fn marked(done: &Done, what: &str) -> u64 {
 }
 
 /// Greenlets share the thread's own stack. When a greenlet is switched out, its part of the stack is copied elsewhere.
-/// Below a greenlet's frames are the frames of the code that switched to it, so stacks reach `main`.
+/// The frames of the code that switched to a greenlet are below the greenlet's own frames, so stacks reach `main`.
 #[test]
 fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     let Some(python) = installed("greenlet", None) else { return };
@@ -59,8 +59,9 @@ fn greenlet_stacks_reach_the_bottom_of_the_thread() {
     }
 }
 
-/// Numba's code has no frame pointer and registers its unwind information only with libgcc. So a native stack ends in
-/// this code, and is marked as truncated. The Python functions that call Numba's code are shown nevertheless.
+/// Code that Numba generates has no frame pointer, and its unwind information is registered only with libgcc. So a
+/// native stack ends in this code, and is marked as truncated. The Python functions that call the code are shown
+/// nevertheless.
 #[test]
 #[ignore = "installs Numba, 80 MB; .ci/long runs it"]
 fn numba_launches_appear_under_the_python_functions_that_call_them() {
@@ -90,8 +91,8 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// gpuflame cannot read PyPy's functions. gpuflame shows no Python functions, and prints one line about that. Native
-/// frames are unaffected.
+/// gpuflame cannot read the Python functions of PyPy. It shows no Python functions, and prints one line about that.
+/// Native frames are unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };
@@ -102,7 +103,8 @@ fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     assert_eq!(done.stderr.matches("python frames off").count(), 1, "{}", done.stderr);
 }
 
-/// A Boost fiber's stack begins in hand-written code without unwind information. Stacks are truncated at this code.
+/// The stack of a Boost fiber begins in hand-written code without unwind information. Stacks are truncated at this
+/// code.
 #[test]
 fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     if installed("boost", None).is_none() {
@@ -120,8 +122,8 @@ fn boost_fiber_stacks_are_truncated_where_the_fiber_was_created() {
     }
 }
 
-/// Go runs C functions on the thread's stack. The switch from the goroutine's stack is hand-written code without unwind
-/// information; stacks are truncated there.
+/// Go runs C functions on the thread's stack. The code that switches from the goroutine's stack is hand-written and has
+/// no unwind information, so stacks are truncated there.
 #[test]
 fn go_stacks_are_truncated_where_they_leave_the_goroutine() {
     let Some(go) = installed("go", None) else { return };

@@ -1,5 +1,5 @@
-//! Forked children. A child must not wait for a lock that is held by a thread of its parent. A child that was forked
-//! before gpuflame's session began, and that uses CUDA, is recorded like any other process.
+//! Tests forked children. A child must not wait for a lock that a thread of its parent holds. A child that uses CUDA
+//! and was forked before gpuflame started in its parent is recorded like any other process.
 
 use std::fs;
 
@@ -26,8 +26,8 @@ fn a_forked_child_does_not_wait_for_another_threads_range_name() {
 fn children_forked_after_launches_write_nothing_and_end_as_without_gpuflame() {
     let program = compile("tests/programs/forked.c", &["-O2"]);
     let all = ["_exit", "exit", "quick_exit", "SIGTERM"];
-    // A vfork child shares its parent's memory, so exit handlers would act on the parent. The child therefore ends
-    // without running exit handlers.
+    // A vfork child shares its parent's memory, so exit handlers in the child would change the parent. Therefore this
+    // child ends without running exit handlers.
     let ways = WAYS.iter().map(|way| (*way, &all[..])).chain([("vfork", &["_exit", "SIGTERM"][..])]);
     for (way, end) in ways.flat_map(|(way, ends)| ends.iter().map(move |end| (way, *end))) {
         let run = |with| Run::new(&program, with).args([way, end]);

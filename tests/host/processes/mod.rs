@@ -1,4 +1,5 @@
-//! Programs of several processes: forked children, workers, servers, ranks, and shells with a preload.
+//! Tests programs with several processes: forked children, workers, servers, ranks, and shells with a preloaded
+//! library.
 
 mod forks;
 pub(super) mod preload;

@@ -1,5 +1,5 @@
-//! The preloaded library sets environment variables that make the CUDA driver and NVTX load gpuflame. Setting the
-//! variables must not harm threads that read the environment at the same time.
+//! Tests the library that is preloaded into shells. It sets environment variables that make the CUDA driver and NVTX
+//! load gpuflame. Setting the variables must not harm threads that read the environment at the same time.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::{Run, Way, compile, gpuflame, preload, root, scratch, skip};
 fn a_thread_can_read_the_environment_while_the_library_is_loading() {
     let program = compile("tests/programs/environment.c", &["-O2"]);
     let library = std::fs::canonicalize(gpuflame()).unwrap();
-    // Freed memory is filled with a pattern that is not a valid address.
+    // With MALLOC_PERTURB_, freed memory is filled with a pattern that is not a valid address.
     let run = Run::new(&program, Way::None).env("MALLOC_PERTURB_", "165");
     let done = run.arg(library).arg("100").done();
     assert_eq!((done.code, done.stdout.as_str()), (Some(0), "read on\n"), "{}", done.stderr);
@@ -36,7 +36,8 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
         let shell = Run::new(Path::new("/bin/sh"), Way::None).env("LD_PRELOAD", list);
         let (mut shell, at) = shell.env("GPUFLAME_FORMATS", "folded").into_command();
         symlink(&folder, at.join("beside")).unwrap();
-        // The shell changes its working directory. The variable for the driver must still name the library's file.
+        // The shell changes its working directory. The variable that the driver reads must still name the library's
+        // file.
         shell.args(["-c", "mkdir deep && cd deep && exec \"$0\""]).arg(&program);
         let ran = shell.output().unwrap();
         let said = String::from_utf8_lossy(&ran.stderr);
@@ -46,7 +47,7 @@ fn programs_started_by_a_shell_with_the_preload_library_are_recorded() {
     }
 }
 
-/// Returns the variables that a program finds in its environment in addition to `given`.
+/// Returns the environment variables that a program finds in addition to `given`.
 fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
     let mut env = Command::new("env");
     env.env_clear().env("LD_PRELOAD", preloaded).envs(given.iter().copied());
@@ -63,7 +64,7 @@ fn added(given: &[(&str, &str)], preloaded: &Path) -> BTreeSet<String> {
 
 const STDERR: &str = "_GPUFLAME_STDERR=";
 
-/// The device and inode of `/dev/null`, which is the stderr of the programs.
+/// Returns device and inode of `/dev/null`, which is the stderr of the programs.
 fn stderr_of_null() -> String {
     let facts = fs::metadata("/dev/null").unwrap();
     format!("{:x}:{:x}", facts.dev(), facts.ino())
@@ -79,7 +80,7 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let own = format!("_GPUFLAME_PRELOAD={} {library}", env!("CARGO_PKG_VERSION"));
     let all = BTreeSet::from([driver.clone(), nvtx, own.clone(), STDERR.to_owned()]);
     assert_eq!(added(&[("A", "1"), ("B", "")], &preloaded), all);
-    // More variables than fit into the page reserved for them.
+    // These variables do not fit into the page that the library reserves for variables.
     let names: Vec<_> = (0..2000).map(|number| format!("NAME_{number}")).collect();
     let many: Vec<_> = names.iter().map(|name| (name.as_str(), name.as_str())).collect();
     assert_eq!(added(&many, &preloaded), all);
@@ -87,7 +88,8 @@ fn the_preload_library_adds_four_variables_and_changes_no_other() {
     let without_nvtx = BTreeSet::from([driver, own, STDERR.to_owned()]);
     assert_eq!(added(&[("NVTX_INJECTION64_PATH", "x")], &preloaded), without_nvtx);
     assert!(added(&[("CUDA_INJECTION64_PATH", "none")], &preloaded).is_empty());
-    // If an ancestor process has set the variable, its value describes the ancestor's descriptor 2, not this process's.
+    // If an ancestor process has already set the variable, its value describes the ancestor's descriptor 2, not that of
+    // this process.
     let mut env = Command::new("env");
     env.env_clear()
         .env("LD_PRELOAD", &preloaded)
@@ -118,13 +120,13 @@ fn a_version_mismatch_between_preload_and_main_library_is_refused_in_one_line() 
             && lines[0].contains("install both"),
         "{lines:?}"
     );
-    // If the user chose a gpuflame library, another one that is preloaded must not start.
+    // If the user chose a gpuflame library, another gpuflame library that is preloaded must not start.
     let chosen = Run::new(&program, Way::Injected).env("LD_PRELOAD", &other).arg("plain").done();
     assert_eq!(chosen.sum("launches").0, 110, "{}", chosen.stderr);
 }
 
-/// If the preload library disturbed static and musl programs, its user would see messages from every program that a
-/// shell starts.
+/// If the preloaded library disturbed static programs and musl programs, its user would see messages from every such
+/// program that a shell starts.
 #[test]
 fn static_and_musl_programs_start_normally_under_the_preload_library() {
     let folder = shipped();

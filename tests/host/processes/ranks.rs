@@ -12,15 +12,15 @@ use crate::support::{Run, Way, compile, scratch, skip};
 
 const PROCESSES: u64 = 8;
 
-/// Runs eight processes at once in one folder. The processes run 1 to 8 steps; in step I, a process launches I kernels
-/// of 20,000 ns. Returns the time until all processes had ended.
+/// Runs eight processes at the same time in one folder. The processes run 1 to 8 steps. In step I, a process launches I
+/// kernels of 20,000 ns. Returns the time until all processes had ended.
 fn run_all(folder: &Path, formats: &str, ranked: impl Fn(Run, u64) -> Run) -> u64 {
     let program = compile("tests/programs/timed.c", &["-O2"]);
     let start = |process: u64| {
         let run = Run::new(&program, Way::Injected).in_folder(folder).args(["steps", &process.to_string()]);
         let run = run.env("GPUFLAME_OUTPUT", "%e.%p").env("GPUFLAME_FORMATS", formats);
         let (mut command, _) = ranked(run, process - 1).into_command();
-        // Only gpuflame's files may be in the folder.
+        // The folder may contain only gpuflame's files, so the simulation writes no truth file.
         command.env_remove("GPUSIM_TRUTH").stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
     };
     let all: Vec<_> = (1..=PROCESSES).map(start).collect();
@@ -81,7 +81,7 @@ fn eight_processes_with_ranks_merge_into_one_profile_by_rank() {
     }
 }
 
-/// The test uses the real `mpirun`, which gives each process its rank and reads its standard error.
+/// The test uses the real `mpirun`, which gives each process its rank and reads the standard error of each process.
 #[test]
 fn eight_mpirun_processes_merge_into_one_profile_by_rank() {
     let version = Command::new("mpirun").arg("--version").stdout(Stdio::null()).status();

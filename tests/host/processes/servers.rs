@@ -1,6 +1,6 @@
 //! Servers write all files when they are stopped by SIGTERM or Ctrl+C.
 //!
-//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers; its kernels take
+//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers. Its kernels take
 //! 1,000 ns.
 
 use std::fs;
@@ -16,7 +16,7 @@ use crate::support::{Done, Run, Way, root, skip};
 /// Number of launches that each launching process makes.
 const LAUNCHES: u64 = 200;
 
-/// Ids of the processes that have launched.
+/// Returns the ids of the processes that have launched kernels.
 fn ready(folder: &Path) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter_map(|name| name.strip_prefix("ready-")?.parse().ok()).collect()
@@ -31,13 +31,14 @@ fn wait_for(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 fn signal(to: i32, signal: i32) {
-    // SAFETY: `to` is a process that has not been waited for, or its group, so the id cannot have been reused.
+    // SAFETY: `to` is a process that has not been waited for, or the group of such a process. So the id cannot have
+    // been reused.
     assert_eq!(unsafe { libc::kill(to, signal) }, 0, "{}", io::Error::last_os_error());
 }
 
-/// Runs a server until its processes have launched, waits for `after`, and stops the server. Either SIGTERM goes to the
-/// server alone, or SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must not depend on
-/// whether the first checkpoint is written during `after`.
+/// Runs a server until its processes have launched kernels, waits for the time `after`, and stops the server. Either
+/// SIGTERM goes to the server alone, or SIGINT goes to its process group, as with Ctrl+C in a terminal. The result must
+/// not depend on whether the first checkpoint is written during `after`.
 fn stopped(way: Way, args: &[&str], serving: usize, by: i32, after: Duration) -> (Done, Vec<u32>) {
     let run = Run::new(Path::new("python3"), way).arg(root().join("tests/programs/served.py"));
     let run = run.args(args.iter().copied()).env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_UNIT", "ns");

@@ -1,7 +1,7 @@
 //! Workers of Python's `multiprocessing` end by `_exit` or SIGTERM. gpuflame must write the files of these workers
 //! nevertheless.
 //!
-//! The program is `tests/programs/workers.py`; its kernels take 1,000 ns.
+//! The program is `tests/programs/workers.py`, whose kernels take 1,000 ns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ fn with_ending(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files.filter(|path| name(path).starts_with("out-") && name(path).ends_with(ending)).collect()
 }
 
-/// Asserts that the folded stacks of each worker hold its launches.
+/// Asserts that the folded stacks of each worker contain the launches of that worker.
 fn assert_each_has_its_launches(done: &Done) {
     let mut folded = with_ending(&done.folder, ".folded");
     folded.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
@@ -79,7 +79,8 @@ fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
         let number = |path: &PathBuf| path.file_stem()?.to_str()?.strip_prefix("out-")?.parse::<u32>().ok();
         names.iter().filter_map(number).for_each(|worker| send(worker, signal));
         let done = running.ended();
-        // The main process asserts that its workers succeed.
+        // The main process of the program asserts that its workers succeed. A signal ends the workers, so the exit code
+        // is 1.
         assert_eq!(done.code, Some(1), "{}", done.stderr);
         let mut left = with_ending(&done.folder, ending);
         left.retain(|path| !path.to_string_lossy().ends_with(".idle.folded"));
@@ -87,13 +88,14 @@ fn a_killed_worker_leaves_a_checkpoint_and_an_interrupted_worker_all_files() {
     }
 }
 
-/// Ids of the workers that have launched.
+/// Returns the ids of the workers that have launched kernels.
 fn launched(folder: &Path) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter_map(|name| name.strip_prefix("launched-")?.parse().ok()).collect()
 }
 
-/// The server kills one worker that ran too long and replaces some workers; the other workers end with the server.
+/// The server kills one worker that ran too long, and replaces some workers. The other workers end together with the
+/// server.
 #[test]
 fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
     if !has_python() {
@@ -127,12 +129,12 @@ fn server_workers_lose_no_launch_whether_killed_replaced_or_stopped() {
         let stacks = done.folded_file(&format!("out-{worker}.folded"));
         assert_eq!(stacks.iter().map(|(_, nanos)| nanos).sum::<u64>(), 1000 * LAUNCHES, "{stacks:?}");
     }
-    // The server itself has launched no work.
+    // The server process itself has launched no GPU work, so it writes no files.
     assert_eq!(with_ending(&done.folder, ".set.json").len(), 5, "{}", done.stderr);
 }
 
-/// However a worker ended, its files must be available: its exit writes them, or `recover` writes them from its
-/// checkpoint.
+/// However a worker ended, its files must be available: the worker writes them at its exit, or `recover` writes them
+/// from the worker's checkpoint.
 #[test]
 fn multiprocessing_workers_lose_no_launch_for_any_start_method() {
     for how in ["process", "pool"] {

@@ -1,5 +1,5 @@
-//! Output files per window. Each window has a set of files with the launches made in that window. gpuflame writes this
-//! set while the process still runs. All sets together hold the launches of all windows.
+//! Tests output files per recording window. Each window has a set of files with the launches made in that window.
+//! gpuflame writes each set while the process still runs. All sets together contain the launches of all windows.
 
 use std::fs::{self, File};
 use std::io::BufReader;
@@ -27,7 +27,7 @@ fn run(program: &Path, args: &[&str], settings: &[(&str, &str)]) -> Running {
     Running::of(settings.iter().fold(run, |run, (name, value)| run.env(name, value)))
 }
 
-/// GPU time in ns of all stacks in a window's folded file, or `None` if the file does not exist.
+/// Returns the GPU time in ns of all stacks in the folded file of a window, or `None` if the file does not exist.
 fn nanos(folder: &Path, window: &str) -> Option<u64> {
     let text = fs::read_to_string(folder.join(format!("out.{window}.folded"))).ok()?;
     Some(text.lines().map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum())
@@ -47,7 +47,7 @@ fn ended(running: Running) -> Done {
     done
 }
 
-/// GPU time of a window's launches and of its graph, in ns.
+/// Returns the GPU time, in ns, of the kernels that a window launches and of its graph.
 fn expected(window: usize) -> u64 {
     (window as u64 + 3) * 20_000
 }
@@ -77,11 +77,11 @@ fn each_window_gets_its_own_files_while_the_process_runs() {
     assert_eq!(set["files"], serde_json::json!(["out.7.folded", "out.7.csv"]));
     let edges = set["windows"][0].as_array().unwrap();
     assert!(edges[0].as_u64() < edges[1].as_u64(), "{set}");
-    // There is one recording for all windows, not one per window.
+    // The run has one recording for all windows, not one recording per window.
     assert!(done.folder.join("out.all.gfr").exists());
 }
 
-/// Numbers that the program printed before `word`.
+/// Returns the numbers that the program printed before `word`.
 fn numbers(done: &Done, word: &str) -> Vec<f64> {
     let word = format!(" {word}");
     let before = done.stdout.lines().filter_map(|line| line.split_once(&word));
@@ -110,12 +110,13 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     // there would be a thousand more.
     let descriptors = numbers(&done, "descriptors");
     assert!(descriptors.len() == 2 && descriptors[1] < descriptors[0] + 8.0, "{}", done.stdout);
-    // For comparison, another run makes the same launches in one window. A difference of 8 MiB would be 8 KiB per
-    // window.
+    // For comparison, another run makes the same launches in one window. A difference of 8 MiB would be 8 KiB for each
+    // of the 1,000 windows.
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // Once all windows are drawn, memory does not depend on how many windows had waited to be drawn.
+    // Once the files of all windows are written, gpuflame's memory does not depend on how many windows had waited for
+    // that.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()
@@ -140,8 +141,8 @@ fn cpu_time_of_a_thousand_windows_compared_with_one() {
     eprintln!("1,000 windows take {:.2} times what one takes", many / one);
 }
 
-/// Runs the program with a file system that hangs when the first window's files are written. Tells the program to end
-/// after `seconds`.
+/// Runs the program with a file system that hangs when the files of the first window are written. Tells the program to
+/// end after `seconds`.
 fn with_files_that_hang(formats: &str, seconds: u64) -> Done {
     let run = Run::new(program(), Way::Injected).args(["20"]).env("GPUFLAME_OUTPUT", "out.%w");
     let run = run.env("GPUFLAME_ENABLED", "0").env("GPUFLAME_FORMATS", formats);
@@ -163,8 +164,8 @@ fn assert_all_but_windows(done: &Done) {
 
 #[test]
 fn a_hanging_file_system_blocks_neither_the_collector_nor_the_exit() {
-    // The hanging thread gets the outputs of a window at the next flush, some seconds after the window closed, or at
-    // the exit.
+    // The thread that hangs gets the outputs of a window at the next flush, some seconds after the window has closed,
+    // or at the exit.
     for seconds in [0, 8] {
         assert_all_but_windows(&with_files_that_hang("folded", seconds));
     }
@@ -228,7 +229,7 @@ fn each_window_holds_the_launches_that_all_threads_made_in_it() {
     assert!(expected.iter().all(|nanos| *nanos > 0), "{expected:?}");
 }
 
-/// Whether the recording shows that launch callbacks were switched off at least `times` times.
+/// Returns whether the recording shows that launch callbacks were switched off at least `times` times.
 fn is_quiet(folder: &Path, times: usize) -> bool {
     let Ok(file) = File::open(folder.join("out.all.gfr")) else { return false };
     let Ok(mut reader) = Reader::new(BufReader::new(file)) else { return false };
@@ -270,7 +271,7 @@ fn launches_between_windows_are_not_seen_and_their_activities_count_as_outside()
     );
     let (activities, of) = done.sum("activities");
     let (launches, parts) = done.sum("launches");
-    // The graph's three activities share one id.
+    // The three activities of the graph share one correlation id.
     assert_eq!((activities, of["matched"]), (truth.len() as u64 + 2, 5 + 10 + 11), "{}", done.stderr);
     assert_eq!(of["outside"], activities - of["matched"], "{}", done.stderr);
     assert_eq!((parts["matched"], parts["outside"]), (5 + 8 + 11, launches - 24), "{}", done.stderr);

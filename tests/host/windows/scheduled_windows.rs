@@ -1,5 +1,5 @@
-//! Windows that settings open and close. The files hold exactly the launches made in these windows. The tests compare each
-//! launch with the simulated stack's truth file.
+//! Tests recording windows that settings open and close. The files hold exactly the launches made in these windows. The
+//! tests compare each launch with the truth file of the simulated CUDA stack.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::running::{Running, send};
 use crate::support::{Done, Run, Way, compile};
 
-/// Maximum difference in ns between the actual and the recorded time at which a window opens or closes. The thread may
-/// be preempted between the two.
+/// Maximum difference, in ns, between the time at which a window really opens or closes and the time that is recorded.
+/// The thread may be preempted between the two.
 const SLACK: u64 = 150_000_000;
 
 fn program() -> &'static PathBuf {
@@ -37,7 +37,7 @@ pub(crate) struct Work {
     pub(crate) nanos: u64,
 }
 
-/// Content of a recording.
+/// The windows and launches in a recording.
 struct Recorded {
     /// Start and end of each window.
     windows: Vec<(u64, u64)>,
@@ -53,7 +53,7 @@ fn recorded(done: &Done) -> Recorded {
 /// Start and end of a span.
 type Span = (u64, u64);
 
-/// Spans in which windows were open, and the launches in these spans as (id, start).
+/// Returns the spans in which windows were open, and the launches in these spans as (id, start).
 pub(crate) fn recorded_launches(done: &Done, file: &str) -> (Vec<Span>, Vec<(u32, u64)>) {
     let mut reader = Reader::new(BufReader::new(File::open(done.folder.join(file)).unwrap())).unwrap();
     let (mut windows, mut launches) = (Vec::new(), Vec::new());
@@ -84,7 +84,7 @@ pub(crate) fn truth(done: &Done) -> BTreeMap<u32, Work> {
     .collect()
 }
 
-/// Compares the recording with the truth file. Returns the number of launches of each window.
+/// Compares the recording with the truth file. Returns the number of launches in each window.
 fn assert_exact(done: &Done) -> Vec<usize> {
     let (found, truth) = (recorded(done), truth(done));
     let mut counts = vec![0; found.windows.len()];
@@ -119,8 +119,8 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     counts
 }
 
-/// Runs the program with `threads` threads until the function `until` returns, which waits for the windows to open and
-/// close.
+/// Runs the program with `threads` threads until the function `until` returns. That function waits for the windows to
+/// open and close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);
@@ -185,7 +185,7 @@ fn graphs_captured_before_the_first_window_have_launch_and_capture_stacks() {
 fn cuda_profiler_calls_open_and_close_windows_unless_disabled() {
     for (settings, expected) in [
         (&[("GPUFLAME_ENABLED", "0")][..], vec![7]),
-        // A window is open from the start; the program then closes it.
+        // Without settings, a window is open from the start, and the program closes it later.
         (&[], vec![5 + 7]),
         (&[("GPUFLAME_PROFILER_CALLS", "0")], vec![5 + 7 + 11]),
         (&[("GPUFLAME_PROFILER_CALLS", "0"), ("GPUFLAME_ENABLED", "0")], vec![]),
@@ -210,7 +210,7 @@ fn delay_duration_and_repeat_open_and_close_windows_on_all_threads() {
 #[test]
 fn calls_in_flight_at_a_window_edge_belong_to_their_starting_window() {
     // A launch call takes 2 ms, and the pause before the next call takes 0.3 ms. So nearly always every thread is in a
-    // call. Callbacks are off between windows, and are turned on during calls.
+    // call. Callbacks are off between windows, and gpuflame turns them on while calls are in flight.
     let settings = [
         ("GPUFLAME_DELAY", "2.6"),
         ("GPUFLAME_DURATION", "0.4"),
@@ -236,7 +236,7 @@ fn a_window_closes_after_its_maximum_number_of_launches() {
     let settings = [("GPUFLAME_MAX_LAUNCHES", "500")];
     let done = while_it_runs("2", &settings, |running| wait_for_edges(running, 1, 1));
     let counts = assert_exact(&done);
-    // gpuflame polls the file every 2 ms, and the polling thread may have to wait for a processor.
+    // gpuflame polls the flag file every 2 ms, and the polling thread may have to wait for a processor.
     assert!(counts.len() == 1 && recorded(&done).launches.len() >= 500, "{counts:?}");
     assert!(done.sum("launches").1["outside"] > 0, "{}", done.stderr);
 }
@@ -278,7 +278,7 @@ fn with_a_flag_file_the_duration_counts_from_each_creation() {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
             fs::remove_file(&flag).unwrap();
-            // gpuflame polls the file once per second. So this time is enough to notice that the file is absent.
+            // gpuflame polls the flag file once per second. So 2.5 s are enough to notice that the file is absent.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
         }
@@ -294,7 +294,7 @@ fn with_a_flag_file_steps_count_from_each_creation() {
         for window in 1..=2 {
             fs::write(&flag, "").unwrap();
             wait_for_edges(running, window, window);
-            // gpuflame polls the file once per second. While the file exists, no other window opens.
+            // gpuflame polls the flag file once per second. While the file exists, no other window opens.
             let begun = Instant::now();
             running.wait_for(|_| (begun.elapsed() > Duration::from_millis(2500), "not yet".to_owned()));
             assert_eq!(edges(running), (window, window));
@@ -354,8 +354,8 @@ fn invalid_window_settings_are_reported_and_the_program_runs() {
     }
 }
 
-/// The call begins while the window is open and returns three seconds after it closed. If callbacks were turned off in
-/// between, gpuflame would not see the exit of this call.
+/// The call begins while the window is open, and returns three seconds after the window has closed. If callbacks were
+/// turned off in between, gpuflame would not see the exit of this call.
 #[test]
 fn a_call_in_flight_keeps_callbacks_on_until_it_returns() {
     let settings = [("GPUFLAME_DURATION", "0.3"), ("GPUSIM_LAUNCH_NS", "3500000000")];

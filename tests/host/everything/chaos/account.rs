@@ -1,4 +1,4 @@
-//! Sums and loss counts of a chaos program: the expected ones, and the ones that gpuflame reported.
+//! Sums and loss counts of a chaos program: the expected values, and the values that gpuflame reported.
 
 use std::collections::BTreeMap;
 
@@ -43,14 +43,14 @@ impl Piece {
     }
 }
 
-/// Faults that leave a record without a usable time.
+/// Faults that make the times in an activity record unusable.
 const UNTIMED: [&str; 5] = ["zero_ts", "reversed", "epoch", "next_year", "endless"];
 pub(super) const NO_STACK: &str = "[no launch stack]";
 
 /// GPU time in nanoseconds, by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts from the ledger and sums from the flame graph, either expected or reported.
+/// Counts of the ledger and sums of the flame graph. They are either the expected values or the reported ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,
@@ -74,8 +74,8 @@ pub(super) struct Account {
 }
 
 impl Account {
-    /// Returns the account that is expected for this GPU work, given which pieces were dropped and which were
-    /// delivered.
+    /// Returns the account that is expected for this GPU work. `is_dropped` and `is_delivered` tell whether the record
+    /// of a piece of work was dropped or delivered.
     pub(super) fn of<'a>(
         work: impl IntoIterator<Item = &'a Piece>,
         is_dropped: impl Fn(&Piece) -> bool,
@@ -98,14 +98,14 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            // This fault delivers a copy of the record whose correlation id does not belong to any call.
+            // With this fault, a second copy of the record is delivered whose correlation id belongs to no call.
             all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;
         all
     }
 
-    /// Returns the account that a run reported on stderr and in its folded file.
+    /// Returns the account that a run reported: the ledger on stderr, and the sums in its folded file.
     pub(super) fn told(done: &Done, folded: &str) -> Self {
         let (launches, became) = done.sum("launches");
         let (activities, found) = done.sum("activities");
@@ -141,7 +141,7 @@ impl Account {
         }
     }
 
-    /// Returns the account that is read from the recording after the run.
+    /// Returns the account in the recording, which the test reads after the run.
     pub(super) fn read(ledger: &Ledger, folded: Vec<(Vec<String>, u64)>) -> Self {
         for sum in ledger.sums() {
             assert!(sum.holds(), "{sum}");
@@ -168,12 +168,13 @@ impl Account {
     }
 }
 
-/// GPU time by call site (the launching function) and leaf frame.
+/// Returns the GPU time for each call site (the launching function) and leaf frame.
 fn sums(folded: Vec<(Vec<String>, u64)>) -> Sums {
     let mut sums = Sums::new();
     for (mut frames, nanos) in folded.into_iter().filter(|(_, nanos)| *nanos > 0) {
         let leaf = frames.pop().unwrap();
-        // An id that never existed may be lower than all real correlation ids.
+        // A correlation id that never existed may be lower than all real ids. gpuflame then labels its activity as
+        // launched before the recording.
         if frames[0] == "[launched before recording]" {
             frames[0] = NO_STACK.to_owned();
         }

@@ -19,25 +19,25 @@ pub(super) struct Ended<'a> {
     pub(super) how: &'a str,
     pub(super) process: u32,
     pub(super) threads: u64,
-    /// Output of the process, and the folder that it wrote to.
+    /// Output of the run, and the folder that it wrote to.
     pub(super) done: Done,
 }
 
 /// Upper bound on the difference between the truth file's clock and gpuflame's clock, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, in ms. The limit is long because several chaos programs share two processors.
+/// Maximum delay of a checkpoint, in ms. It is long because several chaos programs share two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
     fn lines(&self, name: &str) -> Vec<Piece> {
         let path = self.done.folder.join(format!("{name}-{}.jsonl", self.process));
         let Ok(text) = fs::read_to_string(path) else { return Vec::new() };
-        // The last line of the file may be truncated.
+        // The last line of the truth file may be truncated.
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         lines.map(|line| Piece::of(&line)).collect()
     }
 
-    /// All GPU work that was started, according to the truth file.
+    /// Returns all GPU work that was started, according to the truth file.
     fn started(&self) -> Vec<Piece> {
         self.lines("started")
     }
@@ -97,8 +97,9 @@ impl Ended<'_> {
         } else if self.how == "term" && self.is_at_rest() && self.plan.delivers_all() {
             assert_eq!(found, Account::of(&started, |_| false, is_traced));
         } else if self.plan.answers() {
-            // Launches made while the process ends may be missing. Earlier launches must be present or counted as
-            // dropped. A thread that is interrupted in the middle of a launch may hold a lock for which CUPTI waits.
+            // Launches that were made while the process ended may be missing. Earlier launches must be present or
+            // counted as dropped. A thread that is interrupted in the middle of a launch may hold a lock for which
+            // CUPTI waits.
             let untraced = started.iter().filter(|piece| !is_traced(piece)).count() as u64;
             let kept = if said_no_answer { found.pending } else { 0 };
             let lost = found.activities_dropped + untraced + kept;
@@ -115,15 +116,15 @@ impl Ended<'_> {
         let mut expected =
             Account::of(&work, |piece| piece.fate == "dropped", |piece| piece.fate == "delivered");
         if self.plan.has("fatal") {
-            // gpuflame may miss the exit callbacks of launches that were in flight at the fatal error. A buffer that
-            // was delivered but not yet read then counts as unreadable.
+            // gpuflame may miss the exit callbacks of launches that were in flight when CUPTI reported the fatal error.
+            // A buffer that was delivered but not yet read then counts as unreadable.
             assert!(found.launches >= 299 - self.threads, "{}", found.launches);
             let ours = found.activities_matched + found.no_stack;
             let all = expected.activities_matched + expected.no_stack;
             let all_is_read = found.unreadable == 0 && !self.plan.has_rival;
             assert!(if all_is_read { ours == all } else { ours <= all }, "{found:?} {expected:?}");
         } else if self.plan.has_rival {
-            // Each record was delivered either to the rival or to gpuflame.
+            // Each activity record was delivered either to the other CUPTI client (the rival) or to gpuflame.
             assert_eq!(found.launches, expected.launches);
             let ours = found.activities_matched + found.no_stack;
             assert_eq!(ours + rivals, expected.activities_matched + expected.no_stack);
@@ -151,8 +152,8 @@ impl Ended<'_> {
         parts.find(|(name, _)| *name == word).map(|(_, count)| count.parse().unwrap()).unwrap()
     }
 
-    /// Checks a run that may have lost any of its records. The outputs must contain only GPU work that was started. The
-    /// sums must be possible for the reported number of timed activities.
+    /// Checks a run in which any record may have been lost. The outputs must contain only GPU work that was started.
+    /// The sums must be possible for the number of activities with usable times that the run reported.
     fn assert_balanced(&self, found: &Account, started: &[Piece]) {
         let most = Account::of(started, |_| false, |_| true);
         assert!(found.launches <= most.launches, "{found:?}");
@@ -176,8 +177,8 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // An unnamed activity is either short (301 ns) or long (1,200 ns). The total time of these activities therefore
-        // determines how many are long.
+        // Each activity whose name was lost is either short (301 ns) or long (1,200 ns). So the total time of these
+        // activities determines how many of them are long.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),
@@ -189,12 +190,12 @@ impl Ended<'_> {
         }
     }
 
-    /// Reads the process's `NAME.gfr`. Returns the account in the file, the last checkpoint mark, and the reader's
-    /// remarks about the file.
+    /// Reads the process's `NAME.gfr`. Returns the account in the file, the last checkpoint mark, and the remarks of
+    /// the reader.
     fn read(&self) -> (Account, Option<CheckpointMark>, Vec<String>) {
         let path = self.path("gfr");
         let mut reader = Reader::new(std::io::BufReader::new(fs::File::open(&path).unwrap())).unwrap();
-        // The last chunk may be truncated.
+        // The last chunk of the recording may be truncated.
         while !matches!(reader.next_row(), Ok(None)) {}
         let mark = reader.mark().copied();
         let run = run::read(&path, &ReadOptions::default()).unwrap();
@@ -229,14 +230,14 @@ impl Ended<'_> {
                     f64::from(mark.interval_ms) / 1e3,
                     mark.open
                 );
-                // Rows after the checkpoint mark may complete launches that were pending at the mark, or may add
-                // pending launches.
+                // Rows that follow the checkpoint mark may match activities to launches that were pending at the mark,
+                // or may add pending launches.
                 assert!(has_rows || found.pending == mark.open, "{found:?}");
                 assert!(remark.contains("its process ended without its exit hooks, after "), "{remark}");
                 assert!(remark.contains(&missing), "{missing}: {remark}");
                 (mark.time.0, u64::from(mark.interval_ms))
             }
-            // With rows, the recording is written as rows arrive, so it has no checkpoint mark.
+            // A recording with rows is written while rows arrive, so it has no checkpoint mark.
             None => {
                 let missing =
                     "launches of the last second, and activities that CUPTI had not handed over, are missing";

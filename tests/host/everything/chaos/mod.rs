@@ -1,4 +1,4 @@
-//! Programs that do many things at once. A number (the seed) selects what each program does:
+//! Tests programs that do many things at the same time. A seed number selects what each program does:
 //! - threads that launch, fork and are interrupted;
 //! - a child that is forked before CUDA starts;
 //! - functions generated at run time that keep an arbitrary number in rbp and overwrite each other's code;
@@ -28,7 +28,7 @@ use crate::support::{Done, Run, Way};
 use ended::Ended;
 use plan::Plan;
 
-/// Runs a program, and returns its process id with its output.
+/// Runs a program, and returns its process id and its output.
 fn over(run: Run) -> (u32, Done) {
     let (mut command, folder) = run.into_command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -36,7 +36,7 @@ fn over(run: Run) -> (u32, Done) {
     (process, Done::from_output(child.wait_with_output().unwrap(), folder))
 }
 
-/// Ids of the processes that wrote files whose names begin with `prefix`.
+/// Returns the ids of the processes that wrote files whose names begin with `prefix`.
 fn processes(folder: &Path, prefix: &str) -> Vec<u32> {
     let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let number = |name: String| name.strip_prefix(prefix)?.split('.').next()?.parse().ok();
@@ -63,13 +63,13 @@ fn one(seed: u64) {
         for child in &expected {
             let mut done = Done::from_folder(&folder);
             done.stderr = done.file(&format!("stderr-{child}"));
-            // In a forked worker, gpuflame writes the files at `_exit`, as at an ordinary exit.
+            // When a forked worker calls `_exit`, gpuflame writes the worker's files as at an ordinary exit.
             let how = if plan.child == "_exit" { "exit" } else { plan.child };
             Ended { plan: &plan, how, process: *child, threads: 1, done }.assert_right();
         }
         Ended { plan: &plan, how: plan.how, process, threads: 3, done: with }.assert_right();
         expected.push(process);
-        // Children that are forked later write no files.
+        // Children that are forked after CUDA started write no files.
         let others = processes(&folder, "out-").into_iter().find(|other| !expected.contains(other));
         assert_eq!(others, None, "a process that cannot use CUDA has files");
     }));
@@ -85,14 +85,14 @@ fn said(why: &(dyn Any + Send)) -> &str {
     text.or_else(|| why.downcast_ref::<&str>().copied()).unwrap_or("a panic without words")
 }
 
-/// First and last seed to run.
+/// Returns the first and the last seed to run.
 fn numbers() -> (u64, u64) {
     let asked = std::env::var("GPUFLAME_CHAOS").unwrap_or_else(|_| "35".to_owned());
     let (first, last) = asked.split_once('-').unwrap_or(("1", &asked));
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at the same time. A program waits most of the time, so they need few processors.
+/// Number of programs that run at the same time. They need few processors, because a program waits most of the time.
 const AT_ONCE: usize = 4;
 
 #[test]

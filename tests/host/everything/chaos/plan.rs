@@ -1,10 +1,10 @@
-//! Turns a seed into a plan: the chaos program's arguments and the simulation's faults.
+//! Turns a seed into a plan: the arguments of a chaos program, and the faults of the simulated CUDA stack.
 
 use std::path::{Path, PathBuf};
 
 use crate::support::{Run, Way, compile};
 
-/// A pseudo-random sequence of choices. The field is its state, which starts as the seed.
+/// A pseudo-random sequence of choices. The field is the state of the generator, which starts as the seed.
 struct Dice(u64);
 
 impl Dice {
@@ -36,7 +36,7 @@ const FAULTS: [&str; 14] = [
     "null_data:every=5",
     "buffer_twice:every=2",
 ];
-/// Faults that affect the whole simulated stack.
+/// Faults that affect the whole simulated CUDA stack.
 const TROUBLES: [&str; 6] = [
     "launch_fail:every=21",
     "fatal:after=300",
@@ -58,8 +58,8 @@ pub(super) struct Plan {
     pub(super) child: &'static str,
     /// Whether another CUPTI client takes over the activity records.
     pub(super) has_rival: bool,
-    /// Whether the other CUPTI client is in a plugin. During the run, the plugin is loaded, finishes its work and is
-    /// unloaded, repeatedly.
+    /// Whether the other CUPTI client is in a plugin. During the run, the plugin is repeatedly loaded, finishes its
+    /// work and is unloaded.
     passes: bool,
     pub(super) settings: Vec<(&'static str, String)>,
     pub(super) formats: &'static str,
@@ -71,8 +71,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Time in ms for which the process waits before it ends. This time is too short for a checkpoint, or long
-        // enough for a few checkpoints, or long enough for the flush that runs once per second.
+        // Time in ms that the process waits before it ends. It is 0, too short for a checkpoint, long enough for a few
+        // checkpoints, or long enough for the flush that runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -95,8 +95,8 @@ impl Plan {
         sometimes(3, "GPUSIM_EARLY", "1".to_owned(), dice);
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
-        // With `GPUSIM_CORR=distinct`, an activity has the correlation id of the nested driver call. Nested calls must
-        // then be on, so the plan has only one of these two settings.
+        // With `GPUSIM_CORR=distinct`, an activity has the correlation id of the nested driver call, so nested calls
+        // must be on. Therefore the plan has only one of these two settings.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
@@ -110,15 +110,16 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // Two faults also break the other client. It stops counting at a record of a kind that CUPTI itself does not
-        // know, and it frees every buffer that it gets, even one that it gets twice.
+        // Two faults also break the other client, so they are left out if there is one. That client stops counting at a
+        // record of a kind that CUPTI itself does not know. It also frees every buffer that it gets, even a buffer that
+        // it gets twice.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // With this fault, reading by the other client would hang CUPTI's own thread, even without gpuflame.
+        // With this fault, reads by the other client would block CUPTI's own thread forever, even without gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
         // With this fault, the flush of the other client would never return, even without gpuflame.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
@@ -156,30 +157,30 @@ impl Plan {
         self.set("GPUSIM_FAULTS").split(',').any(|one| one.starts_with(fault))
     }
 
-    /// Whether a call into CUPTI never returns.
+    /// Returns whether a call into CUPTI never returns.
     pub(super) fn hangs(&self) -> bool {
         self.has("flush_hangs") || self.has("read_hangs")
     }
 
-    /// Whether every record that gets a buffer eventually reaches gpuflame, damaged or not.
+    /// Returns whether gpuflame eventually gets every record that CUPTI could store in a buffer, damaged or not.
     pub(super) fn answers(&self) -> bool {
         !self.hangs() && !self.has("fatal") && !self.has_rival
     }
 
-    /// Whether every record gets a buffer and reaches gpuflame.
+    /// Returns whether CUPTI can store every record in a buffer and gpuflame gets it.
     pub(super) fn delivers_all(&self) -> bool {
         self.answers() && self.set("GPUSIM_MAX_BUFFERS").is_empty()
     }
 }
 
-/// Whether a CUPTI client is loaded, finishes and is unloaded during the run. Always false for multiples of 3, because
-/// threads of their programs fork. A child may then inherit a lock that the client's thread holds in CUPTI or in the
-/// dynamic linker, even without gpuflame.
+/// Returns whether a CUPTI client is loaded, finishes and is unloaded during the run. The result is false for seeds
+/// that are multiples of 3, because threads of their programs fork. A child may then inherit a lock that the client's
+/// thread holds in CUPTI or in the dynamic linker, even without gpuflame.
 fn passes(seed: u64) -> bool {
     seed % 11 == 5 && !seed.is_multiple_of(3)
 }
 
-/// Whether a process that ends like this runs no exit handler, and gets no signal that gpuflame catches.
+/// Returns whether a process that ends in the way `how` runs no exit handler and gets no signal that gpuflame catches.
 pub(super) fn is_without_a_word(how: &str) -> bool {
     ["_exit", "abort", "kill"].contains(&how)
 }
