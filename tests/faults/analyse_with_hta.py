@@ -1,6 +1,8 @@
-"""Writes the figures of HolisticTraceAnalysis 0.5.0 about some of the cases: analyse_with_hta.py FOLDER >tests/golden/findings/hta.json
+"""Writes the figures that HolisticTraceAnalysis 0.5.0 computes for some of the test cases: analyse_with_hta.py FOLDER
+>tests/golden/findings/hta.json
 
-FOLDER has the traces that the ignored test `write_all_cases` writes. HolisticTraceAnalysis is on PyPI; the tests do not need it.
+FOLDER contains the traces that the ignored test `write_all_cases` writes. HolisticTraceAnalysis is on PyPI, and only
+this script needs it.
 """
 
 import contextlib
@@ -11,7 +13,7 @@ import os
 import sys
 import warnings
 
-# Without this variable, HolisticTraceAnalysis rounds starts and ends to whole microseconds.
+# If this variable is not set, HolisticTraceAnalysis rounds starts and ends to whole microseconds.
 os.environ["HTA_DISABLE_NS_ROUNDING"] = "1"
 warnings.filterwarnings("ignore")
 

@@ -45,7 +45,7 @@ fn trace(
     json!({"traceEvents": events})
 }
 
-/// Returns the costs that `check` reports, in us, keyed by the finding's id.
+/// Returns the costs that `gpuflame check` reports, in us, keyed by the id of the finding.
 fn costs(trace: &Value) -> BTreeMap<String, u64> {
     let folder = scratch("busy-stream");
     fs::write(folder.join("trace.json"), trace.to_string()).unwrap();

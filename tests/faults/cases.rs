@@ -1,5 +1,5 @@
-//! The test cases, each with the right answer. Each fault is planted in three strengths, and a fourth time together
-//! with a fault of larger cost. For a healthy run, the right answer is that there is no fault.
+//! The test cases, each with the right answer. Each fault is planted in three strengths. In a fourth case it is planted
+//! together with a second fault, whose cost is larger. For a healthy run, the right answer is that there is no fault.
 
 use std::path::Path;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ use crate::training_loop::{Amounts, BatchCopy, Culprit, Fault, Plan, Planted, SH
 pub(crate) struct Case {
     pub(crate) name: String,
     pub(crate) plan: Plan,
-    /// Faults in the order of their costs, largest first. Faults in the data have no cost and are last.
+    /// The planted faults, sorted by cost, largest first. Faults in the trace's data have no cost and are last.
     pub(crate) truth: Vec<Truth>,
 }
 
@@ -20,9 +20,9 @@ pub(crate) struct Case {
 pub(crate) struct Truth {
     pub(crate) id: &'static str,
     pub(crate) culprit: Culprit,
-    /// Amount by which the run would be shorter without the fault.
+    /// Time by which the run would be shorter without the fault.
     pub(crate) cost_ns: i64,
-    /// The cost as a share of the run's duration.
+    /// Cost of the fault as a share of the run's duration.
     pub(crate) share: f64,
 }
 
@@ -77,12 +77,12 @@ fn cases_of(fault: &'static Fault) -> Vec<Case> {
     cases
 }
 
-/// Returns the seed for the noise, which differs between faults.
+/// Returns the seed for the noise, which is different for each fault.
 fn seed(fault: &Fault) -> u64 {
     fault.id.bytes().fold(1, |seed, byte| (seed * 31 + u64::from(byte)) % 1_000_003)
 }
 
-/// Sizes of training loops: number of steps, number of layers, and the duration of a kernel in ns.
+/// Sizes of training loops: number of steps, number of layers, and duration of a kernel in ns.
 const SHAPES: [(usize, usize, f64); 3] = [(34, 17, 150_000.0), (30, 20, 180_000.0), (40, 14, 240_000.0)];
 
 fn alone(fault: &'static Fault, strength: usize) -> Plan {
@@ -94,7 +94,7 @@ fn alone(fault: &'static Fault, strength: usize) -> Plan {
     plan
 }
 
-/// Returns a plan with the fault in middle strength and a second fault, its partner, in full strength.
+/// Returns a plan with two faults: the planted fault in middle strength, and its partner in full strength.
 fn combined(planted: &'static Fault) -> Plan {
     let mut plan = alone(planted, 1);
     plan.seed += 10;
@@ -107,7 +107,7 @@ fn combined(planted: &'static Fault) -> Plan {
 }
 
 /// Sets the amount of the planted fault with index `number` so that the fault costs `SHARES[strength]` of the run.
-/// Doubles the amount until this share is reached, and then bisects.
+/// Doubles the amount until this share is reached, and then finds the amount by bisection.
 fn set_amount(plan: &mut Plan, number: usize, strength: usize) {
     let (mut low, most) = match plan.planted[number].fault.amounts {
         Amounts::Fixed(amounts) => return plan.planted[number].amount = amounts[strength],

@@ -43,8 +43,8 @@ fn found_in(case: &Case) -> Vec<Found> {
     found
 }
 
-/// Returns the ids of the findings that name a fault. For a fault in the trace's records, these are the ids of record
-/// checks.
+/// Returns the ids of the findings that name a fault. For a fault in the records of the trace, these are the ids of
+/// record checks.
 fn ids(fault: &str) -> &[&str] {
     match fault {
         "launches_without_activity" => &["launch_coverage"],
@@ -61,8 +61,8 @@ fn position<'a>(found: &'a [Found], fault: &str) -> Option<(usize, &'a Found)> {
     same_sort.find(|(_, finding)| finding.id == fault || ids(fault).contains(&&*finding.id))
 }
 
-/// Whether the finding names the culprit: one of the culprit's functions, and the rank and the GPU if the truth
-/// specifies them.
+/// Returns whether the finding names the culprit. It must name one of the culprit's functions, and the rank and the GPU
+/// if the right answer specifies them.
 fn names_culprit(finding: &Found, truth: &Truth) -> bool {
     let culprit = truth.culprit;
     let function = |place: &&&str| {
@@ -103,7 +103,7 @@ fn mistakes(case: &Case) -> Vec<String> {
     wrong
 }
 
-/// Cases in which a fault cannot be named or has no visible effect, each with the reason.
+/// Cases in which gpuflame cannot name the fault, or in which the fault has no visible effect. Each case has a reason.
 const EXCEPTIONS: [(&str, &str); 4] = [
     ("gc_pauses-automatic", "nothing in the trace says that the collector ran; the pauses are named"),
     (
@@ -128,7 +128,7 @@ fn assert_few(wrong: &[String], most: usize) {
     assert!(wrong.len() <= most, "{} wrong, of at most {most}:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// The middle strength costs 12 % of the run.
+/// In middle strength, a fault costs 12 % of the run.
 #[test]
 fn faults_in_middle_strength_are_named_with_their_culprit() {
     let middle =
@@ -143,8 +143,8 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So only most of the weak
-/// faults must be named.
+/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So gpuflame must name only
+/// most of the weak faults, not all of them.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();
@@ -165,7 +165,7 @@ fn nothing_is_found_in_healthy_runs() {
     assert_few(&wrong, 0);
 }
 
-/// The planted cost is the time by which the run would be shorter without the fault.
+/// The planted cost of a fault is the time by which the run would be shorter without the fault.
 #[test]
 fn costs_are_near_the_planted_ones() {
     let mut wrong = Vec::new();
@@ -187,12 +187,12 @@ fn costs_are_near_the_planted_ones() {
 fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     let recorded = program.record(strength, false);
     let found = findings(&recorded.done.folder, &["out.gfr".to_owned()]);
-    // A pause may have two findings: one for the part with a sample, and one for the part without a sample.
+    // A pause may have two findings: one for the part that samples cover, and one for the rest.
     let named = found.iter().filter(|finding| !finding.is_bad).take(2).any(|finding| {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
         finding.id == program.id && gpu && finding.text.contains(program.function)
     });
-    // The Linux kernel may refuse samples. Without samples, these faults have no visible effect.
+    // The Linux kernel may refuse samples. If it does, these faults have no visible effect.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
     (!named && !is_refused).then(|| {
         let list: Vec<_> =
@@ -201,8 +201,8 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
     })
 }
 
-/// Runs a program three times. If the findings about every run have mistakes, returns the mistakes about the last run.
-/// A single run is not enough, because on a busy machine a program also waits for a processor.
+/// Runs a program up to three times. If the findings about every run have mistakes, returns the mistakes about the last
+/// run. A single run is not enough, because on a busy machine a program also waits for a processor.
 fn repeated_mistake(program: &Program) -> Option<String> {
     let mut last = None;
     for _ in 0..3 {
@@ -217,7 +217,8 @@ fn faults_of_programs_are_named_with_their_function() {
     assert_few(&wrong, 0);
 }
 
-/// Tests the same cases with different noise. `FAULTS_SEED`, the seed of this noise, is the hash of a commit.
+/// Tests the same cases with different noise. The seed of this noise is in `FAULTS_SEED`, which is derived from the
+/// hash of a commit.
 #[test]
 #[ignore = "long: `.ci/long` runs it with the seed in FAULTS_SEED"]
 fn other_runs_of_the_cases_are_named_as_well() {

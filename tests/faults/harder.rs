@@ -1,6 +1,6 @@
-//! Runs that test the limits of findings: misleading names, ranks that are late in turn, and an idle host. For each
-//! run, a certain finding must not be reported, or must be reported in another way. Each right answer was written down
-//! before the rule that produces it was implemented.
+//! Tests runs that are hard to judge: misleading names, ranks that are late in turn, and an idle host. In each run, a
+//! finding that seems right must not be reported, or must be reported in another way. Each right answer was written
+//! down before the rule that produces it was implemented.
 
 use std::fs;
 
@@ -12,8 +12,8 @@ use crate::support::scratch;
 use crate::traces::{DEFAULT_STREAM, Rank};
 use crate::training_loop::{At, Fault, Place, Plan, Planted, Shape};
 
-/// Returns the findings about a run: the id, the cost in percent of the run, and the text with the culprit and the
-/// reason.
+/// Returns the findings about a run. Each finding has its id, its cost in percent of the run, and the text with the
+/// culprit and the reason.
 fn findings(shape: Shape, seed: u64, fault: &'static Fault, amount: f64) -> Vec<(String, f64, String)> {
     let planted = vec![Planted { fault, amount, on: true }];
     let folder = scratch("harder");
@@ -50,9 +50,9 @@ const EVEN: Fault = Fault {
     ..FAULT
 };
 
-/// In each rank, a third of the steps take 30 % longer, and the slow steps of the three ranks alternate. So each step
-/// of the job takes up to 30 % longer. If this additional work were divided evenly, each step would take only 10 %
-/// longer. No rank is a straggler.
+/// On each rank, a third of the steps take 30 % longer, and the slow steps of the three ranks alternate. So each step
+/// of the job takes up to 30 % longer. If this additional work were divided evenly between the ranks, each step would
+/// take only 10 % longer. No rank is a straggler.
 #[test]
 fn ranks_that_are_late_in_turn_are_no_stragglers() {
     for seed in [11, 12, 13] {
@@ -110,7 +110,7 @@ const MEMCPY_LIKE: Fault = Fault {
     ..FAULT
 };
 
-/// The operator and its kernel have names like those of a copy, but they copy no data.
+/// The operator and its kernel have names like those of a copy, but the kernel copies no data.
 #[test]
 fn an_operator_with_a_name_of_a_copy_is_no_copy() {
     for seed in [31, 32] {
@@ -130,7 +130,7 @@ const ANNOTATED: Fault = Fault {
     ..FAULT
 };
 
-/// The finding must name a user's range, such as one from `record_function`, as the place of the pause.
+/// The finding must name the user's range, such as one from `record_function`, as the place of the pause.
 #[test]
 fn a_range_of_the_user_is_the_place_of_a_finding() {
     for seed in [41, 42] {
@@ -151,8 +151,8 @@ const NO_REQUESTS: Fault = Fault {
     ..FAULT
 };
 
-/// A server waits while it has no requests. A trace does not show whether the host waits or works. So the finding must
-/// name the place of the pause, but must not name a fault that the user could repair.
+/// A server waits while it has no requests. A trace does not show whether the host waits or computes. So the finding
+/// must name the place of the pause, but it must not name a fault that the user could repair.
 #[test]
 fn a_server_without_requests_has_no_fault_of_another_name() {
     for seed in [51, 52] {

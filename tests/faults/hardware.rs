@@ -1,6 +1,6 @@
-//! Findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
-//! recorded on an H100, in the default files, which contain only sums. In these runs, importing PyTorch's optimizer
-//! took 4 to 6 s, between the first copies and the first step.
+//! Tests findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
+//! recorded on an H100, in the default files, which contain only sums. In these runs, the import of PyTorch's optimizer
+//! took 4 to 6 s. It came between the first copies and the first step.
 
 use serde_json::Value;
 
@@ -27,8 +27,8 @@ fn the_planted_fault_comes_first_with_its_function() {
         ("loader", "data_loader_late", "in load_batch"),
         ("tiny", "tiny_kernels", "in augment"),
         ("pageable", "pageable_copies", "in upload"),
-        // The recording has no samples, so the finding cannot name the garbage collection. Instead, it names the two
-        // CUDA calls before and after the collection.
+        // The recording has no samples, so the finding cannot name the garbage collection. Instead, the finding names
+        // the two CUDA calls before and after the collection.
         ("collector", "host_work", "between cudaLaunchKernel in train_step"),
     ] {
         let found = costs(fault);
@@ -38,13 +38,13 @@ fn the_planted_fault_comes_first_with_its_function() {
 
 #[test]
 fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
-    // The program calls the garbage collector 25 times, each time before a layer's tiny kernels. These calls took 3.6 s
-    // in total.
+    // The program calls the garbage collector 25 times, each time before the tiny kernels of a layer. These calls took
+    // 3.6 s in total.
     let tiny: u64 =
         costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
     assert!(tiny < 100_000_000, "{tiny}");
-    // The import takes 6 s and follows nine copies of pageable memory, which took only 33 us. So the copies must not be
-    // blamed for the import's time.
+    // The import takes 6 s and follows nine copies of pageable memory, which took only 33 us. So the finding must not
+    // blame the copies for the time of the import.
     for fault in ["none", "item", "warmup"] {
         let found = costs(fault);
         assert!(found.iter().all(|found| found.0 == "pauses"), "{fault}: {found:#?}");
@@ -53,15 +53,15 @@ fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
             "{fault}: {found:#?}"
         );
     }
-    // `prepare` runs in the first step, and launches no GPU work.
+    // The function `prepare` runs in the first step, and launches no GPU work.
     let found = costs("warmup");
     assert!(found[1].1 > 1_000_000_000 && found[1].2.contains("called by train_step"), "{found:#?}");
 }
 
 #[test]
 fn work_of_a_profiler_before_the_first_gpu_work_costs_nothing() {
-    // The profiler's only work in these traces is to provide a buffer, which takes 2 to 10 ms. This work ends 0.1 to
-    // 0.7 ms before the first GPU work.
+    // In these traces, the profiler only provides a buffer, which takes 2 to 10 ms and ends 0.1 to 0.7 ms before the
+    // first GPU work.
     for file in ["train", "stream", "graph"] {
         let found = costs_of(&format!("torch/{file}-kineto.json.gz"));
         assert!(

@@ -1,5 +1,5 @@
-//! Jobs whose hosts are late after a wait. The traces are written event by event, so that each expected time can be
-//! calculated by hand.
+//! Tests jobs whose hosts are late after a wait. The traces are written event by event, so that each expected time can
+//! be calculated by hand.
 
 use std::fs;
 use std::path::Path;
@@ -79,7 +79,8 @@ fn has(finding: &Value, column: &str, text: &str) -> bool {
 fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
     let files = job(&folder, |rank, _| rank == 3, [0; 4]);
-    // The late rank's GPU is idle before each step except the first. The other ranks wait 20 times for 1,500 us.
+    // Before each step except the first, the GPU of the late rank is idle for 1,500 us. The other ranks wait for it 20
+    // times.
     let worked = (STEPS - 1) * LATE_US * 1000;
     for found in [findings(&folder, &files), findings(&folder, &files[3..])] {
         let host = of(&found, "host_work");
@@ -95,7 +96,7 @@ fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Without Python frames, the place of the lost time is the time between two CUDA calls.
+/// If a trace has no Python frames, the lost time can only be placed between two CUDA calls.
 #[test]
 fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
@@ -112,7 +113,7 @@ fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The clocks of ranks 1 and 2 differ most, by 52 ms. Neither is the first rank.
+/// The clocks of ranks 1 and 2 differ most, by 52 ms. Neither of the two is the first rank in the list.
 #[test]
 fn the_two_ranks_whose_clocks_differ_most_come_first() {
     let folder = scratch("late_hosts");
@@ -123,7 +124,7 @@ fn the_two_ranks_whose_clocks_differ_most_come_first() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The trace contains all kernels, but without their correlation ids.
+/// The trace contains all kernels, but without correlation ids.
 #[test]
 fn work_without_ids_is_not_missing() {
     let folder = scratch("late_hosts");
@@ -140,8 +141,8 @@ fn work_without_ids_is_not_missing() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Each rank is late in 5 of 20 steps, so it waits 15 times for 1,500 us. Each collective ends 200 us after the last
-/// rank has entered it. Differences between the ranks' clocks must not affect the result.
+/// Each rank is late in 5 of 20 steps, so in the other 15 steps it waits for 1,500 us. Each collective ends 200 us
+/// after the last rank has entered it. Differences between the ranks' clocks must not affect the result.
 #[test]
 fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication() {
     for clocks in [[0; 4], [12_000, 52_000, 0, 19_000]] {
@@ -157,8 +158,8 @@ fn the_time_until_the_last_rank_enters_is_waiting_and_the_rest_is_communication(
     }
 }
 
-/// The collectives in the first rank's trace have another name, so they cannot be matched with those of the other
-/// ranks.
+/// The collectives in the first rank's trace have other names, so they cannot be matched with the collectives of the
+/// other ranks.
 #[test]
 fn communication_that_cannot_be_matched_is_said_to_include_waiting() {
     let folder = scratch("late_hosts");

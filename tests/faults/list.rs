@@ -5,9 +5,10 @@ use crate::training_loop::{
     Amounts, BACKWARD, BatchCopy, Culprit, FORWARD, Fault, LOAD, OPTIMIZER, Place, SHARES, Shape, Shows,
 };
 
-/// A stream that a custom operator creates without the flag that would make it independent of the default stream.
+/// Id of a stream that a custom operator creates. The operator does not set the flag that would make the stream
+/// independent of the default stream.
 const SIDE_STREAM: u32 = 13;
-/// Duration of a short kernel.
+/// Duration of a short kernel, in ns.
 const SHORT_NS: f64 = 22_000.0;
 
 const NOBODY: Culprit = Culprit { functions: &[], rank: None, device: None, stream: None, steps: "" };
@@ -19,7 +20,7 @@ const fn function(functions: &'static [&'static str]) -> Culprit {
 const NS: Amounts = Amounts::Between(1e3, 1e9);
 const BYTES: Amounts = Amounts::Between(1e4, 1e9);
 
-/// A fault without effect, with the default values of all fields.
+/// A fault without effect. Other faults take the default values of their fields from it.
 pub(crate) const FAULT: Fault = Fault {
     id: "",
     variety: "",
@@ -63,8 +64,9 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "lock_wait",
         ..FAULT
     },
-    // After the read, the host computes for a while. Without the read, the GPU would be busy during this time. If the
-    // host computes for less than 1 ms, every third step has a read, otherwise every second step.
+    // After the read of a value from the GPU, the host computes for a while. Without the read, the GPU would be busy
+    // during this time. If the host computes for less than 1 ms, every third step has a read. If it computes for
+    // longer, every second step has one.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),
@@ -289,7 +291,7 @@ pub(crate) const FAULTS: &[Fault] = &[
         partner: "late_slowdown",
         ..FAULT
     },
-    // Without the fault, the tokens are divided among the three ranks.
+    // In the run without the fault, the tokens are divided evenly among the three ranks.
     Fault {
         id: "imbalance",
         culprit: Culprit { rank: Some(2), ..function(&["moe.py(44): experts"]) },
@@ -412,9 +414,9 @@ pub(crate) const FAULTS: &[Fault] = &[
     },
 ];
 
-/// Variants of some of the faults. Each variant is planted once, in middle strength.
+/// Variants of some faults. Each variant is planted once, in middle strength.
 pub(crate) const VARIETIES: &[Fault] = &[
-    // The training process reads the data itself.
+    // In this variant, the training process itself reads the data.
     Fault {
         id: "data_loader_late",
         variety: "in-process",
@@ -510,7 +512,7 @@ pub(crate) const VARIETIES: &[Fault] = &[
         },
         ..FAULT
     },
-    // If the interpreter itself starts the garbage collection, the trace has no event for it: some function just takes
+    // If the interpreter itself starts the garbage collection, the trace has no event for it. Some function just takes
     // longer.
     Fault {
         id: "gc_pauses",

@@ -1,5 +1,6 @@
-//! Runs with planted faults. For each fault the cause, the culprit and the cost are known, because the run is
-//! simulated. The tests in this file check the runs themselves. `findings` checks whether gpuflame finds the faults.
+//! Tests runs with planted faults. The cause, the culprit and the cost of each fault are known, because the run is
+//! simulated. The tests in this file check the simulated runs. The tests in `findings` check whether gpuflame finds the
+//! faults.
 
 #[path = "../support/mod.rs"]
 mod support;
@@ -42,12 +43,12 @@ fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
     ranks
 }
 
-/// Asserts that `wrong` is empty. If not, prints its lines.
+/// Asserts that the list `wrong` is empty. If not, prints its lines.
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Whether the share `found` differs from the share `wanted` by less than a quarter.
+/// Returns whether the share `found` differs from the share `wanted` by less than a quarter.
 fn is_near(found: f64, wanted: f64) -> bool {
     (found / wanted - 1.0).abs() < 0.25
 }
@@ -96,10 +97,10 @@ fn varieties_have_the_middle_strength() {
     assert_none(&wrong);
 }
 
-/// `truth` contains the cost: the difference in duration between the runs with and without the fault. This test
-/// measures the same cost in the traces of both runs. If the fault makes a GPU wait, the cost is additional time
-/// without kernels of the model. If the fault makes kernels slower, the cost is additional time with such kernels.
-/// Without the fault every GPU is always busy, so only the fault makes a GPU wait.
+/// The cost in `truth` is the difference in duration between the runs with and without the fault. This test measures
+/// the same cost in the traces of both runs. If the fault makes a GPU wait, the cost is additional time without kernels
+/// of the model. If the fault makes kernels slower, the cost is additional time with such kernels. Without the fault
+/// every GPU is always busy, so only the fault makes a GPU wait.
 #[test]
 fn costs_equal_sums_over_the_traces() {
     let mut wrong = Vec::new();
@@ -113,7 +114,7 @@ fn costs_equal_sums_over_the_traces() {
         let (found, wanted) = match fault.shows {
             Shows::Idle => (difference(&|slices| length(slices) - busy(slices, 0, fault.own_kernels)), cost),
             Shows::Busy => (difference(&|slices| busy(slices, 0, fault.own_kernels)), cost),
-            // GPU 0 does GPU 1's work after its own work, so GPU 1 waits for twice the lost time.
+            // GPU 0 runs the work of GPU 1 after its own work, so GPU 1 waits for twice the lost time.
             Shows::SecondIdle => (difference(&|slices| length(slices) - busy(slices, 1, None)), 2 * cost),
             Shows::Records => continue,
         };
@@ -220,7 +221,7 @@ fn the_clock_of_one_rank_is_ahead() {
     }
 }
 
-/// Returns the share of time for which each GPU is busy, from its first to its last kernel.
+/// Returns, for each GPU, the share of the time from its first to its last kernel in which the GPU is busy.
 fn busy_shares(slices: &[Slice]) -> Vec<f64> {
     let kernels: Vec<_> = slices.iter().filter(|slice| slice.category == "kernel").collect();
     let devices: BTreeSet<_> = kernels.iter().map(|slice| slice.place.0).collect();
@@ -248,12 +249,13 @@ fn healthy_runs_keep_their_gpus_busy() {
     assert_none(&wrong);
 }
 
-/// Asserts that each fault costs the planted share, with costs from gpusim's truth file.
+/// Asserts that each fault costs the planted share of the run. The costs are from the truth file of the simulated CUDA
+/// stack.
 fn assert_costs(programs: &[Program]) {
     let mut wrong = Vec::new();
     for program in programs {
-        // Without the fault, the program has no threads that compete with the launching thread. If that thread waited
-        // for a processor, other programs were using the processor.
+        // In the run without the fault, the program has no threads that compete with the launching thread. If the
+        // launching thread waited for a processor, other programs were using the processors.
         let right = program.record(STRENGTHS[1], true);
         let mut costs = vec![right.cost_ns.saturating_sub(right.waited_ns)];
         for percent in STRENGTHS {
@@ -293,16 +295,16 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     for program in PROGRAMS.iter().filter(|program| program.partner.is_some()) {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
-        // If the launching thread waited for a processor, other programs were usually using it, so the wait is not part
-        // of the fault's cost. Only in `starved_thread` is this wait the fault. Its cost depends on how the operating
-        // system divides the processor between threads.
+        // If the launching thread waited for a processor, usually other programs were using the processors, so the wait
+        // is not part of the fault's cost. Only in the case `starved_thread` is this wait the fault. Its cost depends
+        // on how the operating system divides the processor between threads.
         let cost_ns = recorded.cost_ns.saturating_sub(recorded.waited_ns);
         let is_smaller = program.id == "starved_thread" || cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);
     }
 }
 
-/// There are 26 faults, including two that only a recorded program can show, not a trace.
+/// There are 26 faults. Two of them are visible only in a program that gpuflame records, not in a trace.
 #[test]
 fn the_list_is_complete() {
     let in_traces: BTreeSet<_> = FAULTS.iter().map(|fault| fault.id).collect();

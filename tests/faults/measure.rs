@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 pub(crate) struct Slice {
     pub(crate) category: String,
     pub(crate) name: String,
-    /// Process id and thread id or, for GPU work, device and stream.
+    /// Process id and thread id. For GPU work: device and stream.
     pub(crate) place: (u64, u64),
     pub(crate) start: i64,
     pub(crate) end: i64,
@@ -30,7 +30,7 @@ fn slice(line: &str) -> Slice {
     }
 }
 
-/// Returns the value of a field, without quotes. `key` includes the key's quotes and the colon.
+/// Returns the value of a field, without quotes. `key` includes the quotes of the key, and the colon.
 fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
     let rest = line.split_once(key)?.1;
     match rest.strip_prefix('"') {
@@ -54,7 +54,7 @@ pub(crate) fn length(slices: &[Slice]) -> i64 {
     span.end - span.start
 }
 
-/// Returns the time in ns for which at least one kernel of the model runs on the device: the union of the kernels'
+/// Returns how long, in ns, at least one kernel of the model runs on the device. This is the union of the kernels'
 /// intervals. Collectives and kernels with `except` in their names do not count.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
@@ -65,7 +65,7 @@ pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     union_ns(slices, |slice| is_model(&slice))
 }
 
-/// Returns the time in ns for which at least one counted slice of GPU work runs, on any device.
+/// Returns how long, in ns, at least one counted slice of GPU work runs on any device.
 pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) -> i64 {
     let counted = slices.iter().filter(|slice| is_gpu_work(slice) && is_counted(slice));
     let mut intervals: Vec<_> = counted.map(|slice| (slice.start, slice.end)).collect();
@@ -78,7 +78,7 @@ pub(crate) fn union_ns(slices: &[Slice], is_counted: impl Fn(&Slice) -> bool) ->
     sum
 }
 
-/// Whether the slice is GPU work.
+/// Returns whether the slice is GPU work.
 pub(crate) fn is_gpu_work(slice: &Slice) -> bool {
     ["kernel", "gpu_memcpy", "gpu_memset"].contains(&&*slice.category)
 }
@@ -119,8 +119,8 @@ pub(crate) fn impossible(slices: &[Slice]) -> Vec<String> {
     wrong
 }
 
-/// Describes the waiting calls that return before the GPU work ends for which they wait. Valid only for traces of one
-/// GPU, because a call does not name its GPU.
+/// Describes the calls that wait for GPU work but return before this work ends. The check is valid only for traces of
+/// one GPU, because a call does not name its GPU.
 fn early_returns(slices: &[Slice]) -> Vec<String> {
     let calls = calls(slices);
     let work: Vec<_> = slices

@@ -1,7 +1,7 @@
-//! Compares figures of the command with those of HolisticTraceAnalysis for the same traces. The other tool's figures
+//! Compares the figures of `gpuflame` with those of HolisticTraceAnalysis for the same traces. The other tool's figures
 //! are in `tests/golden/findings/hta.json`, which `analyse_with_hta.py` writes. If the two tools define a figure
-//! differently, the test computes the other tool's figure from the trace; docs/compared-with-other-tools.md has the
-//! rule.
+//! differently, the test computes the other tool's figure from the trace, by the rule in
+//! docs/compared-with-other-tools.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,10 +15,11 @@ use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
 /// Maximum difference between the two tools' figures that depend on points in time, in ns. The other tool stores times
-/// as microseconds since 1970 in a 64-bit float, with a precision of 250 ns. Such figures are sums and differences of
-/// these imprecise times.
+/// as microseconds since 1970 in a 64-bit float, with a precision of 250 ns. The compared figures are sums and
+/// differences of these imprecise times.
 const TIME_ERROR_NS: f64 = 2_000.0;
-/// Maximum difference between the two tools' sums of durations, in ns. Durations do not have the error described above.
+/// Maximum difference between the two tools' sums of durations, in ns. Durations are more precise than the points in
+/// time that the other tool stores.
 const SUM_ERROR_NS: f64 = 1.0;
 
 fn json(folder: &Path, args: &[&str]) -> Value {
@@ -83,7 +84,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares the number and the total time of the kernels with each name, as printed by `top` and by `summary`.
+    /// Compares the number and the total time of the kernels with each name, as `gpuflame top` and `gpuflame summary`
+    /// print them.
     fn kernels(&mut self, folder: &Path, file: &str, theirs: &Value) {
         let mut ours: BTreeMap<String, (f64, f64)> = BTreeMap::new();
         let top = json(folder, &["top", file, "--by", "kernels", "-n", "0"]);
@@ -112,8 +114,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares launches. The other tool omits calls that launch several kernels, and counts the delay from the time at
-    /// which the call returns.
+    /// Compares launches. The other tool omits calls that launch several kernels. It counts the launch delay from the
+    /// time at which the call returns.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();
@@ -133,7 +135,7 @@ impl Compared<'_> {
         let top = json(folder, &["top", file, "--by", "delay", "-n", "0"]);
         let of_row = |row: &Value| row["avg_ns"].as_f64().unwrap() * row["count"].as_f64().unwrap();
         let ours: f64 = rows(&top, "delay").iter().map(of_row).sum();
-        // Each mean is rounded to whole nanoseconds, so the sum may differ by one ns per launch.
+        // Each mean delay is rounded to whole nanoseconds, so the sum may differ by one ns per launch.
         if (ours - from_call as f64).abs() > sum(rows(&top, "delay"), "count") {
             self.wrong.push(format!("{}: delays of {ours} ns and not {from_call} ns", self.name));
         }

@@ -1,4 +1,4 @@
-//! The pictures in docs/gpu-idle.md. The command draws each picture from a test case. Each picture must show the
+//! Tests the pictures in docs/gpu-idle.md. The command draws each picture from a test case. Each picture must show the
 //! function that the page names.
 
 use std::fs;
@@ -7,7 +7,7 @@ use crate::cases::{cases, healthy};
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// For each picture: its file name, its case, options of `flamegraph`, its title, and a frame. The frame must be in the
+/// Each picture has its file name, its case, options of `flamegraph`, its title, and a frame. The frame must be in the
 /// drawn picture and in the committed file.
 const PICTURES: [(&str, &str, &[&str], &str, &str); 7] = [
     (
@@ -30,10 +30,10 @@ const PICTURES: [(&str, &str, &[&str], &str, &str); 7] = [
     ("second-gpu", "idle_gpu-strong", &["--idle"], "Idle time: GPU 1 has less work", "GPU1_Idle host late"),
     ("ranks", "straggler-strong", &[], "GPU time by rank and launching stack", "<title>rank 1 ("),
 ];
-/// Maximum size of all pictures in bytes.
+/// Maximum size of all pictures together, in bytes.
 const MAX_BYTES: u64 = 300_000;
 
-/// With `GPUFLAME_RENEW_GOLDEN=1`, the test writes the pictures again.
+/// If `GPUFLAME_RENEW_GOLDEN=1` is set, the test writes the pictures again.
 #[test]
 fn pictures_show_what_the_page_says() {
     let pictures = root().join("docs/pictures");

@@ -1,4 +1,5 @@
-//! Checks the saving that a summary predicts for fewer waits, against a run of the same program without these waits.
+//! Checks how much time a summary predicts that fewer waits would save. The reference is a run of the same program
+//! without these waits.
 
 use std::fs;
 
@@ -8,17 +9,17 @@ use crate::same_figures::predicted_gain;
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// Units of times in sentences, in ns.
+/// Units of time in the sentences of a summary, in ns.
 const UNITS: [(&str, f64); 4] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9)];
 
-/// Maximum share by which a prediction may differ. The simulated host and GPU vary at random by a few percent, and the run
-/// without the waits has other random times.
+/// Maximum share by which a prediction may differ. The durations on the simulated host and GPU vary at random by a few
+/// percent, and the run without the waits has other random durations.
 const MAX_ERROR: f64 = 0.1;
 
 #[test]
 fn the_predicted_gain_without_reads_is_that_of_the_program_without_reads() {
     let (mut wrong, mut count) = (Vec::new(), 0);
-    // If a case has a larger fault, the sentence may be about that fault, so such cases are skipped.
+    // In cases that also have a larger fault, the sentence may be about that fault. So these cases are skipped.
     for case in cases().iter().filter(|case| case.truth[0].id == "sync_read") {
         let folder = scratch("gain");
         let files = case.write(&folder);

@@ -1,5 +1,6 @@
-//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The stack's truth file gives the
-//! costs. A recording can show what a trace cannot, such as moves of unified memory and threads without a processor.
+//! Faults in a program that gpuflame itself records, on the simulated CUDA stack. The costs are from the truth file of
+//! this stack. A recording can show what a trace cannot, such as moves of unified memory and threads without a
+//! processor.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,21 +11,22 @@ use serde_json::Value;
 use crate::support::{self, Done, Run, Way, compile, root};
 use crate::training_loop::Shows;
 
-/// Source of the program.
+/// Source file of the program.
 const SOURCE: &str = "tests/programs/faults.c";
 /// Strengths of a fault: the percentage of the run that the fault costs.
 pub(crate) const STRENGTHS: [u64; 3] = [3, 12, 40];
 /// GPU time of the program without a fault, in ns: 30 steps of eight layers of 400 us.
 pub(crate) const HEALTHY_NS: u64 = 30 * 8 * 400_000;
 
-/// A fault, its culprit, and the options with which a user records the program.
+/// A fault, its culprit, and the options with which a user would record the program.
 pub(crate) struct Program {
     pub(crate) id: &'static str,
-    /// Function that contains the culprit; its line is marked in the source.
+    /// Function that contains the culprit. A comment in the source marks the culprit's line.
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
-    /// For faults that only a program can have: a second fault of larger cost. The fourth run has both faults.
+    /// Second fault, whose cost is larger. Only faults that a trace cannot show have one. The fourth run has both
+    /// faults.
     pub(crate) partner: Option<&'static str>,
     /// Options of `gpuflame run`. The next field contains environment variables.
     options: &'static [&'static str],
@@ -64,9 +66,9 @@ pub(crate) const PROGRAMS: &[Program] = &[
 pub(crate) struct Recorded {
     pub(crate) done: Done,
     pub(crate) cost_ns: u64,
-    /// Cost of the partner, if it makes kernels longer.
+    /// Cost of the second fault, if it makes kernels longer.
     pub(crate) lengthened_ns: u64,
-    /// Time for which the launching thread waited for a processor, in ns.
+    /// Time that the launching thread waited for a processor, in ns.
     pub(crate) waited_ns: u64,
 }
 
@@ -77,7 +79,7 @@ impl Program {
         self.record_with(self.options(), &["--strength", &strength.to_string(), right])
     }
 
-    /// Runs the program without options, so that gpuflame writes its default files.
+    /// Runs the program under gpuflame without options, so that gpuflame writes its default files.
     pub(crate) fn record_sums(&self, strength: u64) -> Recorded {
         self.record_with(&[], &["--strength", &strength.to_string()])
     }
@@ -86,7 +88,7 @@ impl Program {
         if self.options.is_empty() { &["--rows"] } else { self.options }
     }
 
-    /// Runs the program with the fault in middle strength and its partner in full strength.
+    /// Runs the program with two faults: this fault in middle strength, and its partner in full strength.
     pub(crate) fn record_combined(&self) -> Recorded {
         let partner = self.partner.expect("a partner");
         self.record_with(self.options(), &["--strength", "12", "--fault", partner, "--strength", "40"])
@@ -120,13 +122,13 @@ impl Program {
         Recorded { done, cost_ns, lengthened_ns, waited_ns }
     }
 
-    /// Whether the cost depends only on the GPU. Costs of host work are larger on a busy machine.
+    /// Returns whether the cost depends only on the GPU. Costs of host work are larger on a busy machine.
     pub(crate) fn is_exact(&self) -> bool {
         self.shows != Shows::Idle
     }
 
-    /// Whether a folded file of the run names the culprit. Also true if the Linux kernel refused the samples without
-    /// which the culprit cannot be named.
+    /// Returns whether a folded file of the run names the culprit. The result is also true if the Linux kernel refused
+    /// the samples that are needed to name the culprit.
     pub(crate) fn is_named(&self, done: &Done) -> bool {
         let files = fs::read_dir(&done.folder).unwrap().map(|entry| entry.unwrap().path());
         let mut folded = files.filter(|path| path.extension().is_some_and(|ending| ending == "folded"));
@@ -149,7 +151,7 @@ fn compiled() -> &'static Path {
     PROGRAM.get_or_init(|| compile(SOURCE, &["-O2", "-pthread"]))
 }
 
-/// Returns the device, start and end of each kernel in the loop.
+/// Returns the device, start and end of each kernel that the loop launched.
 fn layers(truth: &str) -> Vec<(u64, u64, u64)> {
     let rows = truth.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let number = |row: &Value, field: &str| row[field].as_u64().unwrap();
@@ -158,7 +160,7 @@ fn layers(truth: &str) -> Vec<(u64, u64, u64)> {
         .collect()
 }
 
-/// Returns the total duration of the union of intervals.
+/// Returns the total duration of the union of these intervals.
 fn union(intervals: impl Iterator<Item = (u64, u64)>) -> u64 {
     let mut sorted: Vec<_> = intervals.collect();
     sorted.sort_unstable();

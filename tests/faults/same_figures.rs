@@ -26,7 +26,7 @@ fn share(part: u64, all: u64) -> f64 {
     100.0 * part as f64 / all as f64
 }
 
-/// Name under which `info` lists the number of launches without an activity.
+/// Name under which `gpuflame info` lists the number of launches without an activity.
 const PENDING: &str = "launches launch pending";
 
 /// The summary of a file and the tables of the detailed verbs.
@@ -36,11 +36,11 @@ struct Figures {
     info: Value,
     top: Value,
     check: Value,
-    /// Tables of `critical-path`; null for a default file, which has only sums.
+    /// Tables of `critical-path`. They are null for a default file, which has only sums.
     path: Value,
-    /// Time for which kernels run on GPU 0 since the first step, in ns, added up from a trace.
+    /// Time since the first step that kernels run on GPU 0, in ns, added up from a trace.
     kernel_ns: Option<i64>,
-    /// The GPU of the stream that is busy longest, and that stream's busy time in ns, added up from a trace.
+    /// GPU and busy time in ns of the stream that is busy longest, added up from a trace.
     longest_stream: Option<(u64, u64)>,
     wrong: Vec<String>,
 }
@@ -73,7 +73,7 @@ impl Figures {
         }
     }
 
-    /// Returns the rows of `info` about the steady part of the run, one per GPU.
+    /// Returns the rows of `gpuflame info` about the steady part of the run, one per GPU.
     fn steady(&self) -> Vec<Value> {
         let mut parts = Self::rows(&self.info, "parts");
         parts.retain(|part| part["part"] != "start-up" && part["part"] != "shutdown");
@@ -88,7 +88,7 @@ impl Figures {
         row["share_percent"].as_f64().is_some_and(|found| (found - share(part, all)).abs() < 1e-4)
     }
 
-    /// Compares the kernels. `top` has a row per kernel and GPU; the summary has a row per kernel.
+    /// Compares the kernels. `top` has a row per kernel and GPU, and the summary has a row per kernel.
     fn work(&mut self) {
         let mut kernels: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         for row in Self::rows(&self.top, "kernels") {
@@ -135,8 +135,8 @@ impl Figures {
         }
     }
 
-    /// Asserts that the causes of idle time equal those that `top` prints, and that each place's idle time is part of
-    /// the idle time of a function or a call.
+    /// Asserts that the causes of idle time equal those that `top` prints, and that the idle time of each place is part
+    /// of the idle time of a function or a call.
     fn idle(&mut self) {
         let idle = Self::sum_of(&self.steady(), "idle_ns");
         let causes = Self::rows(&self.top, "idle_causes");
@@ -159,7 +159,7 @@ impl Figures {
         }
     }
 
-    /// Asserts that the parts of the critical path in the summary are among the parts that `critical-path` prints.
+    /// Asserts that `critical-path` prints all parts of the critical path that the summary names.
     fn path(&mut self) {
         let names = Self::rows(&self.path, "path_names");
         for row in Self::rows(&self.summary, "critical_path") {
@@ -178,7 +178,7 @@ impl Figures {
     fn path_figures(&self) -> Vec<String> {
         let classes = Self::rows(&self.path, "path_classes");
         let all = Self::sum_of(&classes, "time_ns");
-        // Classes that the summary's sentence combines into one kind.
+        // Classes of path parts that the summary's sentence combines into one kind.
         let kinds: [&[&str]; 7] = [
             &["kernel", "graph"],
             &["memory"],
@@ -191,7 +191,7 @@ impl Figures {
         let of_kind = |kind: &&[&str]| -> Option<String> {
             let rows = classes.iter().filter(|row| kind.contains(&row["class"].as_str().unwrap()));
             let rows: Vec<Value> = rows.cloned().collect();
-            // The sentence leaves out parts that it would show as 0.0 %.
+            // The sentence leaves out parts whose share would be 0.0 %.
             let part = share(Self::sum_of(&rows, "time_ns"), all);
             (part >= 0.05).then(|| format!("{part:.1}"))
         };
@@ -239,7 +239,7 @@ impl Figures {
     }
 
     /// Returns the texts about single places that the sentence about idle time must have. The sentence may also name a
-    /// place that is not in the table: it searches within the largest cause.
+    /// place that is not in the table, because it names a place within the largest cause.
     fn places_in(&self, answer: &str) -> Vec<String> {
         let places = Self::rows(&self.summary, "idle_places");
         let idle = Self::sum_of(&self.steady(), "idle_ns");
@@ -250,14 +250,14 @@ impl Figures {
                 .map_or("", |(_, rest)| rest)
                 .split_once(&format!("% {place})"))?
                 .1;
-            // Compute the share again, because `share_percent` is already rounded.
+            // The share is computed again, because `share_percent` is already rounded.
             Some(vec![format!("{:.1} {place}", share(number(row, "total_ns"), idle)), after.to_owned()])
         };
         let rest = || answer.split_once('(').map(|(_, rest)| rest.to_owned()).into_iter().collect();
         places.iter().find_map(of_row).unwrap_or_else(rest)
     }
 
-    /// Returns the facts that are not 0, in the form that a sentence has.
+    /// Returns the values of these facts that are not 0, in the form in which a sentence shows them.
     fn counts(&self, facts: &[&str]) -> Vec<String> {
         facts
             .iter()
@@ -309,7 +309,7 @@ impl Figures {
         let starts = |start: &str| answer.starts_with(start);
         match () {
             () if starts("critical path of ") => Some(self.path_figures()),
-            // The summary withholds this figure, because GPU work is missing in the trace.
+            // The summary withholds this figure, because the trace lacks some GPU work.
             () if starts("critical path: unknown, ") => Some(Vec::new()),
             () if starts("GPU work, lines and copies below") => {
                 let busy: u64 = ["start-up", "shutdown"].iter().flat_map(|part| apart(part, "busy_ns")).sum();
@@ -328,7 +328,7 @@ impl Figures {
                     texts.extend(["max_ns", "p50_ns"].map(|column| format_nanos(number(steps, column))));
                 }
                 for part in ["start-up", "shutdown"] {
-                    // The sentence omits a part of 0 ns.
+                    // The sentence omits parts of 0 ns.
                     let longest = apart(part, "window_ns").into_iter().max().filter(|nanos| *nanos > 0);
                     texts.extend(longest.map(format_nanos));
                 }
@@ -365,7 +365,7 @@ impl Figures {
     }
 }
 
-/// A predicted gain, as a summary states it.
+/// A predicted gain, as a sentence of the summary states it.
 pub(crate) struct Gain {
     /// The saved time and its share of the run: `takes 1.234 ms less (5.6 % of the steady part)`.
     pub(crate) saved: String,
@@ -378,7 +378,7 @@ pub(crate) fn predicted_gain(answer: &str) -> Option<Gain> {
     let rest = answer.strip_prefix("predicted: ")?;
     let saved = &rest[rest.find("takes ")?..rest.find(" if ")?];
     let command = rest.split_once("`gpuflame ")?.1.strip_suffix("` shows more")?;
-    // A shell removes quotes. The names in these traces have none, and no spaces outside of quotes.
+    // A shell removes quotes. The names in these traces contain no quotes, and no spaces outside of quotes.
     let mut arguments = vec![String::new()];
     let mut is_quoted = false;
     for c in command.chars() {
@@ -414,15 +414,15 @@ fn kernel_ns(trace: &Path) -> i64 {
     union_ns(&slices, |_| true)
 }
 
-/// Returns the calls and functions that a place names. For a time between two calls, a stack has these calls, but may
-/// lack some of the functions.
+/// Returns the calls and functions that the name of a place contains. If the place is a time between two calls, a stack
+/// has these calls, but may lack some of the functions.
 fn names_in(place: &str) -> Vec<&str> {
     let place = place.split(" object at").next().unwrap_or(place);
     let is_between = place.starts_with("between");
     place.split(' ').filter(|word| word.len() > 7 && (!is_between || word.starts_with("cuda"))).collect()
 }
 
-/// Returns the numbers in a text, in the same notation as in the text.
+/// Returns the numbers in a text, as they are written in the text.
 fn numbers(text: &str) -> Vec<String> {
     let is_part = |c: char| c.is_ascii_digit() || c == '.' || c == ',';
     text.split(|c| !is_part(c))
@@ -460,7 +460,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
 fn summaries_of_traces_have_the_figures_of_the_detailed_verbs() {
     let mut wrong = Vec::new();
     let healthy = healthy();
-    // Skip the cases with impossible times, which are years long, so that the test cannot add them up.
+    // The cases with impossible times are skipped. These times are years long, so the test cannot add them up.
     let middle =
         cases().iter().filter(|case| case.name.ends_with("-middle") && !case.name.starts_with("impossible"));
     let chosen = middle.chain(&healthy);

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-/// Start of every run, in nanoseconds since 1970.
+/// Time at which every run starts, in nanoseconds since 1970.
 const START_NS: i64 = 1_750_000_000_000_000_000;
 const PROCESS: u32 = 4100;
 /// Ids of streams, as PyTorch assigns them: the legacy default stream, a stream for copies, and a stream for
@@ -15,10 +15,10 @@ const PROCESS: u32 = 4100;
 pub(crate) const DEFAULT_STREAM: u32 = 7;
 pub(crate) const COPY_STREAM: u32 = 20;
 pub(crate) const NCCL_STREAM: u32 = 24;
-/// Number of pending launches of a stream after which the next launch blocks.
+/// Number of launches that may be pending on a stream. The next launch blocks.
 const QUEUE_LENGTH: usize = 1024;
-/// Time from the start of a launch to the earliest start of its kernel. The next constant is the time between two
-/// kernels on a stream.
+/// Minimum time, in ns, from the start of a launch to the start of its kernel. The next constant is the time between
+/// two kernels on a stream.
 const LATENCY_NS: f64 = 4_500.0;
 const GAP_NS: i64 = 900;
 
@@ -47,42 +47,43 @@ impl Random {
     }
 }
 
-/// Ranks of one job. Each rank is a process with its own trace.
+/// All ranks of a job. Each rank is a process with its own trace.
 pub(crate) struct World {
     pub(crate) ranks: Vec<Rank>,
 }
 
-/// A process: its threads, its GPUs' streams and its trace.
+/// A rank: a process with its threads, the streams of its GPUs, and its trace.
 pub(crate) struct Rank {
     pub(crate) index: usize,
     count: usize,
-    /// Random generators: one for the healthy loop and one per planted fault. So planting a fault does not change the
+    /// Random generators: one for the healthy loop, and one per planted fault. So a planted fault does not change the
     /// loop's noise.
     generators: Vec<Random>,
     generator: usize,
     threads: Vec<Thread>,
     thread: usize,
-    /// Ends of the pending work of each stream, by (device, stream).
+    /// Times at which the pending work on each stream ends, keyed by (device, stream).
     streams: BTreeMap<(u32, u32), VecDeque<i64>>,
-    /// Streams that wait for the legacy default stream, and for which the legacy default stream waits.
+    /// Streams that synchronize with the legacy default stream: they wait for it, and it waits for them.
     pub(crate) blocking_streams: BTreeSet<u32>,
     next_id: u64,
     /// Thread id and start of the last call.
     last_call: (u32, i64),
-    /// Text of the trace; `None` if only the times are needed.
+    /// Text of the trace, or `None` if only the times are needed.
     text: Option<String>,
-    /// Factor for the duration of every kernel.
+    /// Factor by which every kernel takes longer.
     pub(crate) kernel_factor: f64,
     /// Host time added to every operator.
     pub(crate) operator_ns: f64,
     /// Host time that another profiler takes per launch.
     pub(crate) profiler_ns: f64,
-    /// Share of kernels without a record. The next field is the share of kernels with impossible times.
+    /// Share of kernels that have no record. The next field is the share of kernels with impossible times.
     pub(crate) lost_share: f64,
     pub(crate) impossible_share: f64,
-    /// Number of records that are lost or get impossible times, because of `lost_share` and `impossible_share`.
+    /// Number of records that are lost or get impossible times. `lost_share` and `impossible_share` determine this
+    /// number.
     pub(crate) affected: u64,
-    /// Error of the clock that times GPU work, in ns. The next field is the error of all clocks of the process.
+    /// Error, in ns, of the clock that times GPU work. The next field is the error of all clocks of the process.
     pub(crate) gpu_clock_ns: i64,
     pub(crate) clock_ns: i64,
     pub(crate) has_flows: bool,
@@ -94,7 +95,7 @@ struct Thread {
     open: Vec<Open>,
 }
 
-/// A slice that has not ended yet.
+/// A slice that has begun and not ended yet.
 struct Open {
     category: &'static str,
     name: String,
@@ -106,7 +107,7 @@ struct Open {
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Event(i64);
 
-/// Number of noise generators: one for the loop and at most three for faults.
+/// Number of noise generators: one for the loop, and at most three for faults.
 const GENERATORS: u64 = 4;
 
 impl World {
@@ -115,8 +116,8 @@ impl World {
         Self { ranks: (0..ranks).map(rank).collect() }
     }
 
-    /// Runs a collective on device 0, on the stream for collectives. The collective's kernel has to start on all ranks
-    /// before it can end on any rank.
+    /// Runs a collective on device 0, on the stream for collectives. The kernel of the collective must start on all
+    /// ranks before it can end on any rank.
     pub(crate) fn collective(&mut self, annotation: &str, kernel: &str, ns: f64) {
         let starts: Vec<_> = self.ranks.iter_mut().map(|rank| rank.start_collective(annotation)).collect();
         let last = starts.iter().map(|(_, start)| *start).max().unwrap();
@@ -188,7 +189,7 @@ impl Rank {
         self.threads[self.thread].now
     }
 
-    /// Makes the thread work for about `ns`.
+    /// Lets the current thread compute for about `ns`.
     pub(crate) fn host(&mut self, ns: f64) {
         let ns = ns * self.noise(0.1);
         self.threads[self.thread].now += ns as i64;
@@ -246,7 +247,8 @@ impl Rank {
         self.threads[before].now = end;
     }
 
-    /// Makes a call of the runtime that takes about `ns`, or longer if it waits until `until`.
+    /// Makes a call of the CUDA runtime that takes about `ns`. If the call waits for something, it takes at least until
+    /// the time `until`.
     pub(crate) fn call(&mut self, name: &str, ns: f64, until: i64) -> u64 {
         let id = self.take_id();
         let start = self.now();
@@ -291,18 +293,18 @@ impl Rank {
         }
     }
 
-    /// Copies with `cudaMemcpyAsync`, or with a call that waits for the copy (`cudaMemcpy`).
+    /// Copies with `cudaMemcpyAsync`, or with `cudaMemcpy`, which waits for the copy.
     pub(crate) fn copy(&mut self, call: &str, name: &str, device: u32, stream: u32, bytes: u64) {
         let is_pageable = name.contains("Pageable");
         let is_waiting = is_pageable || call == "cudaMemcpy";
         let (id, start) = self.start_launch(call, device, stream);
-        // A gigabyte per second is a byte per nanosecond. The driver stages pageable memory, which is slower.
+        // A rate of 1 GB/s is one byte per nanosecond. The driver copies pageable memory in stages, which is slower.
         let ns = (1_300.0 + bytes as f64 / if is_pageable { 5.0 } else { 24.0 }) * self.noise(0.03);
         let end = start + ns as i64;
         let args = format!(r#","bytes":{bytes},"memory bandwidth (GB/s)":{:.3}"#, bytes as f64 / ns);
         self.finish_work("gpu_memcpy", name, (device, stream), id, (start, end), &args);
         if is_waiting {
-            // The call was written before the end of the copy was known, so the end of the call is changed now.
+            // The call was written before the end of the copy was known, so the end of the call is corrected now.
             self.extend_last_call(id, end + 2_500);
         }
     }
@@ -324,7 +326,7 @@ impl Rank {
         self.call("cudaDeviceSynchronize", 2_500.0, until + 3_000);
     }
 
-    /// Frees device memory, which waits for all work of the device.
+    /// Frees device memory. This call waits for all work on the device.
     pub(crate) fn free(&mut self, device: u32, ns: f64) {
         let idle = self.device_end(device).max(self.now());
         let ns = ns * self.noise(0.1);
@@ -361,7 +363,7 @@ impl Rank {
     }
 
     fn start_collective(&mut self, annotation: &str) -> (u64, i64) {
-        // The collective waits for the work that has been submitted to the model's stream so far.
+        // The collective waits for the work that has been submitted so far to the model's stream.
         self.open("user_annotation", annotation);
         let event = self.record_event(0, DEFAULT_STREAM);
         self.stream_waits(0, NCCL_STREAM, event);
@@ -413,7 +415,7 @@ impl Rank {
         let (start, mut end) = (start + self.gpu_clock_ns, end + self.gpu_clock_ns);
         if category == "kernel" && choice <= self.impossible_share {
             self.affected += 1;
-            // Impossible ends are alternately before the start and years later.
+            // An impossible end is either before the start or years after it, in turn.
             end = if id.is_multiple_of(2) { start - 3_000 } else { start + 100_000_000_000_000_000 };
         }
         let args = format!(
@@ -425,7 +427,7 @@ impl Rank {
         }
     }
 
-    /// Writes the start and the end of the flow arrow from a launch to its work. The start is at the last call.
+    /// Writes the start and the end of the flow arrow from a launch to its GPU work. The arrow starts at the last call.
     fn flow(&mut self, id: u64, (process, thread): (u32, u32), end: i64) {
         let ((tid, start), clock) = (self.last_call, self.clock_ns);
         let Some(text) = &mut self.text else { return };
@@ -458,7 +460,7 @@ impl Rank {
         );
     }
 
-    /// Moves the end of the call that was just written, and of its thread, to `end`.
+    /// Moves the end of the call that was just written to `end`, and the time of its thread as well.
     fn extend_last_call(&mut self, id: u64, end: i64) {
         let thread = &mut self.threads[self.thread];
         let end = end.max(thread.now);

@@ -1,6 +1,6 @@
-//! The training loop that every case runs. Faults act at certain places in the loop. At its place, a fault does
-//! something in the wrong way (`on`) or in the right way. A fault's cost is the difference in duration between the run
-//! with the wrong way and the run with the right way. The two runs have the same noise.
+//! The training loop that every case runs. Each fault acts at a certain place in the loop. There it does something in
+//! the wrong way (`on`) or in the right way. A fault's cost is the difference in duration between the run with the
+//! wrong way and the run with the right way. The two runs have the same noise.
 
 use crate::traces::{COPY_STREAM, DEFAULT_STREAM, Event, NCCL_STREAM, Rank, World};
 
@@ -10,7 +10,7 @@ pub(crate) const BACKWARD: &str = "train.py(64): backward";
 pub(crate) const OPTIMIZER: &str = "optimizer.py(21): step";
 /// Number of the first step in the trace.
 const FIRST_STEP: usize = 5;
-/// Duration of an ordinary kernel.
+/// Duration of an ordinary kernel, in ns.
 const KERNEL_NS: f64 = 180_000.0;
 
 /// Sizes and features of the loop, without faults.
@@ -25,13 +25,13 @@ pub(crate) struct Shape {
     pub(crate) kernel_ns: f64,
     pub(crate) batch_bytes: u64,
     pub(crate) batch_copy: BatchCopy,
-    /// Duration of the all-reduce in each step. The next field is true if the all-reduce follows the backward pass, and
-    /// false if it runs during that pass.
+    /// Duration of the all-reduce in each step, in ns. The next field is true if the all-reduce follows the backward
+    /// pass, and false if the all-reduce runs during that pass.
     pub(crate) all_reduce_ns: f64,
     pub(crate) is_all_reduce_last: bool,
     /// Share of the steps in which device 0 does the work of device 1.
     pub(crate) idle_share: f64,
-    /// Whether the host waits, in each step, for the GPU work of two steps earlier.
+    /// Whether the host waits in each step for the GPU work of the step before the previous one.
     pub(crate) is_throttled: bool,
     pub(crate) startup_ns: f64,
     /// Number of steps between two evaluations, or 0 for no evaluations.
@@ -91,33 +91,33 @@ pub(crate) struct At {
 /// A fault, and the code that plants it. A larger `amount` causes a larger cost.
 pub(crate) struct Fault {
     pub(crate) id: &'static str,
-    /// Name of an unusual form of the fault.
+    /// Name of the fault's variant, or an empty text for its usual form.
     pub(crate) variety: &'static str,
     pub(crate) culprit: Culprit,
     pub(crate) shows: Shows,
     pub(crate) amounts: Amounts,
     pub(crate) shape: fn(&mut Shape, f64, bool),
     pub(crate) act: fn(&mut Rank, &At, f64, bool),
-    /// Part of the names of the kernels that belong to the fault itself, if there are any.
+    /// Part of the names of the kernels that belong to the fault itself, if it has any.
     pub(crate) own_kernels: Option<&'static str>,
-    /// Fault with a larger cost. In the fourth case, both faults are planted.
+    /// A second fault whose cost is larger. In the fourth case, both faults are planted.
     pub(crate) partner: &'static str,
 }
 
-/// Culprit that causes the cost of a fault. Fields that do not apply are empty.
+/// The culprit that causes the cost of a fault. Fields that do not apply are empty.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Culprit {
-    /// Functions on the stack, from the user's function to the innermost function. Each of these functions is a right
-    /// answer about the culprit.
+    /// Functions on the stack, from the user's function to the innermost function. It is right to name any of these
+    /// functions as the culprit.
     pub(crate) functions: &'static [&'static str],
     pub(crate) rank: Option<usize>,
     pub(crate) device: Option<u32>,
     pub(crate) stream: Option<u32>,
-    /// Steps as a share of the run, or a rule in words.
+    /// Steps that have the fault, as a share of the run or as a rule in words.
     pub(crate) steps: &'static str,
 }
 
-/// Time or records of the trace in which the cost is visible.
+/// Where the cost is visible: in times of the trace, or in its records.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Shows {
     /// Time in which no kernel of the model runs on rank 0.
@@ -132,13 +132,13 @@ pub(crate) enum Shows {
 
 #[derive(Clone, Copy)]
 pub(crate) enum Amounts {
-    /// The amount is between these two values. A search finds the amount at which the fault costs the required share of
-    /// the run.
+    /// Amounts between these two values. A search finds the amount with which the fault costs the required share of the
+    /// run.
     Between(f64, f64),
     Fixed([f64; 3]),
 }
 
-/// Shares of the run that the fault costs: weak, middle and strong.
+/// Shares of the run that a fault costs in weak, middle and strong form.
 pub(crate) const SHARES: [f64; 3] = [0.03, 0.12, 0.40];
 
 /// A planted fault, done in the wrong way or in the right way.
@@ -158,8 +158,8 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// Returns the same run without one fault: at the place of the fault with index `number`, the loop does the right
-    /// thing.
+    /// Returns the same run without one fault: at the place of the fault with index `number`, the loop does everything
+    /// in the right way.
     pub(crate) fn without(&self, number: usize) -> Self {
         let mut plan = self.clone();
         plan.planted[number].on = false;
@@ -251,7 +251,7 @@ impl Plan {
     }
 }
 
-/// An operator, its kernel, and the kernel's duration as a multiple of the shape's kernel duration.
+/// An operator, its kernel, and the duration of the kernel as a multiple of the loop's usual kernel duration.
 type Kernel = (&'static str, &'static str, f64);
 
 const FORWARD_KERNELS: &[Kernel] = &[
@@ -273,8 +273,8 @@ const OPTIMIZER_KERNELS: &[Kernel] = &[
     ("aten::_foreach_add_", "void multi_tensor_apply_kernel<Add>(float**)", 0.5),
 ];
 
-/// Runs an operator and its kernel on each device. In idle steps, device 0 also does the work of device 1, which is
-/// idle.
+/// Runs an operator and its kernel on each device. In some steps (`idle_share`), device 0 also runs the work of device
+/// 1, which is then idle.
 fn compute(rank: &mut Rank, shape: &Shape, step: usize, kernels: &[Kernel], at: usize) {
     let (operator, kernel, length) = kernels[at % kernels.len()];
     let first_idle = shape.steps - (shape.idle_share * shape.steps as f64).round() as usize;
@@ -323,8 +323,8 @@ fn copy_batch(rank: &mut Rank, shape: &Shape, device: u32) {
     });
 }
 
-/// Runs the backward pass on the thread of autograd. If there are several ranks, they add their gradients in two parts
-/// during the pass, or at its end.
+/// Runs the backward pass on the thread of autograd. If there are several ranks, they add up their gradients in two
+/// parts during the pass, or all at its end.
 fn backward(world: &mut World, shape: &Shape, step: usize) {
     let run = |rank: &mut Rank, kernels: std::ops::Range<usize>| {
         rank.python(BACKWARD, |rank| {
@@ -352,7 +352,7 @@ fn backward(world: &mut World, shape: &Shape, step: usize) {
             world.ranks.iter_mut().for_each(Rank::close);
         }
     }
-    // The optimizer needs the summed gradients, so it waits for the all-reduce.
+    // The optimizer needs the sums of the gradients, so it waits for the all-reduce.
     if shape.ranks > 1 {
         for rank in &mut world.ranks {
             let event = rank.record_event(0, NCCL_STREAM);

@@ -1,5 +1,5 @@
-//! Questions that the recorded data cannot answer. The summary's JSON must contain the reason why there is no answer,
-//! and must not contain an answer.
+//! Tests questions that the recorded data cannot answer. The summary's JSON must contain the reason why there is no
+//! answer, and must not contain an answer.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ impl Summary {
         summary
     }
 
-    /// Summarises the file that a run without options writes. The run has a fault that takes `percent` % of the run.
+    /// Summarises the file that gpuflame writes without options. The fault takes `percent` % of the run.
     fn of_program(id: &str, percent: u64) -> Self {
         let program: &Program = PROGRAMS.iter().find(|program| program.id == id).unwrap();
         let recorded = program.record_sums(percent);
@@ -41,7 +41,7 @@ impl Summary {
         self.0["findings"].as_array().unwrap().iter().any(|row| row["id"] == id)
     }
 
-    /// Returns the reason why `what` is not known, or the command that would record it.
+    /// Returns the reason why `what` is unknown, or the command that would record it.
     fn reason(&self, what: &str) -> &str {
         let rows = self.0["not_recorded"].as_array().unwrap();
         let row = rows.iter().find(|row| row["not_recorded"].as_str().unwrap().contains(what));
@@ -53,8 +53,8 @@ impl Summary {
     }
 }
 
-/// "Why was the GPU idle?" 11.5 % of the launches have no work, so time that looks idle may have had work without a
-/// record.
+/// "Why was the GPU idle?" 11.5 % of the launches have no GPU work in the trace. So the GPU may have run work without a
+/// record while it seems idle.
 #[test]
 fn why_a_gpu_was_idle_if_work_is_missing() {
     let summary = Summary::of("launches_without_activity-middle", 1);
@@ -68,8 +68,7 @@ fn why_a_gpu_was_idle_if_work_is_missing() {
     assert!(costs.iter().all(|row| row["result"] == "BAD"), "{costs:?}");
 }
 
-/// Verbs that print the idle time of streams, or the parts that determine the duration of a run, warn that GPU work is
-/// missing.
+/// Verbs that print the idle time of streams or the parts of the critical path warn that GPU work is missing.
 #[test]
 fn verbs_without_a_place_for_the_doubt_print_a_remark() {
     let case = cases().iter().find(|case| case.name == "launches_without_activity-middle").unwrap();
@@ -84,15 +83,16 @@ fn verbs_without_a_place_for_the_doubt_print_a_remark() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// "What did the host do in the pauses?" No thread was sampled, so only the calls before and after the pauses are known.
+/// "What did the host do in the pauses?" No thread was sampled, so only the CUDA calls before and after the pauses are
+/// known.
 #[test]
 fn what_the_host_did_between_two_calls_without_samples() {
-    // On a busy machine, the GPU is also idle while a call has no processor. Therefore the planted pauses are made so
-    // long that they take most of the idle time.
+    // On a busy machine, the GPU is also idle while a call waits for a processor. So the planted pauses are long enough
+    // to be most of the idle time.
     let summary = Summary::of_program("pauses", STRENGTHS[2]);
     assert!(summary.reason("what the host did in ").contains("gpuflame run --cpu-samples 99 --off-cpu"));
     assert!(summary.reason("gc_pauses").contains("--cpu-samples 99"));
-    // The function that pauses calls no CUDA function.
+    // The function that pauses, `write_log`, calls no CUDA function.
     assert!(!summary.text().contains("write_log"), "{}", summary.text());
 }
 
@@ -105,7 +105,7 @@ fn which_rank_is_late_from_the_file_of_one_rank() {
     assert!(!summary.text().contains("rank 1"), "{}", summary.text());
 }
 
-/// "By how much does rank 1 start its collectives later than rank 0?" Their clocks are 5 ms apart.
+/// "By how much does rank 1 start its collectives later than rank 0?" The clocks of the two ranks are 5 ms apart.
 #[test]
 fn which_rank_is_earlier_if_clocks_differ() {
     let summary = Summary::of("clocks_disagree-ranks", 2);

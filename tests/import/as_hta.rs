@@ -1,4 +1,5 @@
-//! `gpuflame states --as-hta`, compared with the tables that HTA 0.5.0 computed from the eight ranks of a job.
+//! Compares `gpuflame states --as-hta` with the tables that HTA (Holistic Trace Analysis) 0.5.0 computed from the eight
+//! ranks of a job.
 
 use std::fs;
 
@@ -7,12 +8,12 @@ use serde_json::Value;
 use crate::real_traces::{traces, unpacked_ranks};
 use crate::support::command::gpuflame;
 
-/// Fields of the lines of a CSV file; the header lines are left out.
+/// Returns the fields of each line in a CSV file, without the header lines.
 fn fields(text: &str, header_lines: usize) -> Vec<Vec<&str>> {
     text.lines().skip(header_lines).map(|line| line.split(',').collect()).collect()
 }
 
-/// Idle time of a stream by category, in us.
+/// Returns the idle time of a stream in a category, in us.
 fn idle(tables: &Value, stream: u64, category: &str) -> f64 {
     let rows = tables["idle_time"].as_array().unwrap();
     let same = |row: &&Value| row["stream"] == stream && row["idle_category"] == category;
@@ -32,7 +33,7 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
         let name = names.into_iter().find(|name| name.starts_with(&format!("worker{rank}_"))).unwrap();
         let ran = gpuflame(&unpacked, ["states", &name, "--as-hta", "--format", "json"]).ok();
         let tables: Value = serde_json::from_str(&ran.stdout).unwrap();
-        // The columns are rank, stream, count, mean, std, min, quartiles, max.
+        // The columns of HTA's table of queue lengths are rank, stream, count, mean, std, min, quartiles, max.
         for row in fields(&queues, 3).into_iter().filter(|row| row[0] == rank.to_string()) {
             let number = |at: usize| row[at].parse::<f64>().unwrap();
             let all = tables["queue_length"].as_array().unwrap();
@@ -40,14 +41,15 @@ fn queue_lengths_and_idle_times_of_a_job_equal_those_of_hta() {
             for (key, at) in [("count", 2), ("min", 5), ("p25", 6), ("p50", 7), ("p75", 8), ("max", 9)] {
                 assert_eq!(found[key].as_f64().unwrap(), number(at), "rank {rank}, {key}: {found}");
             }
-            // Mean and deviation differ: launches and starts within the same microsecond may be in another order.
+            // Mean and deviation may differ by up to 4 %, because HTA may order launches and kernel starts in the same
+            // microsecond differently.
             for (key, at) in [("mean", 3), ("std", 4)] {
                 let difference = found[key].as_f64().unwrap() / number(at) - 1.0;
                 assert!(difference.abs() < 0.04, "rank {rank}, {key}: {found}");
             }
             compared += 1;
         }
-        // The columns are number, rank, stream, category, time, ratio.
+        // The columns of HTA's table of idle time are number, rank, stream, category, time, ratio.
         for row in fields(&idles, 1).into_iter().filter(|row| row[1] == rank.to_string()) {
             let stream: u64 = row[2].parse().unwrap();
             let micros: f64 = row[4].parse().unwrap();

@@ -1,5 +1,5 @@
-//! Stacks of imported traces, compared with a slow reference. For each launch, the reference checks every slice of the
-//! thread: is it open when the launch begins?
+//! Compares the stacks of imported traces with a slow reference. For each launch, the reference checks every slice of
+//! the thread: is the slice open when the launch begins?
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -13,13 +13,14 @@ use crate::real_traces::{document, traces};
 use crate::support::command::gpuflame;
 use crate::support::{scratch, skip};
 
-/// GPU time in ns by stack (root first), over all GPU operations whose launch is known.
+/// GPU time in ns for each stack (root first), over all GPU operations whose launch is known.
 type Stacks = BTreeMap<Vec<String>, i64>;
 
-/// A slice of a thread: start, end (ns), rank, name, and the Python functions in its arguments (outermost first).
+/// A slice on a thread: start and end in ns, rank in the sort order, name, and the Python functions in its arguments
+/// (outermost first).
 type Slice = (i64, i64, u8, String, Vec<String>);
 
-/// Stacks from the importer's rows.
+/// Returns the stacks in the importer's rows.
 fn found(path: &Path) -> Stacks {
     let mut labels: BTreeMap<LabelId, String> = BTreeMap::new();
     let mut contexts: BTreeMap<ContextId, Vec<LabelId>> = BTreeMap::new();
@@ -48,7 +49,7 @@ fn found(path: &Path) -> Stacks {
     stacks
 }
 
-/// Converts microseconds, as written in the file, to nanoseconds.
+/// Converts microseconds, as they are written in the file, to nanoseconds.
 fn nanos(value: &Value) -> i64 {
     let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
@@ -69,7 +70,7 @@ fn rank(event: &Value) -> Option<u8> {
     })
 }
 
-/// Computes the stacks by their definition: all slices that are open when the launch begins.
+/// Computes the stacks by their definition: a stack consists of all slices that are open when the launch begins.
 fn expected(trace: &Value) -> Stacks {
     let events: Vec<&Value> =
         trace["traceEvents"].as_array().unwrap().iter().filter(|event| event["ph"] == "X").collect();
@@ -87,8 +88,8 @@ fn expected(trace: &Value) -> Stacks {
             threads.entry(thread(event)).or_default().push(slice);
         }
     }
-    // Sorts outer slices first: by earlier start, later end, and rank. The sort is stable, so equal slices keep the order of
-    // the file.
+    // Sorts slices so that outer ones come first: by earlier start, later end, and rank. The sort is stable, so equal
+    // slices keep the order of the file.
     threads.values_mut().for_each(|slices| slices.sort_by_key(|slice| (slice.0, -slice.1, slice.2)));
     let mut launches = BTreeMap::new();
     for event in events.iter().filter(|event| rank(event) == Some(3)) {
@@ -100,7 +101,7 @@ fn expected(trace: &Value) -> Stacks {
         let is_open = |slice: &&Slice| (slice.0 <= start && start < slice.1) || slice.0 == start;
         let open: Vec<&Slice> = slices[..at].iter().filter(is_open).collect();
         // Functions in the arguments of the innermost operator are still running at the launch. Functions in the
-        // arguments of a range have opened the range and returned. So these functions are left out.
+        // arguments of a range have opened the range and returned. So the functions of ranges are left out.
         let is_range = |slice: &Slice| {
             slice.2 == 1 || slice.4.last().is_some_and(|function| function.ends_with(": __enter__"))
         };
@@ -135,7 +136,7 @@ fn expected(trace: &Value) -> Stacks {
     stacks
 }
 
-/// Asserts that the found stacks equal the expected ones. If not, prints the differences.
+/// Asserts that the found stacks equal the expected ones, and prints the differences if they do not.
 fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     let differ: Vec<_> = expected.iter().filter(|(stack, time)| found.get(*stack) != Some(time)).collect();
     let ghosts: Vec<_> = found.keys().filter(|stack| !expected.contains_key(*stack)).collect();
@@ -149,7 +150,7 @@ fn assert_same(found: &Stacks, expected: &Stacks, what: &str) {
     assert!(!expected.is_empty(), "{what}");
 }
 
-/// Pseudo-random numbers, the same in every run.
+/// A generator of pseudo-random numbers that are the same in every run.
 struct Rng(u64);
 
 impl Rng {
@@ -159,8 +160,8 @@ impl Rng {
     }
 }
 
-/// Returns a trace of slices that overlap arbitrarily, except that no Python function outlives its caller. The trace has few
-/// distinct times, so many slices begin or end at the same time.
+/// Returns a trace of slices that overlap arbitrarily, except that no Python function outlives its caller. Few distinct
+/// times occur in the trace, so many slices begin or end at the same time.
 fn random_trace(seed: u64) -> Value {
     let mut rng = Rng(seed);
     let (mut events, mut functions) = (Vec::new(), Vec::new());
@@ -221,8 +222,8 @@ fn stacks_of_real_traces_consist_of_the_open_slices() {
     }
 }
 
-/// Checks all traces below the folder `GPUFLAME_MORE_TRACES`, and prints the compared time per trace. The check takes
-/// minutes.
+/// Checks all traces in the folder `GPUFLAME_MORE_TRACES` and its subfolders, and prints how much GPU time was compared
+/// in each trace. The check takes minutes.
 #[test]
 fn stacks_of_further_traces_consist_of_the_open_slices() {
     let Some(folder) = std::env::var_os("GPUFLAME_MORE_TRACES") else {
@@ -257,7 +258,8 @@ fn stacks_of_further_traces_consist_of_the_open_slices() {
     assert!(compared > 0);
 }
 
-/// The profiler itself names the operator around a launch: by its `External id`.
+/// PyTorch's profiler itself names the operator around a launch by its `External id`. So the test can compare this
+/// operator with the innermost one of the stack.
 #[test]
 fn the_innermost_operator_of_a_launch_is_the_one_the_profiler_names() {
     let Some(folder) = traces() else { return };
@@ -298,7 +300,7 @@ fn slices_may_consist_of_separate_begin_and_end_events() {
     let events = vec![
         edge("B", "user_annotation", "outer", 10),
         edge("B", "cpu_op", "over", 12),
-        // An end event needs no category, and events may be in any order.
+        // An end event needs no category, and the events may be in any order.
         json!({"ph": "E", "pid": 1, "tid": 1, "ts": 15}),
         edge("b", "user_annotation", "another task's", 11),
         edge("E", "cuda_runtime", "cudaLaunchKernel", 27),
@@ -313,7 +315,7 @@ fn slices_may_consist_of_separate_begin_and_end_events() {
     assert_eq!(found(&path), Stacks::from([(stack, 5000)]));
 }
 
-/// A begin or end event; `name` and `category` may be empty.
+/// Returns a begin or end event. `name` and `category` may be empty.
 fn edge(phase: &str, category: &str, name: &str, time: u64) -> Value {
     let mut event = json!({"ph": phase, "pid": 1, "tid": 1, "ts": time});
     for (key, text) in [("cat", category), ("name", name)] {
@@ -324,7 +326,7 @@ fn edge(phase: &str, category: &str, name: &str, time: u64) -> Value {
     event
 }
 
-/// Returns the stack of the only launch, at 30 us, and the command's stderr.
+/// Returns the stack of the only launch, which is at 30 us, and the stderr of the command.
 fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
     events.push(
         json!({"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 30,
@@ -343,7 +345,7 @@ fn stack_at_launch(mut events: Vec<Value>) -> (String, String) {
 fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     let outer = |phase: &str, time| edge(phase, "cpu_op", "outer", time);
     let inner = |phase: &str, category: &str, name: &str, time| edge(phase, category, name, time);
-    // The end event of an inner slice ends only that slice, even if its category or name is unknown or missing.
+    // The end event of the inner slice ends only that slice, even if its category or name is unknown or missing.
     for (category, name) in [("mylib", "inner"), ("", "inner"), ("mylib", ""), ("", "")] {
         let events = vec![
             outer("B", 0),
@@ -362,8 +364,8 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
         assert_eq!(stack, "outer", "{category:?} {name:?}");
         assert!(stderr.contains("ignored 1 end without a begin"), "{stderr}");
     }
-    // Two slices are open. The name in the first end event decides which of the two ends. Without a name, the innermost
-    // slice ends.
+    // Two slices are open. The name in the first end event decides which of the two slices ends. If the event has no
+    // name, the innermost slice ends.
     let crosswise = |name: &str| {
         vec![
             outer("B", 0),
@@ -375,7 +377,7 @@ fn an_end_event_closes_the_innermost_slice_of_its_category_and_name() {
     assert_eq!(stack_at_launch(crosswise("outer")).0, "beta");
     assert_eq!(stack_at_launch(crosswise("beta")).0, "outer");
     assert_eq!(stack_at_launch(crosswise("")).0, "outer");
-    // One of the two events may write the name with escapes.
+    // The begin event writes the name with an escape, and the end event writes it without.
     let escaped = r#"{"traceEvents":[{"ph":"B","cat":"cpu_op","name":"a\/b","pid":1,"tid":1,"ts":0},
         {"ph":"E","cat":"cpu_op","name":"a/b","pid":1,"tid":1,"ts":5},
         {"ph":"X","cat":"cuda_runtime","name":"cudaLaunchKernel","pid":1,"tid":1,"ts":30,"dur":2,"args":{"correlation":1}},
@@ -407,7 +409,7 @@ fn gpu_work_may_consist_of_separate_begin_and_end_events() {
         call(6, 3),
         kernel("B", "a", 10, json!({"correlation": 1, "device": 0, "stream": 7})),
         kernel("E", "a", 30, json!({})),
-        // The correlation id may be in the end event.
+        // The correlation id of a kernel may be in its end event.
         kernel("B", "b", 40, json!({"device": 0, "stream": 7})),
         kernel("E", "b", 45, json!({"correlation": 2})),
         kernel("B", "endless", 50, json!({"correlation": 3, "device": 0, "stream": 7})),

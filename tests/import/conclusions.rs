@@ -1,4 +1,4 @@
-//! Conclusions that would be wrong if a rule looked at one thread, one process or one step only.
+//! Tests conclusions that would be wrong if a rule looked at only one thread, one process or one step.
 
 use std::path::PathBuf;
 
@@ -20,12 +20,12 @@ fn read_json(name: &str, trace: &Trace, args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// All findings of a trace.
+/// Returns all findings about a trace.
 fn findings(name: &str, trace: &Trace) -> Vec<Value> {
     read_json(name, trace, &["check"])["findings"].as_array().unwrap().clone()
 }
 
-/// The cost of a finding in us, by the start of its culprit; 0 if there is none.
+/// Returns the cost, in us, of the finding whose culprit begins with `culprit`, or 0 if there is none.
 fn cost(findings: &[Value], id: &str, culprit: &str) -> u64 {
     let is_it = |found: &&Value| found["id"] == id && found["culprit"].as_str().unwrap().starts_with(culprit);
     findings.iter().find(is_it).map_or(0, |found| found["cost_ns"].as_u64().unwrap_or(0) / 1000)
@@ -35,8 +35,8 @@ fn result<'a>(findings: &'a [Value], id: &str) -> &'a str {
     findings.iter().find(|found| found["id"] == id).unwrap()["result"].as_str().unwrap()
 }
 
-/// Ten training steps of 3 ms. Thread 10 makes the launches of the backward pass while `backward` of thread 9 waits.
-/// Thread 9 then loads data for 1.8 ms.
+/// Returns a trace of ten training steps of 3 ms. Thread 10 makes the launches of the backward pass, while the function
+/// `backward` on thread 9 waits for it. Then thread 9 loads data for 1.8 ms.
 fn training() -> Trace {
     let mut trace = Trace::default();
     for step in 0..10 {
@@ -61,14 +61,15 @@ fn training() -> Trace {
 fn the_time_of_a_backward_pass_on_another_thread_does_not_make_the_next_launch_late() {
     let found = findings("backward", &training());
     assert_eq!(cost(&found, "data_loader_late", "in data.py(9): load_batch"), 9 * 1800);
-    // From the last launch of thread 10, which ends at 622 us, until the next one of thread 9, at 3100 us, `backward`
-    // takes 378 us and `train` 100, 90 and 95 us.
+    // The last launch of thread 10 ends at 622 us, and the next launch of thread 9 is at 3100 us. In this time,
+    // `backward` takes 378 us, and `train` takes 100, 90 and 95 us.
     let other = cost(&found, "host_work", "in train.py(1): train");
     assert_eq!(other, 9 * (378 + 100 + 90 + 95));
 }
 
-/// Twenty steps of 2 ms. In each step, the host launches a kernel of 900 us, reads a value (which takes until the
-/// kernel ends), and computes for 1 ms. If `has_prefetch`, another thread launches a small copy during the step.
+/// Returns a trace of twenty steps of 2 ms. In each step, the host launches a kernel of 900 us, reads a value (which
+/// takes until the kernel ends), and computes for 1 ms. If `has_prefetch`, another thread launches a small copy during
+/// the step.
 fn reads_values(has_prefetch: bool) -> Trace {
     let mut trace = Trace::default();
     for step in 0..20_u32 {
@@ -100,8 +101,8 @@ fn a_copy_of_another_thread_hides_no_wait() {
     assert!(costs[0] > 15_000 && costs[0] == costs[1], "{costs:?}");
 }
 
-/// Three steps of a program that calls an operator. The Python function that calls the operator ends after 12 us if
-/// `is_closed`, otherwise at the end of the trace.
+/// Returns a trace of three steps of a program that calls an operator. If `is_closed`, the Python function that calls
+/// the operator ends after 12 us. If not, it ends at the end of the trace.
 fn calls_operator(is_closed: bool) -> Trace {
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000);
@@ -140,7 +141,7 @@ fn a_python_function_without_an_end_is_as_long_as_its_operator() {
     assert_eq!(idle("idle-unclosed", false), idle("idle-closed", true));
 }
 
-/// Twenty steps of 1 ms. Steps with `is_long` take 2 ms instead.
+/// Returns a trace of twenty steps of 1 ms. Steps with `is_long` take 2 ms instead.
 fn steps(is_long: impl Fn(u32) -> bool) -> Trace {
     let (mut trace, mut at) = (Trace::default(), 0);
     for step in 0..20 {
@@ -249,7 +250,7 @@ fn times_of_ranks_are_relative_to_the_base_of_their_file() {
     assert_eq!(path["clocks"][1]["ahead_ns"], 0);
 }
 
-/// Kernels that follow each other without a gap. Their times are microseconds since 1970, written as `f64`.
+/// The kernels follow each other without a gap. Their times are microseconds since 1970, written as `f64`.
 #[test]
 fn times_that_were_rounded_to_a_quarter_of_a_microsecond_do_not_overlap() {
     let mut events = Vec::new();

@@ -1,4 +1,5 @@
-//! Idle time is known only if nearly all launches have recorded GPU work. If idle time is unknown, no output states it.
+//! Idle time is known only if nearly all launches have recorded GPU work. If idle time is unknown, no output contains
+//! it.
 
 use serde_json::{Value, json};
 
@@ -37,7 +38,7 @@ fn steps(with_work: u32) -> Trace {
     trace
 }
 
-/// Tables that a subcommand prints for this trace, as JSON.
+/// Returns the tables that a verb prints for this trace, as JSON.
 fn tables(trace: &Trace, arguments: &[&str]) -> Value {
     let folder = scratch("coverage");
     trace.write(&folder.join("a.json"));
@@ -47,7 +48,7 @@ fn tables(trace: &Trace, arguments: &[&str]) -> Value {
     serde_json::from_str(&ran.ok().stdout).unwrap()
 }
 
-/// Value that `info` prints for the row `what`; null if `info` does not list this row.
+/// Returns the value that `gpuflame info` prints for the row `what`, or null if it does not list this row.
 fn fact(trace: &Trace, what: &str) -> Value {
     let facts = tables(trace, &["info"]);
     let rows = facts["facts"].as_array().unwrap();
@@ -98,8 +99,8 @@ fn steps_without_gpu_work_are_listed_and_have_no_idle_time() {
 
 #[test]
 fn graph_launches_of_one_call_need_activities_if_some_have_them() {
-    // The trace has one kernel launch and twenty graph launches. `recorded` of the graph launches have a node's
-    // activity.
+    // The trace has one kernel launch and twenty graph launches. For `recorded` of the graph launches, the trace has
+    // the activity of a graph node.
     let graphs = |recorded: u32| {
         let mut trace = Trace::default();
         trace.launch(100, "k", 1, 10, 20, 30);

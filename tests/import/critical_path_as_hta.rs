@@ -1,4 +1,4 @@
-//! `gpuflame critical-path --as-hta`, compared with the graphs that Holistic Trace Analysis (HTA) computed. The test
+//! Compares `gpuflame critical-path --as-hta` with the graphs that Holistic Trace Analysis (HTA) computed. The test
 //! compares every edge (type, weight and attribution), each node of the critical path, and the classes of limiting
 //! resources.
 //!
@@ -21,7 +21,7 @@ fn golden(name: &str) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Runs `critical-path --as-hta` on an instance of the annotation that the golden file names.
+/// Runs `critical-path --as-hta` on the instance of the annotation that the golden file names.
 fn path(folder: &Path, trace: &str, golden: &Value, more: &[&str]) -> Value {
     let annotation = golden["annotation"].as_str().unwrap();
     let args = ["critical-path", trace, "--as-hta", "--format", "json", "--annotation", annotation];
@@ -32,7 +32,7 @@ fn side(value: &Value) -> u64 {
     u64::from(value == "end")
 }
 
-/// Edges of gpuflame's output, keyed by their nodes. The values of each edge are converted to HTA's form.
+/// Returns the edges in gpuflame's output, keyed by their nodes. The values of each edge are converted to HTA's form.
 fn our_edges(path: &Value) -> BTreeMap<[u64; 4], Value> {
     let edges = path["edges"].as_array().unwrap().iter();
     let number = |value: &Value| value.as_u64().unwrap();
@@ -51,7 +51,7 @@ fn our_edges(path: &Value) -> BTreeMap<[u64; 4], Value> {
     edges.map(entry).collect()
 }
 
-/// Edges that HTA computed, with the nodes of each edge.
+/// Returns the edges that HTA computed, each with its nodes.
 fn their_edges(edges: &Value) -> impl Iterator<Item = ([u64; 4], Value)> {
     let entry = |edge: &Value| {
         let nodes = [0, 1, 2, 3].map(|at| edge[at].as_u64().unwrap());
@@ -65,7 +65,7 @@ fn our_nodes(path: &Value) -> Vec<Value> {
     nodes.map(|node| json!([node["event"], side(&node["side"])])).collect()
 }
 
-/// Compares the edges and the path of gpuflame and HTA. Returns gpuflame's output.
+/// Compares the edges and the critical path of gpuflame with those of HTA. Returns gpuflame's output.
 fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
     let golden = golden(name);
     let instance = ["--instance", instance];
@@ -84,8 +84,8 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
         })
         .collect();
     assert_eq!(json!(ours), golden["bound_by"], "{name}");
-    // With an additional edge per launch, weights and attributions stay the same. But if several paths have the same
-    // length, gpuflame may find another path than HTA.
+    // With `--zero-launch-edges`, which adds an edge per launch, weights and attributions stay the same. But if several
+    // paths have the same length, gpuflame may choose another path than HTA.
     let path_zero = path(folder, trace, &golden, &[instance[0], instance[1], "--zero-launch-edges"]);
     let further: Vec<_> = their_edges(&golden["zero_launch_edges"]).collect();
     let without_critical = |mut edge: Value| {
@@ -101,7 +101,7 @@ fn compare(folder: &Path, trace: &str, name: &str, instance: &str) -> Value {
     path_plain
 }
 
-/// Compares a trace of HTA's own tests.
+/// Compares gpuflame with HTA on a trace from HTA's own tests.
 fn compare_real(file: &str, instance: &str) -> Option<Value> {
     let folder = traces()?.join("hta-critical");
     Some(compare(&folder, &format!("{file}.json.gz"), file, instance))
@@ -113,7 +113,7 @@ fn every_edge_of_a_small_trace_equals_that_of_hta() {
     let path = compare(&folder, "small.trace.json", "small", "0");
     // The expected values below are worked out by hand. `late` begins at 2,400 us, 1,650 us after `slow`. `node_a` has
     // the same correlation id as `node_b`, so HTA drops it. The two calls that wait for the device take 1,800 and 40
-    // us; the call that waits for the event takes 265 us; the call that waits for the stream takes 5 us.
+    // us. The call that waits for the event takes 265 us, and the call that waits for the stream takes 5 us.
     let rule = |name: &str, key: &str| {
         let rules = path["rules"].as_array().unwrap().iter();
         rules.clone().find(|row| row["rule"] == name).unwrap()[key].as_u64().unwrap()
@@ -128,7 +128,7 @@ fn every_edge_of_a_small_trace_equals_that_of_hta() {
 #[test]
 fn every_edge_of_a_pass_with_one_stream_equals_that_of_hta() {
     let Some(path) = compare_real("simple_add", "1") else { return };
-    // HTA's own tests expect these counts.
+    // The tests of HTA expect these counts too.
     let keys = ["critical_edges", "critical_nodes", "critical_events"];
     assert_eq!(keys.map(|key| path["path"][0][key].as_u64().unwrap()), [314, 315, 159]);
 }
@@ -145,7 +145,7 @@ fn every_edge_of_waits_for_events_equals_that_of_hta() {
     compare_real("event_sync_multi_stream", "0");
 }
 
-/// Writes a trace with `events`, and returns its folder.
+/// Writes a trace with these events, and returns its folder.
 fn written(name: &str, events: &[Value]) -> PathBuf {
     let folder = scratch(name);
     fs::write(folder.join("t.json"), json!({ "traceEvents": events }).to_string()).unwrap();
@@ -157,7 +157,7 @@ fn slice(category: &str, name: &str, lane: (u64, u64), times: (u64, u64), args: 
     json!({ "ph": "X", "cat": category, "name": name, "pid": pid, "tid": tid, "ts": times.0, "dur": times.1, "args": args })
 }
 
-/// A launch and its kernel on stream 7.
+/// Returns a launch call and its kernel on stream 7.
 fn launched(id: u64, call: u64, kernel: u64) -> [Value; 2] {
     let args = json!({ "correlation": id, "stream": 7, "device": 0 });
     [
@@ -177,14 +177,14 @@ fn a_window_that_does_not_exist_is_named() {
     let reversed = run(&["--annotation", "step", "--instance", "2-1"]);
     assert!(reversed.code == 2 && reversed.stderr.contains("such as 2-4"), "{reversed:?}");
     run(&["--annotation", "step", "--instance", "0-5"]).ok();
-    // No other event begins during this trace's annotation.
+    // No other event begins during the annotation of this trace, so there is no path.
     let alone = written("hta_alone", &events[..1]);
     gpuflame(&alone, ["critical-path", "t.json", "--as-hta", "--annotation", ""]).fails(1, &["no operators"]);
 }
 
 #[test]
 fn graphs_that_hta_refuses_are_refused_with_the_events() {
-    // A stream waits for an event that was recorded on that same stream.
+    // A stream waits for a CUDA event that was recorded on the same stream.
     let mut events = launched(1, 5, 9).to_vec();
     let wait = json!({
         "correlation": 3, "stream": 7, "device": 0, "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 2
@@ -198,7 +198,7 @@ fn graphs_that_hta_refuses_are_refused_with_the_events() {
         .fails(1, &["event 6 (`gemm`)", "event 1 (`gemm`)", "stream 7"]);
 }
 
-/// Random numbers of a linear congruential generator.
+/// A generator of random numbers (linear congruential).
 struct Random(u64);
 
 impl Random {
@@ -218,7 +218,7 @@ fn changed_traces_have_a_path_or_an_error() {
         for _ in 0..=random.below(8) {
             let at = digits[random.below(digits.len())];
             match random.below(6) {
-                // These two insertions make a time huge, or negative.
+                // The damage of cases 0 and 1 makes a time huge or negative.
                 0 => drop(changed.splice(at..=at, b"9000000000000000".iter().copied())),
                 1 => drop(changed.splice(at..at, b"-".iter().copied())),
                 _ => changed[at] = b'0' + random.below(10) as u8,

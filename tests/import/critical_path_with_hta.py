@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Writes the graph and the critical path that Holistic Trace Analysis (HTA) computes, as expected values.
+"""Writes the graph and the critical path that Holistic Trace Analysis (HTA) computes. The tests use them as expected
+values.
 
     python3 critical_path_with_hta.py TRACE ANNOTATION INSTANCE > tests/golden/hta/NAME.json
 
-HTA 0.6.1 must be on PYTHONPATH (a checkout of commit f4d0062 of its repository; version 0.5.0 from PyPI lacks the rules for
-locks, for backward threads and for gaps of 1,500 us). INSTANCE is a number, two numbers such as 0-2, or `none`.
-An edge is [from event, 0 start or 1 end, to event, 0 or 1, type, weight in us, attributed event or null, critical or not].
-Events have the numbers of their positions in `traceEvents`. `zero_launch_edges` are the further edges of
+HTA 0.6.1 must be on PYTHONPATH (a checkout of commit f4d0062 of its repository; version 0.5.0 from PyPI lacks the rules
+for locks, for backward threads and for gaps of 1,500 us). INSTANCE is a number, two numbers such as 0-2, or `none`. An
+edge is [from event, 0 start or 1 end, to event, 0 or 1, type, weight in us, attributed event or null, critical or not].
+The number of an event is its position in `traceEvents`. `zero_launch_edges` are the edges that HTA adds with
 CRITICAL_PATH_ADD_ZERO_WEIGHT_LAUNCH_EDGE=1.
 """
 

@@ -1,5 +1,5 @@
-//! SQLite databases of other tools: exports of several versions of Nsight Systems, rocpd with schemas 3 and 4, and `.rpd`.
-//! Each test writes a small database and checks sums that were added up by hand.
+//! SQLite databases of other tools: exports of several versions of Nsight Systems, rocpd with schemas 3 and 4, and
+//! `.rpd`. Each test writes a small database, and compares its sums with sums that were added up by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,15 +20,15 @@ fn folded(folder: &Path, name: &str) -> Ran {
     gpuflame(folder, ["flamegraph", name, "--format", "folded"]).ok()
 }
 
-/// Returns the value of a row of `gpuflame info`.
+/// Returns the value in a row of the table that `gpuflame info` prints.
 fn fact(folder: &Path, name: &str, what: &str) -> String {
     let table = gpuflame(folder, ["info", name, "--format", "csv"]).ok().stdout;
     let row = table.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(','));
     row.unwrap_or_else(|| panic!("no {what}: {table}")).to_owned()
 }
 
-/// Tables that every export of Nsight Systems has. The tables hold one launch and its kernel of 50 ns in process 3,
-/// thread 9.
+/// Tables that every export of Nsight Systems has. They contain one launch and its kernel of 50 ns in process 3, thread
+/// 9.
 const NSYS: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'add'), (3, 'cudaGraphLaunch_v10000');
@@ -72,7 +72,7 @@ fn tables_of_nsys_may_have_a_version() {
     assert_eq!(ran.stdout, "step;cudaLaunchKernel;[GPU_Kernel]add 50\n");
 }
 
-/// GPU work of two processes at the same time. Each process uses a device 0, a context 1 and a stream 7.
+/// GPU work of two processes at the same time. Each process has its own device 0, context 1 and stream 7.
 const TWO_PROCESSES: &str = "
     DELETE FROM CUPTI_ACTIVITY_KIND_RUNTIME;
     DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL;
@@ -131,7 +131,7 @@ fn nvtx_rows_without_a_duration_are_not_events_without_times() {
     database(&folder, "ranges.sqlite", &format!("{NSYS}{marks}{ranges}"));
     let ran = folded(&folder, "ranges.sqlite");
     assert!(ran.stderr.contains("left out NVTX start/end ranges: 2; they may overlap"), "{}", ran.stderr);
-    // A range that was never popped has no end.
+    // An NVTX range that was never popped has no end.
     let open = "INSERT INTO NVTX_EVENTS VALUES (800, NULL, 59, 'open', NULL, (3 << 24) | 9);";
     database(&folder, "open.sqlite", &format!("{NSYS}{marks}{open}"));
     let ran = folded(&folder, "open.sqlite");
@@ -162,7 +162,7 @@ fn missing_columns_of_nsys_are_named_and_cost_only_their_facts() {
         assert!(ran.stderr.contains(column), "{}", ran.stderr);
     }
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    // The kernel's name is in another column, as a text instead of an id in `StringIds`.
+    // In this export, the kernel's name is in another column, and is a text instead of an id in `StringIds`.
     let short = "
         ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME COLUMN demangledName TO shortName;
         UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET shortName = 'gemm';
@@ -190,9 +190,9 @@ fn strange_values_in_a_database_stop_nothing() {
     gpuflame(&folder, ["info", "cut.sqlite"]).fails(1, &["cut.sqlite", "damaged or truncated", "again"]);
 }
 
-/// Returns an export of two processes with equal ids, which work on streams 7 and 8 of two GPUs. Stream 8 waits for event 5,
-/// which is recorded after the first kernel of stream 7. At the end the host waits for stream 7. As in exports of schema 3.24,
-/// `syncType` is the number for a wait for a stream.
+/// Returns an export of two processes that use equal ids, on streams 7 and 8 of two GPUs. Stream 8 waits for the CUDA
+/// event 5, which is recorded after the first kernel on stream 7. At the end the host waits for stream 7. As in exports
+/// of schema 3.24, the `syncType` of all waits is the number for a wait for a stream.
 fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String {
     let process = |process: u32, device: u32, first_end: u32| {
         let (second, third) = (first_end + 40_000, first_end + 1000);
@@ -228,8 +228,8 @@ fn nsys_waits(record_columns: &str, records: &str, wait_record: &str) -> String 
     )
 }
 
-/// Returns the GPU, start and duration in ns of the waits on every stream with id 8. Each start is relative to the
-/// start of the window at 10,000 ns.
+/// Returns GPU, start and duration in ns of the waits on all streams with the id 8. Each start is relative to the start
+/// of the window at 10,000 ns.
 fn waiting_of_stream_8(folder: &Path, name: &str) -> Vec<(u64, u64, u64)> {
     let flags = ["states", name, "--stream", "8", "--intervals", "-n", "0", "--format", "json"];
     let json: serde_json::Value = serde_json::from_str(&gpuflame(folder, flags).ok().stdout).unwrap();
@@ -245,14 +245,15 @@ fn streams_of_nsys_wait_until_the_work_before_the_events_record_ends() {
     let record = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 0, 1, 7, 2, PROCESS, 5, 11);";
     database(&folder, "records.sqlite", &nsys_waits(columns, record, "11"));
     assert_eq!(waiting_of_stream_8(&folder, "records.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // In older exports, event records have no sequence numbers. A wait refers to the event's last record before the
-    // wait, not to a later record.
+    // In older exports, records of CUDA events have no sequence numbers. A wait then refers to the last record of the
+    // event before the wait, not to a later record.
     let columns = "deviceId, contextId, streamId, correlationId, globalPid, eventId";
     let records = "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, 1, 7, 2, PROCESS, 5),
         (0, 1, 7, 6, PROCESS, 5), (0, 1, 7, 1, PROCESS, 6);";
     database(&folder, "older.sqlite", &nsys_waits(columns, records, "NULL"));
     assert_eq!(waiting_of_stream_8(&folder, "older.sqlite"), [(1, 0, 40_000), (2, 0, 20_000)]);
-    // Without event records, the stream is known to wait only from 10 us after the launch call.
+    // If records of CUDA events are missing, it is known only that the stream waits, and only from 10 us after the
+    // launch call.
     database(&folder, "unknown.sqlite", &nsys_waits("eventId", "", "11"));
     assert_eq!(waiting_of_stream_8(&folder, "unknown.sqlite"), [(1, 4500, 36_500), (2, 4500, 16_500)]);
 }
@@ -266,7 +267,8 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // This format has the times at which the stream waited, but not the times of the API call that made it wait.
+        // This format has the times at which the stream waited. It does not have the times of the API call that made
+        // the stream wait.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
@@ -274,7 +276,7 @@ fn waits_and_records_of_events_survive_sbt() {
         }
     }
     // The first output file (`a.sbt`) may differ, because it has the calls of the two processes in the order of the
-    // database.
+    // database. So the second and the third file are compared.
     assert_eq!(fs::read(folder.join("b.sbt")).unwrap(), fs::read(folder.join("c.sbt")).unwrap());
 }
 
@@ -288,7 +290,8 @@ fn waits_of_nsys_have_the_stack_and_the_kind_of_their_calls() {
     assert_eq!(ran.stdout, "cudaStreamSynchronize 86000\nstep;cudaStreamSynchronize 86000\n");
 }
 
-/// Tables of rocpd with the suffix `_0f`, as schema 3 has them: process 1 with thread 5, GPU 1 as agent 4.
+/// Tables of rocpd with the suffix `_0f`, as schema 3 has them. They contain process 1 with thread 5, and GPU 1 as
+/// agent 4.
 fn rocpd_common(suffix: &str) -> String {
     format!(
         "CREATE TABLE rocpd_metadata{suffix} (id INTEGER PRIMARY KEY, tag TEXT, value TEXT);
@@ -309,7 +312,8 @@ fn rocpd_common(suffix: &str) -> String {
     )
 }
 
-/// Schema 3: a range with two launches and a copy. The program's own ids (correlation_id) are all 0 or misleading.
+/// A database of schema 3 with a range, two launches and a copy. The ids that the program itself sets (correlation_id)
+/// are all 0 or misleading.
 fn rocpd_3(suffix: &str) -> String {
     let common = rocpd_common(suffix);
     format!(
@@ -397,7 +401,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
     database(&folder, "four.db", &four);
     let ran = folded(&folder, "four.db");
     assert_eq!(ran.stdout, "hipLaunchKernel;[GPU_Kernel]gemm 100\n");
-    // The table of times lacks the end of the second dispatch.
+    // In the table of times, the end of the second kernel dispatch is missing.
     assert!(ran.stderr.contains("skipped 1 events without usable times"), "{}", ran.stderr);
     assert_eq!(fact(&folder, "four.db", "schema version"), "4.0.0");
 }
@@ -405,7 +409,7 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 #[test]
 fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
-    // The second process runs on another machine. So its GPUs are not those of the first process.
+    // The second process runs on another machine. So its GPUs are different from those of the first process.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
     database(&folder, "merged.db", &format!("{}{second}", rocpd_3("_a")));
     let stacks = folded(&folder, "merged.db").stdout;
@@ -443,7 +447,8 @@ fn rocpd_reports_compressed_columns_and_rows_that_are_left_out() {
 #[test]
 fn rows_of_rocpd_with_repeated_keys_count_once() {
     let folder = scratch("databases");
-    // A copy made with CREATE TABLE AS has no primary keys. Here the copies also contain each symbol and event twice.
+    // A copy of a table that was made with CREATE TABLE AS has no primary keys. Here the copies also contain each
+    // symbol and event twice.
     let copied = "
         CREATE TABLE copy AS SELECT * FROM rocpd_info_kernel_symbol_0f;
         DROP TABLE rocpd_info_kernel_symbol_0f;
@@ -501,7 +506,7 @@ fn databases_without_a_timeline_are_rejected_by_name() {
             gpuflame(&folder, [verb, name]).fails(1, &[&[name], &words[..]].concat());
         }
     }
-    // The tables exist, but they are empty.
+    // All tables exist, but they are empty.
     database(
         &folder,
         "empty.db",

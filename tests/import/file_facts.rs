@@ -1,4 +1,5 @@
-//! Values of a JSON trace that outputs must show unchanged: correlation ids, kinds of copies and memory, names.
+//! Tests values in a JSON trace that outputs must show unchanged: correlation ids, kinds of copies and memory, and
+//! names.
 
 use std::fs;
 
@@ -40,8 +41,8 @@ fn correlation_ids_and_memory_kinds_are_shown_as_the_file_has_them() {
     for (at, (id, name)) in ids.into_iter().zip(names).enumerate() {
         events.extend(copy(name, id, 1000 + 100 * at as u64, json!({})));
     }
-    // GPU work whose launch is not in the trace keeps its correlation id. GPU work without a correlation id is shown
-    // without an id.
+    // If the launch of GPU work is not in the trace, the GPU work keeps its correlation id. GPU work without a
+    // correlation id is shown without one.
     events.push(
         json!({"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "pid": 0, "tid": 7, "ts": 2000,
         "dur": 5, "args": {"correlation": 77, "device": 0, "stream": 7}}),

@@ -1,5 +1,6 @@
-//! Host times that contradict a GPU's activities: waits that returned before, or long after, the recorded GPU work
-//! ended, and launches a day away from their kernels. gpuflame withholds percentages that are computed from such times.
+//! Tests host times that contradict the GPU's activities: waits that returned before the recorded GPU work ended or
+//! long after it, and launches a day away from their kernels. gpuflame withholds percentages that are computed from
+//! such times.
 
 use serde_json::{Value, json};
 
@@ -12,8 +13,8 @@ const PERIOD: u64 = 1000;
 /// Start of the first period, in us.
 const ORIGIN: u64 = 1_000_000_000_000;
 
-/// A trace of `count` periods, each with a launch and a wait for the GPU. The kernel of period `at` runs from 10 us after the
-/// launch for `nanos_of(at)` us, and the wait returns `wait_of(at)` us after the launch.
+/// Returns a trace of `count` periods, each with a launch and a wait for the GPU. In period `at`, the kernel starts 10
+/// us after the launch and runs for `busy(at)` us, and the wait returns `wait_of(at)` us after the launch.
 fn periods(count: u32, busy: impl Fn(u32) -> u64, wait_of: impl Fn(u32) -> u64) -> Trace {
     let mut trace = Trace::default();
     for at in 0..count {
@@ -30,7 +31,7 @@ fn tables(trace: &Trace, verb: &str) -> Value {
     serde_json::from_str(&gpuflame(&folder, [verb, "a.json", "-f", "json"]).ok().stdout).unwrap()
 }
 
-/// Ids of the `BAD` findings of `check`, with their reasons.
+/// Returns the ids of the `BAD` findings of `check`, with their reasons.
 fn bad(trace: &Trace) -> Vec<(String, String)> {
     let tables = tables(trace, "check");
     let rows = tables["findings"].as_array().unwrap().iter().filter(|row| row["result"] == "BAD");
@@ -38,7 +39,7 @@ fn bad(trace: &Trace) -> Vec<(String, String)> {
     rows.map(|row| (text(row, "id"), text(row, "why"))).collect()
 }
 
-/// Sentences of `summary`, and whether it has causes of idle time.
+/// Returns the sentences of `summary`, and whether its output has causes of idle time.
 fn summary(trace: &Trace) -> (String, bool) {
     let tables = tables(trace, "summary");
     (tables["answers"].to_string(), tables["idle_causes"].is_array())
@@ -75,7 +76,7 @@ fn a_kernel_that_outlasts_a_wait_for_it_is_impossible() {
         in_turn.slice("cuda_runtime", "cudaDeviceSynchronize", 1, start + 2, start + 3);
     }
     assert!(bad(&in_turn).is_empty());
-    // With two GPUs, the host may have waited for the other GPU.
+    // With two GPUs, the host may have waited for the other GPU, so the wait proves nothing.
     let mut two = stretched(4000);
     two.work("kernel", 100, "other", 7, ORIGIN + 10, ORIGIN + 20);
     two.0.last_mut().unwrap()["args"]["device"] = json!(1);
@@ -88,7 +89,7 @@ fn clocks_disagree_if_all_work_is_late_and_outlasts_waits_for_it() {
     let kernels = trace.0.iter_mut().filter(|event| event["cat"] == "kernel");
     kernels.for_each(|event| event["ts"] = json!(event["ts"].as_u64().unwrap() + 5000));
     let found = bad(&trace);
-    // The last five periods have no launch before the ends of their kernels.
+    // In the last five periods, the launches are later than the ends of their kernels.
     let why = "the CPU and GPU clocks disagree: delays and idle causes are wrong";
     assert_eq!(found, [("starts_before_launch".to_owned(), why.to_owned())]);
 }
@@ -112,18 +113,19 @@ fn a_kernel_of_more_than_a_day_is_impossible() {
 
 #[test]
 fn work_is_missing_if_most_waits_return_long_after_all_recorded_work() {
-    // In each period of 1000 us, 40 us of GPU work are recorded, but the host waits for 900 us.
+    // In each period of 1000 us, the trace has 40 us of GPU work, but the host waits for about 900 us longer.
     let late = periods(40, |_| 40, |_| 950);
     let found = bad(&late);
     assert_eq!(found.len(), 1);
-    // 36 ms are 40 times 900 us: 950 us minus the 10 us until the kernel begins and the kernel's 40 us.
+    // 36 ms are 40 times 900 us. Each 900 us are 950 us minus the 10 us until the kernel begins and the 40 us that it
+    // takes.
     assert!(found[0].0 == "launch_coverage" && found[0].1.contains("lasted 36.000 ms longer"), "{found:?}");
     let (answers, has_causes) = summary(&late);
     assert!(answers.contains("idle time is unknown: 40 of 40 waits for the GPU") && !has_causes, "{answers}");
     // Waits that return after 100 us, or a single wait that returns late, do not prove that GPU work is missing.
     assert!(bad(&periods(40, |_| 40, |_| 150)).is_empty());
     assert!(bad(&periods(40, |_| 40, |at| if at == 7 { 990 } else { 60 })).is_empty());
-    // A host function of a stream may run while the GPU is idle.
+    // A host function in a stream may run while the GPU is idle, so such a wait does not prove that work is missing.
     let mut host = periods(40, |_| 40, |_| 950);
     host.slice("cuda_runtime", "cudaLaunchHostFunc", 1, ORIGIN + 960, ORIGIN + 965);
     assert!(bad(&host).is_empty());
@@ -146,7 +148,7 @@ fn launches_for_which_the_thread_waited_were_not_in_a_queue_at_the_end() {
 
 #[test]
 fn fewer_late_waits_suffice_if_launches_of_a_graph_have_different_numbers_of_activities() {
-    // Each graph launch has two kernels, and the wait returns 300 us after the second kernel. A period lasts 1000 us.
+    // In each period of 1000 us, a graph launch runs two kernels, and the wait returns 300 us after the second kernel.
     let graphs = |of_first: u64| {
         let mut trace = Trace::default();
         for at in 0..20 {
@@ -178,7 +180,7 @@ fn kernels_on_another_clock_are_named_and_belong_to_no_window() {
         let why = "the times of 3 activities are on another clock, over a minute from the launches; such activities are \
                    counted, but have no GPU time";
         assert_eq!(found[0], ("times_missing".to_owned(), why.to_owned()));
-        // 97 kernels of 800 us from 3,010 us to 99,810 us.
+        // The GPU runs 97 kernels of 800 us in the time from 3,010 us to 99,810 us.
         let (answers, _) = summary(&trace);
         assert!(answers.contains(" 80.2 % of 96.800 ms"), "{answers}");
     }
@@ -195,8 +197,8 @@ fn a_kernel_that_waited_for_its_stream_for_minutes_is_on_the_same_clock() {
 
 #[test]
 fn idle_time_that_few_launches_without_an_activity_may_explain_is_unknown() {
-    // Five consecutive launches form a row, and there are 400 rows. Each kernel takes 20 us. In every 20th row, the
-    // third launch has no activity, and the fourth kernel begins 3,000 us late.
+    // There are 400 rows of five consecutive launches. Each kernel takes 20 us. In every 20th row, the third launch has
+    // no activity, and the next kernel begins 3,000 us late.
     let rows = |late: u64| {
         let mut trace = Trace::default();
         let (mut host, mut gpu, mut id) = (ORIGIN, ORIGIN, 0);
@@ -240,6 +242,6 @@ fn idle_time_is_unknown_if_many_activities_have_no_times() {
         answers.contains("idle time is unknown: 20 of 60 activities have no times") && !has_causes,
         "{answers}"
     );
-    // Three launches of 60 are 5 %.
+    // 3 of 60 launches are 5 %.
     assert!(summary(&untimed(20)).1);
 }

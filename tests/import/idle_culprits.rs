@@ -7,7 +7,7 @@ use crate::support::command::gpuflame;
 use crate::support::scratch;
 use crate::support::traces::Trace;
 
-/// All tables of `top --by idle`.
+/// Returns all tables of `top --by idle`.
 fn idle_tables(trace: &Trace) -> Value {
     let folder = scratch("idle");
     trace.write(&folder.join("a.json"));
@@ -15,7 +15,7 @@ fn idle_tables(trace: &Trace) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Lines of `top --by idle` as (ns, cause, stack), largest first.
+/// Returns the rows of `top --by idle` as (ns, cause, stack), largest first.
 fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
     let table = idle_tables(trace);
     let text = |row: &Value, key: &str| row[key].as_str().unwrap().to_owned();
@@ -25,8 +25,9 @@ fn idle(trace: &Trace) -> Vec<(u64, String, String)> {
         .collect()
 }
 
-/// Returns a trace with two kernels that `compute` launches. The first kernel runs from 20 to 100 us. The second is
-/// launched at 1010 us and starts at 1020 us. The caller plants a culprit into `main`, between the two kernels.
+/// Returns a trace with two kernels that the function `compute` launches. The first kernel runs from 20 to 100 us. The
+/// second kernel is launched at 1010 us and starts at 1020 us. Each test plants a culprit into the function `main`,
+/// between the two kernels.
 fn trace() -> Trace {
     let mut trace = Trace::default();
     trace
@@ -54,7 +55,7 @@ fn a_sleep_after_a_wait_is_blamed_and_not_the_launch_that_follows() {
         idle(&trace),
         [
             line(860_000, "host_late", &format!("{checkpoint};<built-in function sleep>")),
-            // `checkpoint` also runs from 110 to 120 us and from 980 to 990 us.
+            // `slow_checkpoint` itself also runs from 110 to 120 us and from 980 to 990 us.
             line(20_000, "host_late", checkpoint),
             line(10_000, "host_late", main),
             line(10_000, "host_late", &format!("{main};train.py(50): compute")),
@@ -139,7 +140,7 @@ fn one_call_under_many_stacks_is_one_row() {
     let folder = scratch("idle");
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000).launch(1, "k", 9, 10, 20, 100);
-    // `cudaFree` takes 700 us under `a` and 800 us under `b`, while the GPU is idle.
+    // While the GPU is idle, `cudaFree` takes 700 us under the function `a`, and 800 us under `b`.
     trace.python("train.py(5): a", 9, 200, 1000).slice("cuda_runtime", "cudaFree", 9, 250, 950);
     trace.launch(2, "k", 9, 1010, 1020, 1100);
     trace.python("train.py(9): b", 9, 1200, 2100).slice("cuda_runtime", "cudaFree", 9, 1250, 2050);
@@ -153,12 +154,12 @@ fn one_call_under_many_stacks_is_one_row() {
     };
     assert_eq!(first("idle_calls", "call"), ("cudaFree".to_owned(), 1_500_000));
     // The idle time under `b` is 50 us before `cudaFree`, 800 us in the call, and 50 us after it. The idle time under
-    // `a` is 100 us shorter.
+    // `a` is 100 us less.
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
-    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each gap, the 10 us between launch and start
-    // have another cause.
+    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each of these gaps, the last 10 us, between
+    // launch and kernel start, have another cause.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
 
@@ -174,13 +175,14 @@ fn start_up_and_shutdown_of_a_trace_with_steps_are_apart() {
             .launch(2 + step, "mm", 9, start + 10, start + 20, start + 60);
     }
     trace.slice("cpu_op", "aten::add", 9, 1805, 1815).launch(9, "add", 9, 1810, 1820, 1830);
-    // The window lasts from 20 to 1,830 us. The steps last from 1,000 us until the end of the last work launched in them, at
-    // 1,260 us. In this time the GPU is busy for 120 us, and idle for 20 us and twice for 60 us.
+    // The window lasts from 20 to 1,830 us. The steps begin at 1,000 us and end with the last GPU work that was
+    // launched in them, at 1,260 us. During the steps the GPU is busy for 120 us, and it is idle for 20 us once and for
+    // 60 us twice.
     let sums =
         |cause: &str| idle(&trace).iter().filter(|line| line.1 == cause).map(|line| line.0).sum::<u64>();
     assert_eq!((sums("start_up"), sums("shutdown")), (950_000, 560_000));
     assert_eq!(sums("host_late") + sums("launch_latency"), 20_000 + 120_000);
-    // gpuflame names the culprits inside the steps, although there are longer pauses before and after the steps.
+    // gpuflame names the culprits inside the steps, although the pauses before and after the steps are longer.
     let tables = idle_tables(&trace);
     for name in ["idle_calls", "idle_functions", "idle_lines", "idle_modules"] {
         let rows = tables[name].as_array().unwrap();

@@ -1,6 +1,6 @@
 //! The importers must find the launch of GPU work, even if correlation ids are missing, repeated or shared by several
-//! processes. Work without a known launch is shown without one, and a remark reports this. Expected stacks and times
-//! were worked out by hand.
+//! processes. GPU work whose launch is unknown is shown without a launch, and a remark reports this. Expected stacks
+//! and times were worked out by hand.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::support::command::{Ran, gpuflame};
 use crate::support::scratch;
 
-/// A complete event of `dur` us.
+/// Returns a complete event of `dur` us.
 fn event(
     category: &str,
     name: &str,
@@ -32,12 +32,12 @@ fn launch(process: impl Into<Value>, ts: u64, args: Value) -> Value {
     event("cuda_runtime", "cudaLaunchKernel", (process.into(), json!(1)), ts, 2, args)
 }
 
-/// A kernel of 10 us on stream 7.
+/// Returns a kernel of 10 us on stream 7.
 fn kernel(process: impl Into<Value>, ts: u64, args: Value) -> Value {
     event("kernel", "k", (process.into(), json!(7)), ts, 10, args)
 }
 
-/// An event that starts or ends a flow (an arrow between two slices).
+/// Returns an event that starts or ends a flow (an arrow between two slices).
 fn flow(phase: &str, id: impl Into<Value>, process: impl Into<Value>, thread: u64, ts: u64) -> Value {
     json!({"ph": phase, "cat": "ac2g", "name": "ac2g", "id": id.into(), "pid": process.into(), "tid": thread,
         "ts": ts, "bp": "e"})
@@ -86,8 +86,8 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
         let on_gpu = |id: u64| json!({"correlation": id, "device": 0, "stream": 7});
         events.push(launch(process, 2, json!({"correlation": first})));
         events.push(kernel(gpu.clone(), 10, on_gpu(first)));
-        // The launch of this kernel is not in the trace. The kernel's id is below all ids of rank 1, but not below all
-        // ids of rank 0.
+        // The launch of this kernel is not in the trace. The kernel's correlation id is below all ids of rank 1, but
+        // not below all ids of rank 0.
         events.push(kernel(gpu, 40, on_gpu(500)));
     }
     assert_eq!(
@@ -99,7 +99,7 @@ fn launches_before_the_trace_are_known_by_the_ids_of_their_own_rank() {
     );
 }
 
-/// Two processes use the same id; each has one kernel, on its own GPU.
+/// Returns the events of two processes that use the same correlation id. Each process has one kernel on its own GPU.
 fn two_processes() -> Vec<Value> {
     vec![
         operator("A", 11, 0, 8),
@@ -129,7 +129,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
     let check = gpuflame(&folder, ["check", trace]).ok().stdout;
     let at_end = check.lines().find(|line| line.contains("the last kernel launch has an activity")).unwrap();
     assert!(at_end.starts_with("ok"), "the recording did not end too early: {at_end}");
-    // Flows may precede their events in the file, and ids of flows may be text.
+    // Flows may come before their events in the file, and the ids of flows may be texts.
     for ids in [[json!(101), json!(102)], [json!("0x1f"), json!("launch 2")]] {
         let [a, b] = ids;
         let mut with_flows = vec![flow("s", a.clone(), 11, 1, 2), flow("f", a, 0, 7, 20)];
@@ -141,7 +141,7 @@ fn an_id_of_two_processes_is_resolved_by_flows_and_is_ambiguous_without() {
             "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\nB;cudaLaunchKernel;[GPU1_Kernel]k 10000\n"
         );
     }
-    // A kernel that began before process B launched must belong to process A.
+    // A kernel that began before process B launched anything must belong to process A.
     events[4]["ts"] = json!(5);
     let stdout = folded("causal", &events).stdout;
     assert_eq!(stdout, "A;cudaLaunchKernel;[GPU0_Kernel]k 10000\n[no launch stack];[GPU1_Kernel]k 10000\n");
@@ -190,7 +190,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, place.clone()),
             flow("f", 9, 0, 7, 20),
         ],
-        // The flow starts inside the call and ends inside the kernel. The launch of the other operator has no flow.
+        // The flow starts inside the call and ends inside the kernel. The launch by the other operator has no flow.
         vec![
             flow("f", 9, 0, 7, 22),
             flow("s", 9, 1, 1, 3),
@@ -200,14 +200,14 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             launch(1, 12, json!({})),
             kernel(0, 20, place.clone()),
         ],
-        // The launch and the kernel name their common flow in `bind_id`.
+        // The launch and the kernel have the same flow in `bind_id`.
         vec![
             operator("aten::mm", 1, 0, 8),
             bound(json!("0x1"), "flow_out", launch(1, 2, json!({}))),
             bound(json!("0x1"), "flow_in", kernel(0, 20, place.clone())),
         ],
-        // The flow's id equals the correlation id of the launch or of the kernel; the other of the two has no
-        // correlation id.
+        // The id of the flow equals the correlation id of the launch, and the kernel has no correlation id, or the
+        // other way round.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"correlation": 9})),
@@ -222,7 +222,7 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
             kernel(0, 20, json!({"correlation": 9, "device": 0, "stream": 7})),
             flow("f", 9, 0, 7, 20),
         ],
-        // Only their external id links the launch and the kernel.
+        // Only their external id links the launch with the kernel.
         vec![
             operator("aten::mm", 1, 0, 8),
             launch(1, 2, json!({"External id": 25})),
@@ -234,8 +234,8 @@ fn work_without_a_correlation_id_is_joined_by_flows_and_external_ids() {
         let linked: Vec<&str> = ran.stdout.lines().filter(|line| line.ends_with("10000")).collect();
         assert_eq!(format!("{}\n", linked.join("\n")), stack, "{at}: {}", ran.stdout);
     }
-    // Without any of these links, the launch of a kernel is unknown. gpuflame must not count it as a launch made before
-    // the trace.
+    // If a trace has no such link, the launch of a kernel is unknown. gpuflame must not count it as a launch made
+    // before the trace.
     let ran = folded("no-ids", &[launch(1, 2, json!({})), kernel(0, 20, place)]);
     assert!(ran.stdout.contains("[no launch stack];[GPU_Kernel]k 10000"), "{}", ran.stdout);
     assert!(
@@ -281,7 +281,7 @@ fn ranks_merged_with_numbers_added_to_processes_keep_their_own_launches_and_gpus
         assert_eq!(ran.stdout, expected.concat());
         assert!(ran.stderr.contains("GPU 1 is GPU 0 of `100000`"), "{}", ran.stderr);
     }
-    // Two processes that share a GPU are not ranks of a merged trace.
+    // Two processes that share a GPU must not count as ranks of a merged trace.
     let mut events = Vec::new();
     for process in [83, 84] {
         events.push(launch(process, 2, json!({"correlation": process})));
@@ -301,8 +301,8 @@ fn flows_of_a_critical_path_do_not_overrule_correlation_ids() {
         operator("aten::mm", 1, 0, 8),
         launch(1, 2, json!({"correlation": 1})),
         kernel(0, 20, json!({"correlation": 1, "device": 0, "stream": 7})),
-        // This wait has a flow that ends inside the kernel. The flow's id is the wait's correlation id. But the flow is
-        // an edge of the critical path, not a launch.
+        // This wait has a flow that ends inside the kernel. The id of the flow is the correlation id of the wait. But
+        // the flow is an edge of the critical path, and does not mark a launch.
         event(
             "cuda_runtime",
             "cudaStreamSynchronize",
@@ -339,7 +339,8 @@ fn launches_of_one_thread_that_share_an_id_are_linked_in_order_within_seconds() 
     }
     let began = Instant::now();
     let ran = folded("one-id", &events);
-    // On a busy machine, a debug build needs a few seconds. Comparing every launch with every kernel took minutes.
+    // On a busy machine, a debug build needs a few seconds. It would take minutes to compare every launch with every
+    // kernel.
     assert!(began.elapsed().as_secs() < 20, "{:?}", began.elapsed());
     assert_eq!(ran.stdout, "cudaLaunchKernel;[GPU_Kernel]k 60000000\n");
     assert!(
@@ -404,7 +405,7 @@ fn slices_that_are_nested_by_the_thousand_make_truncated_stacks() {
     events.push(launch(1, 3 * count, json!({"correlation": 1})));
     events.push(kernel(0, 1_000_000, json!({"correlation": 1, "device": 0, "stream": 7})));
     let stdout = folded("nested", &events).stdout;
-    // gpuflame keeps 2,048 frames per stack; one of these frames is the API call.
+    // gpuflame keeps 2,048 frames per stack. One of these frames is the API call.
     let first = format!("[stack truncated];f{};", count - 2047);
     assert!(stdout.starts_with(&first), "{}", &stdout[..80]);
     assert!(stdout.ends_with(";f3999;cudaLaunchKernel;[GPU_Kernel]k 10000\n"));

@@ -1,4 +1,4 @@
-//! Compares the JSON scanner with `serde_json`, on unusual input and with read buffers of any size.
+//! Compares the JSON scanner with `serde_json`, on unusual input and with read buffers of every size.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ fn object(fields: &[(&str, &str)], random: &mut Random) -> String {
 
 #[test]
 fn all_dialects_give_the_same_operations_in_any_order_of_keys() {
-    /// Name, fields, arguments, and the expected line.
+    /// A dialect of trace events: name, fields, arguments, and the expected line.
     type Dialect<'a> =
         (&'static str, Vec<(&'static str, &'static str)>, &'a [(&'static str, &'static str)], &'static str);
     const X: (&str, &str) = ("ph", "\"X\"");
@@ -190,14 +190,14 @@ fn of_two_equal_keys_the_last_value_counts() {
     assert!(one(escaped).starts_with("op Kernel \"a\\\"b\\\\\" 1000..2000"), "{}", one(escaped));
 }
 
-/// A kernel event in which the text `from` is replaced by `to`.
+/// Returns a kernel event in which the text `from` is replaced by `to`.
 fn kernel(from: &str, to: &str) -> String {
     let event = r#"{"ph": "X", "cat": "kernel", "name": "a", "ts": 1, "dur": 1, "args": {"correlation": 1}}"#;
     assert!(event.contains(from), "{from}");
     event.replace(from, to)
 }
 
-/// Number of trace events and of GPU operations in `text`.
+/// Returns the number of trace events and the number of GPU operations in `text`.
 fn counted(text: &str) -> (u64, usize) {
     let (seen, lines) = scanned(text.as_bytes()).unwrap_or_else(|error| panic!("{error}: {text:.200}"));
     (seen.events, lines.iter().filter(|line| line.starts_with("op ")).count())
@@ -335,7 +335,7 @@ fn a_truncated_file_is_read_up_to_its_last_complete_event_on_request() {
     assert_eq!(seen.truncated_at, Some((text.len() - 20) as u64));
 }
 
-/// A GPU operation as `serde_json` reads it, in the format of [`Lines`].
+/// Returns a GPU operation as `serde_json` reads it, in the format of [`Lines`].
 fn expected(event: &Value) -> Option<String> {
     let kind = match event["cat"].as_str()? {
         "kernel" => "Kernel",
@@ -366,7 +366,7 @@ fn expected(event: &Value) -> Option<String> {
     ))
 }
 
-/// A generator of pseudo-random numbers below a bound.
+/// A generator of pseudo-random numbers, each below a given bound.
 struct Random(u64);
 
 impl Random {
@@ -418,7 +418,7 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
             continue;
         };
         let Some(events) = theirs["traceEvents"].as_array() else { continue };
-        // Only whole numbers can be compared: serde reads fractions as `f64`.
+        // Only whole numbers can be compared, because `serde_json` reads fractions as `f64`.
         let is_plain = |event: &Value| {
             ["ts", "dur"].iter().all(|key| event[*key].as_f64().is_none() || event[*key].is_u64())
         };
@@ -443,7 +443,7 @@ fn mutated_events_are_read_as_serde_json_reads_them() {
     assert!(alike > 1000 && refused > 1000, "{alike} compared, {refused} refused: too few to say anything");
 }
 
-/// Writes a trace file of 12 MB. The file's strings contain misleading brackets, and text that looks like events.
+/// Writes a trace file of 12 MB. Strings in the file contain misleading brackets, and text that looks like events.
 fn large(name: &str) -> (PathBuf, Vec<String>) {
     let mut random = Random(3);
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");

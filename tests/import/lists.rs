@@ -1,6 +1,6 @@
-//! Findings about ten real traces, compared with a list of expected findings. The list was written by hand, from
-//! independent sums, before the code that computes findings. A `must` entry is a finding that must be reported; a
-//! `must_not` entry must not be reported.
+//! Compares the findings about ten real traces with a list of expected findings. The list was written by hand, from
+//! independent sums, before the code that computes findings. A `must` entry in the list is a finding that gpuflame must
+//! report. A `must_not` entry is a finding that it must not report.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::real_traces::traces;
 use crate::support::command::gpuflame;
 use crate::support::{root, scratch};
 
-/// Entries of the list that gpuflame need not fulfil, each with the reason.
+/// Entries of the list that gpuflame does not fulfil, each with the reason.
 const EXCEPTIONS: [(&str, &str, &str); 2] = [
     (
         "kineto-2021/worker0.1623143566756.pt.trace.json.gz",
@@ -26,7 +26,7 @@ const EXCEPTIONS: [(&str, &str, &str); 2] = [
     ),
 ];
 
-/// An entry whose cost is divided between two findings: gaps before tiny kernels are also gaps before launches.
+/// An entry whose cost is divided between two findings, because gaps before tiny kernels are also gaps before launches.
 const DIVIDED: (&str, &str, &str) = ("b200/eager_trace.json.gz", "launch_bound", "tiny_kernels");
 
 /// Returns the ids of gpuflame's findings that count as a match for an entry of the list.
@@ -39,8 +39,8 @@ fn ids(entry: &str) -> Vec<&str> {
     }
 }
 
-/// Returns how the findings violate an entry of the list: a finding is missing, has another cost, or must not be
-/// reported.
+/// Returns how the findings violate an entry of the list: a finding is missing, has another cost, or is reported
+/// although it must not be.
 fn mistake(path: &str, entry: &str, expected: &Value, found: &[Value]) -> Option<String> {
     let is_it = |row: &&Value| ids(entry).contains(&row["id"].as_str().unwrap());
     let row = found.iter().find(is_it);
@@ -60,7 +60,7 @@ fn mistake(path: &str, entry: &str, expected: &Value, found: &[Value]) -> Option
     (!(least..=most).contains(&cost)).then(|| format!("{cost} is not in {least}..={most}"))
 }
 
-/// The files of a trace; an archive is unpacked.
+/// Returns the files that belong to a trace, and unpacks an archive first.
 fn files(trace: &Path) -> Vec<String> {
     if !trace.to_str().unwrap().ends_with(".tar.gz") {
         return vec![trace.to_str().unwrap().to_owned()];

@@ -1,5 +1,5 @@
 //! Formats other than Chrome's JSON: SQLite exports of Nsight Systems, rocprofv3's JSON, CUPTI's text, and gpuflame's
-//! recordings. The samples are written by hand, and small enough to check without tools.
+//! recordings. The samples are written by hand, and small enough to be checked without tools.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn nsys(path: &Path, more: &str) {
              (4, 'cudaMemcpyAsync_v3020'), (5, 'decode');"
     );
     base.execute_batch(&tables).unwrap();
-    // Processes 7 and 8 have one thread each, and use the same correlation ids.
+    // Processes 7 and 8 have one thread each, and both use the same correlation ids.
     let [seven, eight] = [7_i64 << 24, 8 << 24];
     for (table, values) in [
         ("RUNTIME", format!("100, 110, {}, 1, 1", seven | 70)),
@@ -64,7 +64,7 @@ fn nsys_exports_of_any_version_are_linked_within_each_process() {
                         decode;cudaMemcpyAsync;[GPU0_Memcpy HtoD] 40\n";
         assert_eq!(folded(&folder, "report.sqlite"), expected);
     }
-    // 7 of the 182 ns of GPU work have no launch.
+    // Of the 182 ns of GPU work, 7 ns have no launch.
     let told = gpuflame(&folder, ["flamegraph", "report.sqlite", "--format", "folded"]).ok().stderr;
     assert!(
         told.contains("1 of 5 GPU operations (3.8 % of the GPU time) have no launch in the trace"),
@@ -76,7 +76,7 @@ fn nsys_exports_of_any_version_are_linked_within_each_process() {
     assert_eq!(ran.stdout, expected);
 }
 
-/// Returns the rows of `top --by copies` as CSV, without the columns of shares.
+/// Returns the rows of `top --by copies` as CSV, without the columns that show shares.
 fn copies(folder: &Path, name: &str) -> Vec<String> {
     let csv = gpuflame(folder, ["-q", "top", name, "--by", "copies", "--format", "csv"]).ok().stdout;
     let mut lines = csv.lines();
@@ -94,10 +94,10 @@ fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
     let folder = scratch("nsys-kinds");
     let path = folder.join("report.sqlite");
     nsys(&path, "");
-    // 4,096 bytes in 40 ns are 102.4 GB/s.
+    // The copy moves 4,096 bytes in 40 ns, which is 102.4 GB/s.
     assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
     let base = Connection::open(&path).unwrap();
-    // In this file 0 means pageable memory. In CUPTI it does not.
+    // In this file the number 0 means pageable memory. In CUPTI's records it has another meaning.
     let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
         ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
         UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";
@@ -170,8 +170,8 @@ fn rocprof_dispatches_and_copies_are_under_the_calls_that_launched_them() {
     assert_eq!(folded(&folder, "out.json"), expected);
 }
 
-/// In rocprofv3's records, the names of ranges are in a table by correlation id. A range of the whole process is not in
-/// any stack.
+/// In rocprofv3's records, the names of ranges are in a table keyed by correlation id. A range of the whole process is
+/// not in any stack.
 #[test]
 fn rocprof_ranges_of_a_thread_are_in_the_stacks_of_its_launches() {
     let folder = scratch("rocprof");
@@ -235,7 +235,8 @@ fn cupti_text_is_read_with_fills_and_copies_and_quotes_in_names() {
     assert_eq!(copies(&folder, "gpu.txt"), ["40,1,4096,102.400000,1,HtoD,pageable,device"]);
 }
 
-/// Two kernels: `relu` on stream 8 is launched at 10 us, and may begin when `gemm` has ended, at 45 us.
+/// Returns a text with two kernels. The kernel `relu` on stream 8 is launched at 10 us, and may begin when the kernel
+/// `gemm` has ended, at 45 us.
 fn cupti_text_with_wait(record: &str) -> String {
     let call = |id: u32, name: &str, from: u32, to: u32| {
         format!(
@@ -275,11 +276,12 @@ fn streams_wait_for_the_events_in_cupti_text() {
     };
     let numbered = "CUDA_EVENT contextId 1, streamId 7, correlationId 2, eventId 5, cudaEventSyncId 11\n";
     assert_eq!(waiting_and_pending(cupti_text_with_wait(numbered)), [35_000, 2_000]);
-    // Before CUPTI 12.8, event records and waits have no sequence numbers, so the CUDA event alone identifies the
-    // record.
+    // In texts of CUPTI before 12.8, records of CUDA events and waits have no sequence numbers. So only the CUDA event
+    // itself identifies the record.
     let by_event = cupti_text_with_wait(numbered).replace(", cudaEventSyncId 11", "");
     assert_eq!(waiting_and_pending(by_event), [35_000, 2_000]);
-    // Without the event record, the stream is known to wait only from 10 us after the launch.
+    // If the record of the CUDA event is missing, it is known only that the stream waits, and only from 10 us after the
+    // launch.
     assert_eq!(waiting_and_pending(cupti_text_with_wait("")), [25_000, 12_000]);
 }
 
@@ -306,7 +308,7 @@ fn extract_and_stats_read_recordings_with_windows_as_steps() {
     let Ran { stdout, stderr, .. } = gpuflame(&folder, ["extract", "hand.gfr", "-", &window]).ok();
     assert_eq!(stdout, expected.concat());
     assert!(stderr.contains("skipped 1 events without usable times"), "{stderr}");
-    // The window is open from 5 to 100 us; the range `early` began before the window.
+    // The window is open from 5 to 100 us. The range `early` began before the window opened.
     let expected = "operation_name,avg_start_time_us,avg_end_time_us,avg_duration_us,bubble_time_us\n\
                     gemm<float>,15.0,25.0,10.0,15.0\n\
                     Memcpy HtoD,15.0,27.0,12.0,0.0\n\

@@ -1,13 +1,13 @@
 //! Damages a trace at random. The JSON scanner must still have the properties that `fuzz/property.rs` checks for
 //! arbitrary bytes.
 //!
-//! `GPUFLAME_FUZZ=N` makes the test N times longer, with other seeds. With a nightly compiler, `cargo fuzz run scan`
-//! in `tests/fuzz` searches further.
+//! `GPUFLAME_FUZZ=N` makes the test N times longer, and tries other seeds. With a nightly compiler, `cargo fuzz run
+//! scan` in `tests/fuzz` searches for more inputs.
 
 #[path = "../fuzz/property.rs"]
 mod property;
 
-/// The trace to damage. The trace has an example of everything that a trace may contain.
+/// The trace to damage. It has an example of everything that a trace may contain.
 const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a \"b\" \\"}], "traceEvents": [
 {"ph": "X", "cat": "kernel", "name": "void gemm<float, [4]>({})", "pid": 0, "tid": 7, "ts": 1712195495505583.173, "dur": 12.5,
  "args": {"External id": 3, "device": 0, "context": 1, "stream": 7, "correlation": 9, "grid": [1, 2, 3], "x": {"y": ["]}"]}}},
@@ -19,7 +19,7 @@ const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name
 {"ph": "s", "id": 9, "pid": 0, "tid": 7, "ts": 3, "cat": "ac2g", "name": "ac2g"}, {}
 ], "traceName": "x", "z": [true, false, null, -0.0]}"#;
 
-/// Texts that are inserted into the trace.
+/// Texts that the test inserts into the trace.
 const PIECES: [&str; 24] = [
     "\"",
     "\\",

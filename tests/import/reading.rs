@@ -1,5 +1,5 @@
-//! The rows and tables of a trace do not depend on how the trace file is read (size of the read buffer, number of
-//! threads, compression).
+//! Tests that the rows and tables of a trace do not depend on how the trace file is read: with which size of read
+//! buffer, number of threads, or compression.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -11,12 +11,14 @@ use gpuflame_traces::import::{self, Options};
 use crate::support::command::gpuflame;
 use crate::support::scratch;
 
-/// Number of steps in the trace. The file must exceed 8 MiB, so that two threads read it and no buffer holds all of it.
+/// Number of steps in the trace. The file must exceed 8 MiB, so that two threads read the file and no read buffer holds
+/// all of it.
 const STEPS: u64 = 200;
 /// Number of launches per step.
 const LAUNCHES: u64 = 60;
 
-/// Returns a trace: in each step, operators on two threads launch kernels on two streams. Every tenth launch has no kernel.
+/// Returns a trace in which each step has operators on two threads that launch kernels on two streams. Every tenth
+/// launch has no kernel.
 fn trace() -> String {
     let mut text = String::from("{\"schemaVersion\": 1, \"traceEvents\": [\n");
     let mut event = |category: &str, name: &str, thread: u64, start: u64, nanos: u64, args: String| {
@@ -57,7 +59,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
 
 /// Returns a zstd frame whose blocks are not compressed.
 fn zstd(bytes: &[u8]) -> Vec<u8> {
-    // The zstd window is 1 MiB, and the frame has neither a content size nor a checksum.
+    // The window of this zstd frame is 1 MiB. The frame has neither a content size nor a checksum.
     let mut frame = vec![0x28, 0xb5, 0x2f, 0xfd, 0, 10 << 3];
     let blocks: Vec<&[u8]> = bytes.chunks(100_000).collect();
     for (at, block) in blocks.iter().enumerate() {

@@ -1,8 +1,8 @@
-//! Real traces, recorded with other tools. Each must be readable, the number of linked operations must equal an
-//! independent count, and no nanosecond may be lost.
+//! Tests real traces that other tools recorded. Each trace must be readable, the number of linked operations must equal
+//! an independent count, and no nanosecond of GPU time may be lost.
 //!
-//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look for
-//! them in the folder `GPUFLAME_TRACES`, or next to the checkout.
+//! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look
+//! for them in the folder `GPUFLAME_TRACES`, or next to the checkout.
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read as _;
@@ -23,7 +23,7 @@ use gpuflame_traces::import::{self, Kind, LinkReport, Options};
 use gpuflame_traces::steps::Ops;
 use serde_json::Value;
 
-/// Name of a trace, and counts of:
+/// Name of a trace, and these counts:
 /// - events;
 /// - GPU operations;
 /// - linked operations;
@@ -53,7 +53,7 @@ const CHROME: [Counted; 17] = [
     ("kineto-rocm/resnet_act_checkpoint.json.gz", 56451, 3653, 2685, 968, 0, 1, 100_230_072),
 ];
 
-/// The eight ranks of `dlrm-8-ranks/dlrm_kineto.tar.gz`, by rank.
+/// Counts for the eight ranks of `dlrm-8-ranks/dlrm_kineto.tar.gz`, in the order of the ranks.
 const DLRM: [Counted; 8] = [
     ("worker0", 3290, 261, 261, 0, 0, 1, 6_851_000),
     ("worker1", 3424, 326, 262, 64, 0, 1, 12_601_000),
@@ -76,8 +76,8 @@ pub(crate) fn traces() -> Option<PathBuf> {
     Some(folder)
 }
 
-/// Reads a trace with `serde_json`. Times stay text: floating-point numbers would be wrong by up to a quarter of a
-/// microsecond.
+/// Reads a trace with `serde_json`. Times stay text, because floating-point numbers would be wrong by up to a quarter
+/// of a microsecond.
 pub(crate) fn document(path: &Path) -> Value {
     let bytes = fs::read(path).unwrap();
     let text = match path.extension().is_some_and(|ending| ending == "gz") {
@@ -174,13 +174,13 @@ fn chrome_traces_are_linked_as_counted_and_lose_no_nanosecond() {
 #[test]
 fn waits_have_their_calls_and_the_records_of_their_events() {
     let Some(traces) = traces() else { return };
-    // Counts of event records, of event records with a call, of calls that make a stream wait, and of calls that make
-    // the host wait.
+    // Four counts for each trace: event records, event records with a call, calls that make a stream wait, and calls
+    // that make the host wait.
     let counted = [
         ("hta-critical/alexnet.json.gz", [20, 20, 20, 21]),
         ("hta-critical/event_sync.json.gz", [1, 1, 0, 4]),
         ("hta-critical/event_sync_multi_stream.json.gz", [3, 3, 1, 4]),
-        // Python's `sqlite3` counted these. The exports have no records of events.
+        // Python's `sqlite3` counted these values. The exports have no records of CUDA events.
         ("nsys/h100_2gpu_1s.sqlite", [0, 0, 236, 8]),
         ("nsys/mock.sqlite", [0, 0, 0, 1]),
     ];
@@ -202,7 +202,7 @@ fn operations_launched_before_the_trace_are_marked() {
     assert!(folded.iter().any(|line| line.starts_with("[launched before recording];")), "{folded:?}");
 }
 
-/// In this trace, each of 25 graph launches shares its id with up to 15 kernels.
+/// In this trace, each of the 25 graph launches has the same correlation id as up to 15 kernels.
 #[test]
 fn all_kernels_of_a_graph_launch_are_under_its_call() {
     let Some(folder) = traces() else { return };
@@ -271,18 +271,18 @@ fn a_launch_is_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// The GPU work that HolisticTraceAnalysis analyses: work whose launch is in the trace and before the last profiler
-/// step. If the trace has only one step, all GPU work is analysed.
+/// The GPU work that HolisticTraceAnalysis analyses. This is the work that was launched before the last profiler step,
+/// and whose launch is in the trace. If the trace has only one step, HolisticTraceAnalysis analyses all GPU work.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
-    /// Times at which GPU work ran, indexed by a bit mask of kinds: work of any kind in the mask counts.
+    /// Times at which GPU work ran, for each bit mask of kinds. Work of any kind in the mask counts.
     kinds: [Timeline; 8],
-    /// Communication kernels.
+    /// Names of the communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// For each launch: correlation id; and in ns the duration of the call, the duration on the GPU, and the time from
-    /// the end of the call to the start on the GPU.
+    /// Four values for each launch: its correlation id, the duration of the call, the duration on the GPU, and the time
+    /// from the end of the call to the start on the GPU. The times are in ns.
     launches: Vec<[u64; 4]>,
 }
 
@@ -319,15 +319,15 @@ impl LookedAt {
         }
     }
 
-    /// Total time during which work of any of `kinds` ran.
+    /// Returns the total time in which work of any of the kinds in `kinds` ran.
     fn any_of(&self, kinds: usize) -> u64 {
         let mut profile = Profile::default();
         self.kinds[kinds].fill(&mut profile);
         profile.times().iter().map(|time| time.busy).sum()
     }
 
-    /// Total time during which work of all `kinds` ran, and work of no other kind. Computed by inclusion and exclusion:
-    /// the times of unions with subsets of `kinds` are added and subtracted in turn.
+    /// Returns the total time in which work of all `kinds` ran, and no work of any other kind. The time is computed by
+    /// inclusion and exclusion: the times of unions with subsets of `kinds` are added and subtracted in turn.
     fn exactly(&self, kinds: usize) -> u64 {
         let all = COMPUTATION | COMMUNICATION | MEMORY;
         let besides = |others: usize| i128::from(self.any_of(all)) - i128::from(self.any_of(others));
@@ -350,7 +350,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     import::open(path).unwrap().read_parallel(&Options::default(), &mut steps).unwrap();
     let mut begins: Vec<_> = steps.steps.iter().map(|step| step.start as u64).collect();
     begins.sort_unstable();
-    // If a trace has a single step, HolisticTraceAnalysis analyses everything.
+    // If a trace has a single step, HolisticTraceAnalysis analyses all of it.
     let last = begins.last().copied().filter(|_| begins.len() > 1).unwrap_or(u64::MAX);
     let (mut join, mut looked_at, mut profile) = (Join::default(), LookedAt::default(), Profile::default());
     let mut kept = HashSet::new();
@@ -373,8 +373,8 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
     (looked_at, profile)
 }
 
-/// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have digits below
-/// the microsecond. If times have such digits, HolisticTraceAnalysis rounds all starts and ends to whole microseconds
+/// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have fractions of
+/// a microsecond. If times have fractions, HolisticTraceAnalysis rounds all starts and ends to whole microseconds
 /// before it subtracts them. Each of its figures is then wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
@@ -411,7 +411,7 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let table = rows_of(&golden.join(format!("launch_rank{rank}.csv")));
         let (launches, _) = looked_at(&trace);
-        // The other tool's table omits launches of graphs, because many operations have the id of one call.
+        // The other tool's table omits launches of CUDA graphs, in which many operations have the id of one call.
         let mut calls = BTreeMap::<u64, Vec<[u64; 4]>>::new();
         launches.iter().for_each(|launch| calls.entry(launch[0]).or_default().push(*launch));
         calls.retain(|_, launches| launches.len() == 1);
@@ -422,13 +422,13 @@ fn launch_delays_equal_those_of_holistic_trace_analysis() {
             .map(|row| ["cpu_duration", "gpu_duration", "launch_delay"].map(|column| nanos(row, column)))
             .collect();
         if !rounded {
-            // Sort both lists: gpuflame renumbers ids, and several threads launch.
+            // Both lists are sorted, because gpuflame renumbers ids, and several threads launch.
             ours.sort_unstable();
             theirs.sort_unstable();
             assert!(ours == theirs, "{}: other launches", trace.display());
             continue;
         }
-        // With one launching thread, both lists are in the order of the calls.
+        // If there is only one launching thread, both lists are in the order of the calls.
         for (ours, theirs) in ours.iter().zip(&theirs) {
             let is_near = ours.iter().zip(theirs).all(|(ours, theirs)| ours.abs_diff(*theirs) <= 2000);
             assert!(is_near, "{ours:?} {theirs:?}, {}", trace.display());
@@ -446,7 +446,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
                 let [sum, least, most, mean] =
                     ["sum (us)", "min (us)", "max (us)", "mean (us)"].map(|column| nanos(&row, column));
                 let count = if mean > 0 { (sum as f64 / mean as f64).round() as u64 } else { 0 };
-                // gpuflame's names lack the kinds of memory, as in `Memcpy HtoD (Pinned -> Device)`.
+                // gpuflame's names do not contain the kinds of memory, as `Memcpy HtoD (Pinned -> Device)` does.
                 let is_memory = row["kernel_type"] == "MEMORY";
                 let name = row["name"].split(" (").next().filter(|_| is_memory).unwrap_or(&row["name"]);
                 let all = theirs.entry(name.to_owned()).or_insert([0, u64::MAX, 0, 0]);
@@ -468,7 +468,7 @@ fn kernel_copy_and_fill_times_equal_those_of_holistic_trace_analysis() {
             assert!(ours.nanos.abs_diff(sum) <= wrong * ours.count, "{name}: {ours:?} {sum}");
             let ends_wrong = one.min.abs_diff(least).max(one.max.abs_diff(most));
             assert!(ends_wrong <= wrong, "{name}: {one:?} {least} {most}");
-            // If most durations are truncated to 0, they do not determine the count.
+            // If most durations are truncated to 0, the total duration says nothing about the count.
             assert!(rounded || count == ours.count || sum == 0, "{name}: {ours:?} {count}");
             found += 1;
         }
@@ -486,7 +486,7 @@ fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
         let busy = nanos(row, "compute_time(us)") + nanos(row, "non_compute_time(us)");
         let (launches, profile) = looked_at(&trace);
         let [time] = profile.times() else { panic!("{}: not one GPU", trace.display()) };
-        // The tolerance is 0.75 us per operation on average.
+        // The tolerance is 0.75 us per GPU operation on average.
         let wrong = if rounded { launches.len() as u64 * 1000 } else { 0 };
         assert!(
             time.busy.abs_diff(busy) <= wrong && time.idle.abs_diff(idle) <= wrong,
@@ -504,7 +504,7 @@ fn busy_and_idle_time_equal_those_of_holistic_trace_analysis() {
 #[test]
 fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // For each job: nanoseconds per combination of kinds over all ranks, and the number of operations.
+    // For each job: the time in ns for each combination of kinds, summed over all ranks, and the number of operations.
     let mut jobs = BTreeMap::<PathBuf, ([u64; 8], usize)>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         let (found, _) = all_looked_at(&trace);
@@ -519,7 +519,7 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
             let both = found.exactly(COMPUTATION | COMMUNICATION)
                 + found.exactly(COMPUTATION | COMMUNICATION | MEMORY);
             let ours = 100.0 * both as f64 / found.any_of(COMMUNICATION) as f64;
-            // The other tool prints two decimals.
+            // The other tool prints percentages with two decimals.
             assert!((ours - percent).abs() <= 0.0051, "{}: {ours} {percent}", trace.display());
         }
         let (sums, operations) = jobs.entry(golden).or_default();
@@ -545,7 +545,8 @@ fn overlap_of_kinds_of_work_equals_that_of_holistic_trace_analysis() {
 #[test]
 fn exposed_communication_equals_that_of_holistic_trace_analysis() {
     let Some(folder) = traces() else { return };
-    // Sums over all ranks of a job, in nanoseconds: exposed communication, and communication that overlaps computation.
+    // For each job, two sums over all ranks, in nanoseconds: exposed communication, and communication that overlaps
+    // computation.
     let mut jobs = BTreeMap::<PathBuf, [u64; 2]>::new();
     for (trace, golden, rank, rounded) in analysed(&folder) {
         if rounded {
@@ -593,13 +594,14 @@ fn the_backward_pass_of_resnet_is_under_the_model() {
         let lines: Vec<_> = text.lines().filter(|line| is(line)).map(str::to_owned).collect();
         weights(&lines)
     };
-    // A script in another language computed the expected value: the sum over the operators that name a forward thread.
+    // A script in another language computed the expected value: the GPU time below the operators that name a forward
+    // thread.
     let is_hung = |line: &str| line.contains(".py(") && line.contains(";[backward];");
     assert_eq!(of(&ran.stdout, is_hung), BACKWARD_OF_RESNET);
     assert_eq!(of(&under_autograd, |line| line.contains("[backward]")), 0);
 }
 
-/// GPU time in ns below operators with a `Fwd thread id`.
+/// GPU time, in ns, below operators with a `Fwd thread id`.
 const BACKWARD_OF_RESNET: u64 = 367_618_000;
 
 #[test]

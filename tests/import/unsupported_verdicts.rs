@@ -1,4 +1,5 @@
-//! Verdicts that the rows of a trace do not support, so that `summary` withholds them or names what it does not know.
+//! Tests verdicts that the rows of a trace do not support. `summary` must withhold such a verdict, or name what it does
+//! not know.
 
 use serde_json::{Value, json};
 
@@ -12,19 +13,19 @@ fn tables(trace: &Trace, verb: &str) -> Value {
     serde_json::from_str(&gpuflame(&folder, [verb, "a.json", "-f", "json"]).ok().stdout).unwrap()
 }
 
-/// Returns the sentences of `summary` as one text.
+/// Returns the sentences that `summary` prints, as one text.
 fn answers(trace: &Trace) -> String {
     tables(trace, "summary")["answers"].to_string()
 }
 
-/// Returns the finding with this id.
+/// Returns the finding of `check` with this id.
 fn finding(trace: &Trace, id: &str) -> Value {
     let tables = tables(trace, "check");
     tables["findings"].as_array().unwrap().iter().find(|row| row["id"] == id).unwrap().clone()
 }
 
-/// 20 periods of 1 ms, each with a graph launch and, 920 us later, a kernel of 20 us. If `is_recorded`, the trace contains the
-/// graph's kernel, which runs for 880 us.
+/// Returns a trace of 20 periods of 1 ms, each with a graph launch and, 920 us later, a kernel of 20 us. If
+/// `is_recorded`, the trace contains the graph's kernel, which runs for 880 us.
 fn graph_launches(is_recorded: bool) -> Trace {
     let mut trace = Trace::default();
     for period in 0..20 {
@@ -54,7 +55,7 @@ fn graph_launches_without_any_activity_may_explain_the_idle_time() {
 
 #[test]
 fn empty_graphs_that_explain_little_of_the_idle_time_change_nothing() {
-    // The host launches an empty graph 12 us before each kernel, and is late for 900 us before that.
+    // The host launches an empty graph 12 us before each kernel. Before that, the host is late for 900 us.
     let mut trace = Trace::default();
     for period in 0..20 {
         let (at, id) = (1000 * u64::from(period), 2 * period);
@@ -107,7 +108,7 @@ fn busy_time_is_unknown_if_no_activity_has_a_duration() {
 
 #[test]
 fn a_culprit_names_each_operator_that_has_a_large_share() {
-    // In each of 20 steps, `step` reads a value in `aten::nonzero`, and another in `aten::item`.
+    // In each of 20 steps, the function `step` reads one value in `aten::nonzero` and another value in `aten::item`.
     let mut trace = Trace::default();
     for step in 0..20 {
         let (at, id) = (400 * u64::from(step), 4 * step);
@@ -139,7 +140,7 @@ fn a_culprit_names_each_operator_that_has_a_large_share() {
 
 #[test]
 fn waiting_is_unknown_if_ranks_are_missing() {
-    // Every rank computes for 500 us and communicates for 300 us. The files of ranks 0 and 1 are given.
+    // Every rank computes for 500 us and communicates for 300 us. Only the files of ranks 0 and 1 exist.
     let folder = scratch("unsupported_verdicts");
     let job = |world_size: u32| {
         for rank in 0..2 {

@@ -1,5 +1,5 @@
-//! Unusual input. The error about a file that is not a trace must tell the user what to do next. `--accept-cut` reads
-//! truncated traces. Folded stacks that gpuflame writes must be readable again.
+//! Tests unusual input. The error about a file that is not a trace must tell the user what to do next. `--accept-cut`
+//! reads truncated traces. Folded stacks that gpuflame writes must be readable again.
 
 use std::fs;
 use std::io::Write as _;
@@ -79,8 +79,8 @@ fn the_error_for_a_file_that_is_not_a_trace_says_what_to_do() {
     }
 }
 
-/// Three zstd frames. Readers must skip the first one; `zstd --check` made the other two from the halves of a trace
-/// with one kernel of 10 us.
+/// Three zstd frames. Readers must skip the first frame. `zstd --check` made the other two frames from the two halves
+/// of a trace with one kernel of 10 us.
 const ZSTD: &[u8] = b"\
     P*M\x18\x03\x00\x00\x00abc(\xb5/\xfd\x04h\x1d\x03\x002\x07\x16\x11\x90}\x02\xc4\x0e\"\xb2\xd4j\xa9Nj\xfc~\xfes\
     \x09\xa0wA\x9e\xd6\x98\x97t\xf7V\xf6\x9c<~w=\x18\xe4\xafn\x0f\x02y\x9c\x1f\x08\xf2-\xda\x07/\x1d\xbd\xce@F\xf5:n\
@@ -105,7 +105,7 @@ fn zstd_is_read_frame_by_frame() {
     changed[last] ^= 1;
     fs::write(folder.join("changed.zst"), changed).unwrap();
     gpuflame(&folder, ["info", "changed.zst"]).fails(1, &["changed.zst", "checksum", "--accept-cut"]);
-    // This frame has a window of 64 MiB (2^(10 + 16)) and one block that repeats a byte 128 Ki times.
+    // This zstd frame has a window of 64 MiB (2^(10 + 16)) and one block that repeats a byte 128 Ki times.
     let wide = b"\x28\xb5\x2f\xfd\x00\x80\x03\x00\x10\x20";
     fs::write(folder.join("wide.zst"), wide).unwrap();
     gpuflame(&folder, ["info", "wide.zst"])
@@ -143,7 +143,7 @@ fn members_of_gzip_are_joined_and_other_data_is_rejected_with_its_byte() {
     let ran = gpuflame(&folder, ["flamegraph", "behind.gz", "--accept-cut"]).ok();
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains(&at), "{}", ran.stderr);
-    // Two programs write alternately to one file, 4 KiB at a time.
+    // Two programs write to the same file in turn, 4 KiB at a time.
     let other = pack(&whole[1..]);
     let turns: Vec<u8> =
         packed.chunks(4096).zip(other.chunks(4096)).flat_map(|(a, b)| [a, b].concat()).collect();
@@ -242,7 +242,7 @@ fn weights_that_cannot_be_summed_are_rejected_with_their_line() {
         fs::write(folder.join(name), text).unwrap();
         gpuflame(&folder, ["flamegraph", name]).fails(1, &[name, words]);
     }
-    // The name of a folded frame may end in a number.
+    // The name of a frame in folded stacks may end in a number.
     fs::write(folder.join("number.folded"), "main;read block 5 7\nmain;write 9\n").unwrap();
     let drawn = gpuflame(&folder, ["flamegraph", "number.folded"]).ok().stdout;
     assert!(drawn.contains("main;read block_5 7"), "{drawn}");
@@ -258,7 +258,7 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
     packed.write_all(&whole).unwrap();
     let packed = packed.finish().unwrap();
     fs::write(folder.join("cut.json.gz"), &packed[..packed.len() / 2]).unwrap();
-    // This trace is very short: the reader reaches its truncated end while it is still detecting the format.
+    // This trace is so short that the reader reaches the truncated end while it is still detecting the format.
     let mut short = GzEncoder::new(Vec::new(), Compression::fast());
     short.write_all(&whole[..2000]).unwrap();
     let short = short.finish().unwrap();
@@ -275,10 +275,10 @@ fn every_verb_reads_a_truncated_trace_with_accept_cut() {
             assert!(ran.stderr.contains("truncated at byte"), "{verb:?} {name}: {}", ran.stderr);
         }
         let drawn = gpuflame(&folder, ["flamegraph", name, "--accept-cut", "--quiet"]).ok().stdout;
-        // If the file ends between a launch and its kernel, the launch has a line of its own.
+        // If the file ends between a launch and its kernel, the launch has a separate line.
         let (stack, nanos) = drawn.lines().next().unwrap().rsplit_once(' ').unwrap();
         assert_eq!(stack, "cudaLaunchKernel;[GPU_Kernel]gemm");
-        // Each kernel takes 10 us, and about half the kernels are in the file.
+        // Each kernel takes 10 us, and the truncated file contains about half the kernels.
         let nanos: u64 = nanos.parse().unwrap();
         assert!(nanos.is_multiple_of(10_000) && (5_000_000..=15_000_000).contains(&nanos), "{nanos}");
     }
@@ -342,7 +342,7 @@ fn a_front_end_without_a_rank_and_without_gpu_work_is_left_out_of_the_ranks() {
     let table: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
     let ranks: Vec<_> = table["ranks"].as_array().unwrap().iter().map(|rank| rank["rank"].clone()).collect();
     assert_eq!(ranks, [0, 1], "{table}");
-    // A file with GPU work is a rank, so its rank number must be known.
+    // A file that contains GPU work is a rank, so its rank number must be known.
     trace().write(&front_end);
     gpuflame(&folder, ["merge-ranks", "."]).fails(2, &["async_llm", "--assume-order"]);
 }
@@ -358,11 +358,11 @@ fn the_error_for_damage_in_mid_file_gives_its_position_and_not_the_end_of_the_fi
     let mut damaged = whole.clone();
     damaged.insert_str(event, "\"x\":[{\"y\":[{\"z\":[1,");
     fs::write(folder.join("damaged.json"), &damaged).unwrap();
-    // The next key of the object is therefore inside the open list, where a colon after it is invalid.
+    // So the next key of the object is inside the open list, in which a colon is invalid.
     let colon = damaged.find("[1,\"").map(|at| at + 4 + damaged[at + 4..].find(':').unwrap()).unwrap();
     let ran = gpuflame(&folder, ["info", "damaged.json"]);
     ran.fails(1, &["damaged.json", &format!("damaged at byte {colon},"), "the end of the open value"]);
-    // The events before the damage can be read.
+    // The events before the damage can still be read.
     let ran = gpuflame(&folder, ["flamegraph", "damaged.json", "--accept-cut"]).ok();
     assert!(ran.stdout.starts_with("cudaLaunchKernel;[GPU_Kernel]gemm "), "{}", ran.stdout);
 }
