@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns. Each cost is the launching
-# thread's CPU time in nanoseconds, measured on the simulated CUDA stack.
+# Prints a table of gpuflame's cost per launch in a program whose coroutines take turns. Each cost is CPU time of the
+# launching thread in nanoseconds, measured on the simulated CUDA stack.
 #
 #   cargo build --release && tests/bench/coroutines.sh [--limit NS] [COUNT...]
 #
@@ -20,7 +20,7 @@ trap 'rm -rf "$folder"' EXIT
 gcc -O2 -g -std=gnu99 -I tests/gpusim/include tests/bench/launch/coroutines.c -o "$folder/coroutines" -L "$cuda" -lcudart -lcuda
 export LD_LIBRARY_PATH=$cuda GPUFLAME_QUIET=1 GPUFLAME_FORMATS=folded GPUFLAME_OUTPUT=$folder/out-%p
 
-# Prints the smallest figure of three runs, because other load on the machine only makes a run slower.
+# Prints the smallest result of three runs, because other load on the machine only makes a run slower.
 least() {
     for _ in 1 2 3; do "$@"; done | sort -n | head -1
 }

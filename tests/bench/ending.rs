@@ -3,8 +3,8 @@
 //!
 //! Before the signal, each program launches from many stacks, or launches many different kernels, on the simulated CUDA
 //! stack. gpuflame writes its output files to the page cache only. When the signal arrives, a program is either idle or
-//! still launching. Other load on the machine affects the time until the process ends. Other load does not affect the
-//! CPU time of the writing thread, which the scheduler counts.
+//! still launching. Other load on the machine affects the time until the process ends. It does not affect the CPU time
+//! of the writing thread, which the scheduler counts.
 //!
 //! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
 //! time that the checkpoint thread takes. It measures three programs: one that launches from ten stacks, one that
@@ -22,8 +22,8 @@ use std::{fs, thread};
 use staged::{built, command, compiled, stage};
 
 const ROUNDS: usize = 7;
-/// Time to wait before the signal. When the signal arrives, a checkpoint already contains the launches, as in a program
-/// that has run for a while.
+/// Time to wait before the signal is sent. When the signal arrives, a checkpoint already contains the launches, as in a
+/// program that has run for some time.
 const REST: Duration = Duration::from_millis(2500);
 
 /// Arguments of `many` (ending/many.c), one list per case.
@@ -37,10 +37,10 @@ const CASES: [&[&str]; 7] = [
     &["names", "80000", "on"],
 ];
 
-/// Duration for which the written bytes are observed.
+/// Time for which the benchmark counts the written bytes.
 const WATCHED: Duration = Duration::from_secs(20);
 
-/// Prints the cost of checkpoints while a program runs.
+/// Prints how much checkpoints write while a program runs, and how much CPU time they take.
 #[allow(clippy::print_stdout)]
 fn print_written(program: &Path, cuda: &Path) {
     println!("{:16} {:>14} {:>14} {:>12}", "", "KB a minute", "launches/s", "% of time");
@@ -115,7 +115,8 @@ fn main() {
     fs::remove_dir_all(cuda).expect("the folder is ours");
 }
 
-/// Returns the time from SIGTERM until the process has ended, and the writing thread's CPU time, both in milliseconds.
+/// Returns the time from SIGTERM until the process has ended, and the CPU time of the writing thread, both in
+/// milliseconds.
 fn ended(program: &Path, cuda: &Path, case: &[&str]) -> [f64; 2] {
     let folder = cuda.join("run");
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -151,7 +152,7 @@ fn has_a_picture(folder: &Path) -> bool {
     files.into_iter().any(|file| file.path().extension().is_some_and(|ending| ending == "svg"))
 }
 
-/// Finds gpuflame's thread that writes the outputs on exit.
+/// Returns the folder in `/proc` of gpuflame's thread that writes the outputs on exit.
 fn writer(child: &Child) -> PathBuf {
     thread_called(child, "gpuflame-end")
 }
@@ -164,7 +165,7 @@ fn thread_called(child: &Child, name: &str) -> PathBuf {
     threads.flatten().map(|entry| entry.path()).find(is_it).expect("the process has gpuflame's threads")
 }
 
-/// CPU time of a thread in milliseconds.
+/// Returns the CPU time of a thread in milliseconds.
 fn processor(thread: &Path) -> Option<f64> {
     let text = fs::read_to_string(thread.join("schedstat")).ok()?;
     Some(text.split(' ').next()?.parse::<f64>().ok()? / 1e6)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints a table of the cost of LD_PRELOAD in a shell for each program that the shell starts, in microseconds, next to the
-# cost of loading an empty library.
+# Prints a table of what LD_PRELOAD in a shell costs each program that the shell starts, in microseconds. For
+# comparison, the table has the cost of loading an empty library.
 #
 #   cargo build --release && tests/bench/exec.sh [--limit US] [TIMES]
 #

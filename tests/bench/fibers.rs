@@ -1,5 +1,5 @@
 //! Measures the cost of capturing a fiber's stack, for several numbers of fibers that take turns, and in a process with
-//! many memory mappings. If a stack is not the thread's own, the kernel copies it at each capture
+//! many memory mappings. If a stack is not the thread's own, gpuflame lets the kernel copy it at each capture
 //! (`src/unwind/copy.rs`).
 //!
 //!     cargo bench --bench fibers
@@ -21,7 +21,7 @@ const TURNS: usize = 40;
 const CAPTURES_A_TURN: usize = 2000;
 const MAPPINGS: usize = 5000;
 
-/// Switches to the stack that starts at `top`, and calls `hook` there.
+/// Switches to the stack whose upper end is `top`, and calls `hook` there.
 #[unsafe(naked)]
 extern "C-unwind" fn on_stack(hook: extern "C-unwind" fn(), top: usize) {
     naked_asm!("push rbx", "mov rbx, rsp", "mov rsp, rsi", "call rdi", "mov rsp, rbx", "pop rbx", "ret")
@@ -51,7 +51,7 @@ extern "C-unwind" fn fiber() {
 /// Maps memory with an unreadable page at each multiple of `apart` bytes. The kernel then treats each piece between two
 /// such pages as a separate mapping.
 fn pieces(count: usize, apart: usize) -> usize {
-    // SAFETY: the mapping is fresh, and only its own pages are protected.
+    // SAFETY: the mapping is fresh, and the loop protects only pages inside it.
     unsafe {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -64,15 +64,16 @@ fn pieces(count: usize, apart: usize) -> usize {
     }
 }
 
-/// CPU time of this thread in nanoseconds.
+/// Returns the CPU time of this thread in nanoseconds.
 fn processor_time() -> f64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place to write to.
+    // SAFETY: clock_gettime may write to `time`.
     assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) }, 0);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
-/// Returns the nanoseconds per call to `run` in the third-fastest turn, which other load on the machine hardly affects.
+/// Returns the nanoseconds per call of `run` in the third-fastest turn. Other load on the machine hardly affects that
+/// turn.
 fn nanos(mut run: impl FnMut(usize)) -> f64 {
     let mut turns = [0.0; TURNS];
     for turn in &mut turns {
@@ -84,7 +85,7 @@ fn nanos(mut run: impl FnMut(usize)) -> f64 {
     turns[TURNS / 10]
 }
 
-/// Returns the time that a capture adds to a run of a fiber, and the time of a run without a capture.
+/// Returns two times: the time that a capture adds to a run of a fiber, and the time of a run without a capture.
 fn of_fibers(stacks: usize, count: usize) -> (f64, f64) {
     let run = |turn: usize| on_stack(fiber, stacks + (turn % count + 1) * (STACK + PAGE));
     CAPTURES.store(false, Ordering::Relaxed);

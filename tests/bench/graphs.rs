@@ -19,20 +19,20 @@ use std::process::Stdio;
 
 use staged::{built, command, compiled, stage};
 
-/// Sizes of the graph in layers of eight kernels, with the number of timed tokens for each size. A run delivers at most
-/// 1.6 million activity records, which fit into the buffers even if the collector thread gets no CPU time.
+/// Sizes of the graph in layers of eight kernels, each with the number of tokens that are timed. A run delivers at most
+/// 1.6 million activity records. These fit into the buffers even if the collector thread gets no CPU time.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
-/// Number of rounds in which all sizes are timed. The best round of each size is used.
+/// Number of rounds. Each round measures all sizes once, and the best round of each size is used.
 const TURNS: usize = 3;
 /// Number of graph launches in a run. The next constant is the number of launches after which the launching stack is
-/// certainly cached. The stack is not cached at first, because capturing the graph visits many stacks that do not
-/// repeat, which raises the back-off in `unwind/cache_backoff.rs`.
+/// certainly cached. The capture of the graph visits many stacks that do not repeat, which raises the back-off in
+/// `unwind/cache_backoff.rs`. So the stack is not cached at first.
 const MADE: u32 = 300;
 const KNOWN_AFTER: u32 = 240;
-/// Maximum ratio of the instructions per launch of the largest graph to those of the smallest graph.
+/// Maximum ratio of the instructions per launch between the largest and the smallest graph.
 const MOST: f64 = 1.01;
 
-/// Runs the program, optionally under a tool. Returns its stderr.
+/// Runs the program, optionally under a tool such as callgrind. Returns its stderr.
 fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -> String {
     let words = tool.iter().map(OsStr::new).chain([program.as_os_str()]).collect::<Vec<_>>();
     let mut command = command(words[0], folder);
@@ -52,7 +52,7 @@ fn run(tool: &[&str], program: &Path, folder: &Path, layers: u32, tokens: u32) -
     ledger
 }
 
-/// Returns the median time that gpuflame's callback takes per launch, in ns.
+/// Returns the median time that gpuflame's callback takes per graph launch, in ns.
 fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     let ledger = run(&[], program, folder, layers, tokens);
     let line = ledger.lines().find_map(|line| line.strip_prefix("gpuflame: graph launches: "));
@@ -60,7 +60,8 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Returns the instructions in gpuflame's callback per launch: the median of the counts between two launches.
+/// Returns the instructions in gpuflame's callback per graph launch. This is the median of the counts between two
+/// launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");
     let out = format!("--callgrind-out-file={}", folder.join(&name).display());
@@ -72,8 +73,8 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // callgrind starts a new file at each launch. The counts before the first launch and after the last launch are in
-    // files that are not read here.
+    // callgrind starts a new file at each launch. The counts before the first and after the last of these launches are
+    // in files that are not read here.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =
         launches.map(|launch| summary(&folder.join(format!("{name}.{launch}")))).collect::<Vec<_>>();
@@ -81,7 +82,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     counts[counts.len() / 2] as f64
 }
 
-/// Returns the total number of instructions in a file written by callgrind.
+/// Returns the total number of instructions in a file that callgrind wrote.
 fn summary(file: &Path) -> u64 {
     let text = fs::read_to_string(file).expect("callgrind writes a file before each launch");
     let line = text.lines().find_map(|line| line.strip_prefix("totals: ")).expect("and a sum in it");
@@ -107,7 +108,7 @@ fn main() {
     let ratio = counts[2] / counts[0];
     println!("graph_launch_3200_to_8_nodes {ratio:.3} ratio_of_instructions");
     println!("graph_launch_3200_to_8_nodes {:.2} ratio_of_ns", times[2] / times[0]);
-    // A folder that cannot be removed is left for the next `cargo clean`.
+    // If the folder cannot be removed, the next `cargo clean` removes it.
     let _ = fs::remove_dir_all(folder);
     assert!(ratio <= MOST, "a launch of a graph takes more instructions if the graph has more nodes");
 }

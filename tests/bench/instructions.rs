@@ -1,8 +1,8 @@
 //! Counts gpuflame's instructions per launch, so that added work is detected on any machine.
 //!
 //! Times vary with the machine and its load, whereas callgrind counts the same instructions every time. Each case runs
-//! twice, the second time with more launches; the difference of the two counts is used. If a case exceeds its limit,
-//! make it cheaper again, or raise the limit and explain the added work in the commit.
+//! twice, the second time with more launches, and the benchmark uses the difference of the two counts. If a case
+//! exceeds its limit, make it cheaper again, or raise the limit and explain the added work in the commit.
 //!
 //!     cargo bench --bench instructions
 //!     cargo bench --bench instructions -- --time      nanoseconds instead, the fastest of many rounds
@@ -25,12 +25,12 @@ use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 use gpuflame_unwind::{self as unwind, Skip, Unwinder};
 
-/// A case whose instructions are counted. Unless noted otherwise, a case launches repeatedly from the same stack, 64
-/// calls deep.
+/// A case whose instructions are counted. Unless its name or a comment states otherwise, a case launches repeatedly
+/// from the same stack, 64 calls deep.
 struct Case {
     name: &'static str,
     run: fn(u32),
-    /// Maximum instructions per launch: 1 to 3 % more than the code that Rust 1.95 generates.
+    /// Maximum instructions per launch. The limit is 1 to 3 % above the count with the code that Rust 1.95 generates.
     limit: u64,
 }
 
@@ -40,7 +40,7 @@ const CASES: [Case; 14] = [
     // time. So every launch reads the time with system calls, whose instructions inside the kernel callgrind does not
     // count.
     Case { name: "instructions_callback_hot_64", run: callbacks, limit: 1160 },
-    // The case launches in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner
+    // These cases launch in turn from 8 stacks of 70 frames that share the outer 35 frames. Each launch walks the inner
     // half of its stack. Once the stacks are cached, a launch walks no frames.
     Case { name: "instructions_capture_half_70", run: half_captures, limit: 4000 },
     Case { name: "instructions_callback_half_70", run: halves, limit: 1640 },
@@ -119,8 +119,8 @@ fn half_captures(count: u32) {
     });
 }
 
-/// Launches in turn from stacks that differ in their inner half. The counted instructions include the calls that build
-/// these stacks, 16 instructions per call.
+/// Launches in turn from stacks that differ in their inner half. The count includes the calls that build these stacks,
+/// with 16 instructions per call.
 fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     deep(DEPTH / 2, &mut || {
         for id in 0..black_box(count) {
@@ -130,7 +130,7 @@ fn from_halves(count: u32, launch: &mut dyn FnMut(u32)) {
     });
 }
 
-/// Makes `calls` nested calls, each from one of two places.
+/// Makes `calls` nested calls. Each call is from one of two places.
 fn winding(calls: u32, turns: u32, at_the_end: &mut dyn FnMut()) -> u32 {
     if calls == 0 {
         at_the_end();
@@ -159,13 +159,13 @@ fn in_python<const VERSION: u32, const IS_WANTED: bool>(count: u32) {
     evaluated::<VERSION>(15, IS_WANTED, launches, count);
 }
 
-/// Launches below 12 Python frames and, alternately, three or six more.
+/// Launches below 12 Python frames and, alternately, three or six more Python frames.
 fn by_turns<const VERSION: u32>(count: u32) {
     unsafe extern "C" fn turns(count: *mut c_void) {
         let evaluate = EVALUATE.get().expect("it was loaded");
         for id in 0..black_box(count.addr()) {
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: as for the first call of this function.
+            // SAFETY: `evaluate` may be called as in the first call of this function.
             unsafe { evaluate(if id % 2 == 0 { 3 } else { 6 }, one, with) };
         }
     }
@@ -183,7 +183,7 @@ fn in_rows<const VERSION: u32>(count: u32) {
         for id in 0..black_box(count.addr()) {
             let kernel = [one::<0>, one::<1>, one::<2>][id % 3];
             let with = std::ptr::without_provenance_mut(id);
-            // SAFETY: as for the first call of this function.
+            // SAFETY: `evaluate` may be called as in the first call of this function.
             unsafe { evaluate([3, 6, 9][id / 3 % 3], kernel, with) };
         }
     }
@@ -198,7 +198,7 @@ type Evaluate = unsafe extern "C" fn(c_int, unsafe extern "C" fn(*mut c_void), *
 
 static EVALUATE: OnceLock<Evaluate> = OnceLock::new();
 
-/// Calls `then` below `frames` Python frames.
+/// Calls `then` with `frames` Python frames on the stack.
 fn evaluated<const VERSION: u32>(
     frames: c_int,
     is_wanted: bool,
@@ -207,13 +207,13 @@ fn evaluated<const VERSION: u32>(
 ) {
     unwind::python::set_enabled(is_wanted);
     let interpreter = interpreter(VERSION);
-    // SAFETY: the library is ours, and its constructor only fills its own variables.
+    // SAFETY: the library is the tests' own, and its constructor only fills its own variables.
     let library = unsafe { libc::dlopen(interpreter.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!library.is_null(), "the interpreter of the tests is loaded");
-    // SAFETY: the library is loaded, and the name is a C string.
+    // SAFETY: `library` is a loaded library, and the name is a C string.
     let evaluate = unsafe { libc::dlsym(library, c"evaluate".as_ptr()) };
     assert!(!evaluate.is_null());
-    // SAFETY: the library's function of that name has this type.
+    // SAFETY: the library's function with this name has this type.
     let evaluate =
         *EVALUATE.get_or_init(|| unsafe { std::mem::transmute::<*mut c_void, Evaluate>(evaluate) });
     capture::refill_chunks();
@@ -227,8 +227,8 @@ fn evaluated<const VERSION: u32>(
     assert!(unwind::python::off_reason().is_none(), "{:?}", unwind::python::off_reason());
 }
 
-/// Returns the path of the tests' fake interpreter for `version` of Python. This interpreter has Python's memory layout
-/// but evaluates nothing. It is compiled only once, into this program's folder.
+/// Returns the path of the tests' fake interpreter for `version` of Python. This interpreter has the memory layout of
+/// that Python version but evaluates nothing. It is compiled only once, into this program's folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -243,7 +243,7 @@ fn compile_interpreter(version: u32) {
     assert!(status.is_ok_and(|status| status.success()), "a C compiler (gcc) is needed");
 }
 
-/// Returns the total number of instructions of this program when it runs a case `count` times.
+/// Returns the total number of instructions that this program executes when it runs a case with `count` launches.
 fn instructions(case: usize, count: u32) -> Result<u64, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let output = Command::new("valgrind")
@@ -264,7 +264,7 @@ fn main() -> ExitCode {
     {
         let (case, count): (usize, u32) = (case.parse().expect("a case"), count.parse().expect("a number"));
         unwind::prepare();
-        // The case runs on a new thread: valgrind does not alter the stack of such a thread.
+        // The case runs on a new thread, because valgrind does not change the stack of such a thread.
         thread::spawn(move || (CASES[case].run)(count)).join().expect("a case does not panic");
         return ExitCode::SUCCESS;
     }
@@ -288,7 +288,8 @@ fn main() -> ExitCode {
     if is_within { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Prints for each case the nanoseconds per launch in the fastest of many processes. The processes of the cases take turns.
+/// Prints the nanoseconds per launch for each case, in the fastest of many processes. The processes of the cases take
+/// turns.
 fn time() -> ExitCode {
     const ROUNDS: usize = 40;
     const LAUNCHES: &str = "20000";
@@ -301,7 +302,7 @@ fn time() -> ExitCode {
             *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
         }
     }
-    // Cases that do other work between launches have no time, so their lines are omitted.
+    // Cases that do other work between launches have no time. Their lines are omitted.
     for (case, nanos) in CASES.iter().zip(fastest).filter(|(_, nanos)| nanos.is_finite()) {
         let name = case.name.replace("instructions", "time");
         let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");

@@ -1,11 +1,12 @@
-//! Measures the cost that gpuflame adds to a launch, and compares it with other unwinders in the same run.
+//! Measures the cost that gpuflame adds to a launch, and compares its unwinder with others in the same run.
 //!
-//! The benchmark first checks that all unwinders return the same stacks. Then it measures three situations (see
-//! `paths`), each at four stack depths, with one thread and with two threads. After that it measures the whole callback
-//! on the simulated CUDA stack, and a whole process. The benchmark writes the tables of `tests/bench/performance.md`
-//! and `docs/cost.md`. At the end it prints one line per figure, `name value unit`. With arguments (`-- half 64`) it
-//! measures only the named situations and depths, and writes nothing. With `-- checkpoints` it compares two whole
-//! processes: one that writes checkpoints fifty times as often as by default, and one that writes none.
+//! The benchmark first checks that all unwinders return the same stacks. Then it measures the unwinders in three
+//! situations (see `paths`), each at four stack depths, with one thread and with two threads. After that it measures
+//! the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the tables of
+//! `tests/bench/performance.md` and `docs/cost.md`. At the end it prints a line `name value unit` for each figure. With
+//! arguments (`-- half 64`) it measures only the named situations and depths, and writes nothing. With `-- checkpoints`
+//! it compares two whole processes: one that writes checkpoints fifty times as often as by default, and one that writes
+//! none.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "launch/allocations.rs"]
@@ -54,16 +55,17 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures per stack and turn before the measurement begins, in situations with different stacks.
+/// Average number of captures per stack and turn before the measurement begins. It applies to situations with different
+/// stacks.
 const WARM_UP: usize = 4;
-/// Average number of captures per stack and turn during the measurement.
+/// Average number of captures per stack and turn during the measurement of such situations.
 const ROUNDS: usize = 2;
 
-/// Situation, depth and stacks on which a method is measured.
+/// A situation, a depth, and the stacks on which a method is measured.
 struct Place {
     situation: Situation,
     depth: usize,
-    /// Stacks of code without frame pointers, and stacks of code with frame pointers.
+    /// Two lists of stacks: through code without frame pointers, and through code with frame pointers.
     stacks: [Vec<Vec<Function>>; 2],
 }
 
@@ -87,7 +89,7 @@ impl Place {
         if self.situation == Situation::Hot {
             build(&stacks[0], &mut || {
                 let mut span = || clock.time(CAPTURES, &mut capture);
-                // Repeat the measurement for about two milliseconds, but at least 12 and at most 400 times.
+                // The measurement is repeated for about two milliseconds, but at least 12 and at most 400 times.
                 let spans = (2e6 / (span() * f64::from(CAPTURES))).clamp(12.0, 400.0) as usize;
                 median = slice.median(spans / 3, spans, span);
             });
@@ -104,14 +106,14 @@ impl Place {
     }
 }
 
-/// Results for one situation at one depth, with one entry per method.
+/// Results of all methods for one situation at one depth. The lists have one entry per method.
 struct Measured {
     situation: Situation,
     depth: usize,
     figures: Vec<Figure>,
-    /// Number of frames that each method finds.
+    /// Number of frames that each method finds on a stack.
     frames: Vec<usize>,
-    /// Number of stacks that each method got wrong.
+    /// Number of stacks for which each method returned wrong frames.
     wrong: Vec<usize>,
 }
 
@@ -135,8 +137,8 @@ impl Measured {
     }
 
     fn new(place: &Place, wrong: Vec<usize>, figures: &[Figure], frames: &[usize]) -> Self {
-        // Methods that write launch records do not return a number of frames, so use the number that the plain capture
-        // found.
+        // Methods that write launch records do not return a number of frames. For them, the number is that of the plain
+        // capture.
         let frames = frames.iter().map(|&count| if count == 0 { frames[CAPTURE] } else { count }).collect();
         Self { situation: place.situation, depth: place.depth, figures: figures.to_vec(), frames, wrong }
     }
@@ -150,9 +152,9 @@ impl Measured {
     }
 }
 
-/// Asserts that all methods return the same frames. A correct stack consists of a few innermost frames of the method
-/// itself, followed by the frames that glibc finds. Returns the number of wrong stacks for each method that is known to
-/// err.
+/// Asserts that all methods return the same frames. A correct stack consists of a few frames of the method itself
+/// (innermost), followed by the frames that glibc finds. Returns the number of wrong stacks for each method that is
+/// known to err.
 fn assert_same_stacks(place: &Place, methods: &[Method]) -> Vec<usize> {
     let mut tools = Tools::new();
     let reference = methods.iter().find(|method| method.short == "glibc").expect("glibc is always here");
@@ -190,11 +192,11 @@ fn stack_by(method: &Method, tools: &mut Tools) -> Vec<u64> {
     stack
 }
 
-/// Whether two stacks (leaf first) are equal, apart from the frames of the two methods and of the closure that called
-/// the methods. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
+/// Returns whether two stacks (leaf first) are equal, apart from the frames of the two methods and of the closure that
+/// called the methods. A walk by frame pointers sees only the middle part of the stack, whose code has frame pointers.
 fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool {
     if only_part {
-        // The outermost frames that the walk returned are in code without frame pointers, so ignore them.
+        // The outermost frames that the walk returned are ignored, because they are in code without frame pointers.
         let part = &found[..found.len().min(depth - 1)];
         return part.len() == depth - 1 && expected.windows(part.len()).any(|frames| frames == part);
     }
@@ -203,7 +205,8 @@ fn agree(found: &[u64], expected: &[u64], only_part: bool, depth: usize) -> bool
     same > depth && same + own >= found.len() && same + own >= expected.len()
 }
 
-/// Returns the number of allocations during launches at this depth, over all situations, once their stacks are cached.
+/// Returns the number of memory allocations during launches at this depth, over all situations, once their stacks are
+/// cached.
 fn allocations(depth: usize, functions: &[Function]) -> u64 {
     let method =
         METHODS.iter().find(|method| method.short == "callback").expect("the method is in the table");
@@ -225,7 +228,7 @@ fn allocations(depth: usize, functions: &[Function]) -> u64 {
     count
 }
 
-/// Depths and situations to run: all, or those named on the command line (`-- half 64`).
+/// Returns the depths and situations to run: all of them, or those that the command line names (`-- half 64`).
 fn wanted() -> (Vec<usize>, Vec<Situation>, bool) {
     let arguments: Vec<_> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let names = |name: &str| arguments.iter().any(|argument| argument == name);
@@ -239,7 +242,7 @@ fn wanted() -> (Vec<usize>, Vec<Situation>, bool) {
     )
 }
 
-/// Results on the simulated CUDA stack.
+/// Results of the measurements on the simulated CUDA stack.
 struct OnSimulated {
     callbacks: Vec<(Situation, usize, Figure)>,
     beyond_capture: f64,
@@ -251,7 +254,7 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // The last job measures a closed window: the callback captures no stack and makes no launch id.
+        // The last job measures a closed window. In this case the callback captures no stack and makes no launch id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,
@@ -273,7 +276,7 @@ impl OnSimulated {
     }
 }
 
-/// Prints the cost of a checkpoint every 20 ms, compared with no checkpoints.
+/// Prints what a checkpoint every 20 ms costs, compared with no checkpoints.
 #[allow(clippy::print_stdout)]
 fn print_cost_of_checkpoints() {
     let folder = staged::stage("cuda");
@@ -366,7 +369,7 @@ fn errors(situation: Situation, methods: &[Method], all: &[Measured]) -> String 
 }
 
 /// Returns a table with a row per situation and a column per depth. A cell contains the callback's time with one
-/// thread, and with two threads at once.
+/// thread, and with two threads at the same time.
 fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     let columns = depths.iter().map(|depth| format!("{depth} calls: ns (two threads at once)"));
     let mut table = Table::new(&std::iter::once("stacks".to_owned()).chain(columns).collect::<Vec<_>>());
@@ -385,8 +388,8 @@ fn callbacks(depths: &[usize], simulated: &OnSimulated) -> Table {
     table
 }
 
-/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work at a launch, and the name of
-/// that part.
+/// Returns the largest slowdown that a second thread causes in any part of gpuflame's work for a launch, and the name
+/// of that part.
 fn worst_of_two_threads(methods: &[Method], all: &[Measured], simulated: &OnSimulated) -> (f64, String) {
     let ours = all.iter().flat_map(|place| {
         let figures = place.figures[..=FULL + 1].iter().zip(methods);

@@ -1,10 +1,10 @@
 //! Measures how fast CPU stacks are matched with their launches, and how many stacks are matched correctly: `cargo
 //! bench --bench merge`.
 //!
-//! The input has as many launches as the eBPF tutorial's, on one thread, 2 to 32 us apart. The clocks of stacks and
-//! launches differ by 0, 20 or 100 us. One stack in a thousand is missing, so stacks cannot be matched by their order
-//! alone. The tutorial's own algorithm compares each stack with all launches. That algorithm runs on a part of the
-//! launches only, and its time for all launches is extrapolated.
+//! The input has as many launches as the eBPF tutorial's input. They are on one thread, 2 to 32 us apart. The clocks
+//! with which stacks and launches are timed differ by 0, 20 or 100 us. One stack in a thousand is missing, so stacks
+//! cannot be matched by their order alone. The tutorial's own algorithm compares each stack with all launches. That
+//! algorithm runs on a part of the launches only, and its time for all launches is extrapolated.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -71,8 +71,8 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Returns the seconds that the tutorial's first loop takes, which compares each stack with all launches. The
-/// tutorial's second loop is not included.
+/// Returns the time, in seconds, that the first loop of the tutorial takes. This loop compares each stack with all
+/// launches. The tutorial's second loop is not included.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();
@@ -108,7 +108,7 @@ fn write(folder: &Path, launches: &[Launch]) {
     std::fs::write(folder.join("gpu.json"), format!("{{\"traceEvents\":[\n{gpu}\n]}}\n")).unwrap();
 }
 
-/// Duration of the fastest run, in seconds.
+/// Returns the duration of the fastest run, in seconds.
 fn command(folder: &Path) -> f64 {
     let run = |_| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpuflame"));

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures the wall time of `gpuflame.read` for a recording of a million launches, until the tables are complete.
+"""Measures how long `gpuflame.read` takes to make the complete tables of a recording with a million launches (wall
+time).
 
     cargo build --release && PYTHON tests/bench/read.py [LAUNCHES] [RUNS]        PYTHON has pyarrow
 
-tests/programs/load.c makes the recording on the simulated stack, in a temporary folder. Every run is a separate process, whose
-import of the package is not counted."""
+The program tests/programs/load.c is recorded on the simulated CUDA stack, in a temporary folder. Every run is a
+separate process. The time in which it imports the package is not counted."""
 
 import os
 import statistics

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Measures the cost of samples for the sampled thread and for the whole process, by doing the same work with and without them.
+"""Measures what samples cost the sampled thread and the whole process. A program does the same work with and without
+samples.
 
     cargo build --release && cargo test --no-run && tests/bench/samples.py [TARGET/debug/deps]
 
-Prints a table. The figures are medians of RUNS turns. The spread of the middle half of the turns is in brackets."""
+Prints a table. Each figure is the median of RUNS turns. The spread of the middle half of the turns is in brackets."""
 
 import os
 import statistics

@@ -1,5 +1,5 @@
 //! Measures how fast a large trace is read: `cargo bench --bench scan`. The benchmark needs half a gigabyte of disk.
-//! The comparison with serde needs 4 GB of memory; `-- --no-serde` omits it.
+//! The comparison with serde needs 4 GB of memory, and `-- --no-serde` omits it.
 //!
 //! The readers run in this process on the same file, one after the other and in several rounds. The best round of each
 //! reader is reported, so the ratios are valid even on a busy machine. The reported memory is the peak memory of the
@@ -18,14 +18,14 @@ use gpuflame_traces::steps::{Extract, Ops, Stats, StatsOptions};
 
 const ROUNDS: usize = 15;
 
-/// A name, and a function that reads the trace and returns a number that depends on all of it.
+/// Name of a reader, and a function that reads the trace and returns a number that depends on all of it.
 type Reader<'a> = (&'a str, Box<dyn Fn() -> u64 + 'a>);
 
 #[allow(clippy::print_stdout)]
 fn main() {
     let folder = std::env::var_os("GPUFLAME_BENCH_DIR").map_or_else(std::env::temp_dir, PathBuf::from);
-    // Figures for the real trace and for the made-up trace cannot be compared, because the real trace's events take
-    // longer to decompress.
+    // Figures for the real trace and for the made-up trace cannot be compared, because the events of the real trace
+    // take longer to decompress.
     let (kind, events) = match trace_gen::traces() {
         Some(_) => ("real", "a real trace's events"),
         None => ("made-up", "made-up events"),
@@ -79,7 +79,7 @@ fn main() {
 struct Measured {
     /// Wall time of the fastest round, in seconds.
     best: f64,
-    /// CPU time in seconds over all threads. Other load on the machine affects CPU time less than wall time.
+    /// CPU time of all threads together, in seconds. Other load on the machine affects CPU time less than wall time.
     processor: f64,
     /// Peak memory in KiB.
     peak: u64,
@@ -129,7 +129,7 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts events and adds up GPU time. This is the least work that a reader of the trace must do.
+/// Counts the events, and adds up the GPU time. This is the least work that a reader of the trace must do.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -171,7 +171,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// Extracts all data of the trace. This is the most work that a reader of the trace does.
+/// Extracts all data from the trace. This is the most work that a reader of the trace does.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();
@@ -204,7 +204,7 @@ fn compress(plain: &Path, gzip: &Path) {
     std::fs::rename(part, gzip).unwrap();
 }
 
-/// CPU time of this process in seconds, in steps of 10 ms.
+/// Returns the CPU time of this process in seconds, in steps of 10 ms.
 fn processor() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_ascii_whitespace().collect();
@@ -212,12 +212,12 @@ fn processor() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Resets the kernel's peak memory counter, which [`peak`] reads.
+/// Resets the kernel's counter of peak memory, which [`peak`] reads.
 fn forget_peak() {
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
 }
 
-/// Peak memory of this process since [`forget_peak`], in KiB.
+/// Returns the peak memory of this process since [`forget_peak`], in KiB.
 fn peak() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();

@@ -1,4 +1,4 @@
-//! Provides the simulated CUDA stack for benchmarks that start programs: the libraries, and programs that are linked to
+//! Provides the simulated CUDA stack for benchmarks that start programs: its libraries, and programs that are linked to
 //! these libraries.
 
 use std::ffi::OsStr;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, process};
 
-/// Path of a shared library that cargo built next to this program.
+/// Returns the path of a shared library that cargo built next to this program.
 pub(crate) fn built(name: &str) -> PathBuf {
     env::current_exe().expect("a program has a file").with_file_name(name)
 }
 
-/// Creates a folder for the benchmark `name` with the simulated libraries under their real names.
+/// Creates a folder for the benchmark `name` that contains the simulated libraries under the names of the real ones.
 pub(crate) fn stage(name: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{name}-{}", process::id()));
     fs::create_dir_all(&folder).expect("the target folder is writable");
@@ -28,7 +28,7 @@ pub(crate) fn stage(name: &str) -> PathBuf {
     folder
 }
 
-/// Compiles `source`, a path in the repository, in a folder of [`stage`].
+/// Compiles `source`, a path in the repository, into a folder that [`stage`] created.
 pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     let root = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let program = cuda.join(Path::new(source).file_stem().expect("sources have names"));
@@ -40,7 +40,8 @@ pub(crate) fn compiled(source: &str, flags: &[&str], cuda: &Path) -> PathBuf {
     program
 }
 
-/// Command that runs `program` with the libraries in `cuda`, without the environment's settings for gpuflame.
+/// Returns a command that runs `program` with the libraries in `cuda`. Settings for gpuflame in the environment are
+/// removed.
 pub(crate) fn command(program: impl AsRef<OsStr>, cuda: &Path) -> Command {
     let mut command = Command::new(program);
     for (name, _) in env::vars_os() {

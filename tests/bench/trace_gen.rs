@@ -1,10 +1,10 @@
-//! Writes a large Kineto trace. With the events of the real trace, it has 1,588,124 events in 531,635,124 bytes, including
-//! 135,133 GPU operations and 352,659 calls.
+//! Writes a large Kineto trace. With the events of the real trace, it has 1,588,124 events in 531,635,124 bytes,
+//! including 135,133 GPU operations and 352,659 calls.
 //!
-//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces), or else of a made-up
-//! training step. The events are repeated with shifted times and ids, until a time or an id would need more digits.
-//! Both traces have Kineto's own layout. If the trace is smaller than the wanted size, the same number of blanks is
-//! added after each event.
+//! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces). If that file does not
+//! exist, they are those of a made-up training step. The events are repeated with shifted times and ids, until a time
+//! or an id would need more digits. In both cases the trace has Kineto's own layout. If the trace is smaller than the
+//! wanted size, the same number of blanks is added after each event.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -24,13 +24,13 @@ enum Shift {
     Id,
 }
 
-/// Folder of real traces, if it exists.
+/// Returns the folder of real traces, if it exists.
 pub(crate) fn traces() -> Option<PathBuf> {
     let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/traces");
     std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from).or(Some(beside)).filter(|folder| folder.is_dir())
 }
 
-/// Writes the trace to `path`, unless the file exists. Returns the number of its events.
+/// Writes the trace to `path`, unless the file exists already. Returns the number of events in the trace.
 pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     if bytes.is_some() && path.metadata().is_ok_and(|metadata| Some(metadata.len()) == bytes) {
         return events;
@@ -71,7 +71,7 @@ pub(crate) fn make(path: &Path, events: u64, bytes: Option<u64>) -> u64 {
     events
 }
 
-/// Events of the real trace, unchanged.
+/// Returns the events of the real trace, unchanged.
 fn real() -> Option<Vec<String>> {
     let file = std::fs::File::open(traces()?.join("kineto-2023/control.json.gz")).ok()?;
     let mut text = String::new();
@@ -167,7 +167,8 @@ impl Template {
         for (before, number) in &self.pieces {
             line.push_str(before);
             match number {
-                // Times are shifted by more than the trace's length, and ids by more than the range of its ids.
+                // Each repetition shifts times by more than the trace's duration, and ids by more than the range of the
+                // trace's ids.
                 Some((number, Shift::Time)) => write!(line, "{}", number + round * 20_000_000).unwrap(),
                 Some((number, Shift::Id)) => write!(line, "{}", number + round * 500_000).unwrap(),
                 None => {}

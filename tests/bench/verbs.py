@@ -3,10 +3,11 @@
 
     cargo build --release -p gpuflame-cli && tests/bench/verbs.py [--megabytes N] [--rounds N] [--trace FILE] [VERB ...]
 
-Without --trace, the script writes a trace of torch.profiler's form to the temporary folder: steps, operators, launches with
-correlation ids and flows, and a kernel for each launch. Each command is a separate process; the rounds take turns. The best round
-counts. `cpu` is the time of all threads together, which depends least on other load; on a busy machine, only the speed by CPU time
-can be compared. Verbs with two inputs read the trace twice, so their speed is per input."""
+Without --trace, the script writes a trace like those of torch.profiler to the temporary folder. It has steps,
+operators, launches with correlation ids and flows, and a kernel for each launch. Each command runs in a separate
+process. Each round runs every command once, and the best round of a command counts. `cpu` is the CPU time of all
+threads together, which other load affects least. On a busy machine, only speeds by CPU time can be compared. Verbs with
+two inputs read the trace twice, so their speed is per input."""
 
 import argparse
 import os
@@ -58,7 +59,7 @@ def events_of_launch(at):
 
 
 def write_trace(path, size):
-    """Writes at least `size` bytes, unless the file exists."""
+    """Writes a trace of at least `size` bytes, unless the file exists already."""
     if path.exists():
         return
     part = path.with_suffix(".part")
@@ -85,7 +86,7 @@ def measure(command):
 
 
 def commands(gpuflame, trace, folder):
-    """Returns the commands by verb, each with the number of inputs that it reads."""
+    """Returns the command line of each verb, with the number of inputs that the command reads."""
     reading = {
         "stats": (["stats", trace, folder / "steps.csv", "none", "1000000"], 1),
         "info": (["info", trace], 1),

@@ -1,8 +1,9 @@
-/* Launches from N different stacks, or launches N kernels with different names; prints `ready` and waits for a signal.
+/* Launches from N different stacks, or launches N kernels with different names. Then prints `ready` and waits for a
+ * signal.
  *
  *     many stacks N [on] | names N [on] | again N
  *
- * on: keeps launching, every 10 ms, while it waits. */
+ * With `on`, the program launches every 10 ms while it waits. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"
 
@@ -36,7 +37,7 @@ OWN_FRAME static void go_on(long way, int more)
 OWN_FRAME static void left(long way, int more) { go_on(way, more); KEEP; }
 OWN_FRAME static void right(long way, int more) { go_on(way, more); KEEP; }
 
-/* A kernel name as long as those of PyTorch's elementwise kernels. */
+/* Launches a kernel whose name is as long as the names of PyTorch's elementwise kernels. */
 static int launch_named(CUmodule module, long number)
 {
     char name[200];
@@ -58,7 +59,7 @@ static void end(int signal)
     is_over = 1;
 }
 
-/* Launches 20,000 times per second, like a training loop. */
+/* Launches 20,000 times per second, as a training loop may do, until SIGUSR1 arrives. */
 static int again(long count)
 {
     struct timespec began, now;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-/// Number of allocations so far.
+/// Returns the number of allocations so far.
 pub(crate) fn so_far() -> u64 {
     ALLOCATIONS.load(Ordering::Relaxed)
 }
@@ -58,7 +58,7 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a valid place to write to.
+    // SAFETY: the caller passed a place that may be written to.
     unsafe { place.write(memory) };
     0
 }

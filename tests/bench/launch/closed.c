@@ -22,7 +22,7 @@ KERNEL(step_d100, "step_d100", (int n), &n)
 
 enum { TURNS = 400, EACH = 1000, BUFFER = 1 << 20 };
 
-/* Buffers are reused, as in gpuflame. */
+/* The client reuses its buffers, as gpuflame does. */
 static struct {
     long bytes[BUFFER / sizeof(long)];
     int is_lent;
@@ -47,7 +47,7 @@ static void completed(void *context, uint32_t stream, uint8_t *buffer, size_t si
     __sync_lock_release(&buffers[at].is_lent);
 }
 
-/* Enables the kinds of kernels, copies, copies between GPUs, and fills. */
+/* Enables the activity kinds for kernels, copies, copies between GPUs, and fills. */
 static int kinds_on(void)
 {
     static const int kinds[] = {10, 1, 22, 2};

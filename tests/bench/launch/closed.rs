@@ -1,5 +1,5 @@
-//! Measures the cost of a launch while gpuflame's window is closed. The cost without gpuflame, with the same activity
-//! kinds enabled and no callbacks, is measured for comparison.
+//! Measures the cost of a launch while gpuflame's recording window is closed. For comparison, it measures the cost
+//! without gpuflame, with the same activity kinds enabled and no callbacks.
 
 use std::fs;
 use std::path::Path;
@@ -26,7 +26,7 @@ pub(crate) fn measure(cuda: &Path) -> Closed {
         command.arg(mode).current_dir(&folder);
         if mode == "window" {
             command.env("CUDA_INJECTION64_PATH", built("libgpuflame.so")).env("GPUFLAME_ENABLED", "0");
-            // The ledger, printed with `GPUFLAME_VERBOSE`, contains the time for which the window was closed.
+            // With `GPUFLAME_VERBOSE`, the process prints the ledger, which contains how long the window was closed.
             command.env("GPUFLAME_OUTPUT", "out-%p").env("GPUFLAME_VERBOSE", "1");
         }
         let output = command.output().expect("the program runs");

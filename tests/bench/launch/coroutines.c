@@ -1,5 +1,5 @@
-/* Prints the CPU time per launch in nanoseconds. COUNT coroutines take turns, and each launches once per turn, at a depth of
- * 24 calls:
+/* Prints the CPU time per launch in nanoseconds. COUNT coroutines take turns. Each coroutine launches once per turn, at
+ * a depth of 24 calls:
  *
  *     coroutines COUNT     0: no coroutines, and the thread launches on its own stack
  *
@@ -19,7 +19,7 @@ enum { TURNS = 40, A_TURN = 4000, DEPTH = 24, STACK = 64 << 10 };
 
 KERNEL(step_d100, "step_d100", (int n), &n)
 
-/* Switches to the stack at `to`, and stores in `from` the stack to switch back to. */
+/* Switches to the stack at `to`, and stores in `from` the stack to which a later call switches back. */
 void go(void **from, void *to);
 __asm__(".text\n.type go,@function\ngo:\n"
         "push %rbp\npush %rbx\npush %r12\npush %r13\npush %r14\npush %r15\n"
@@ -69,8 +69,8 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The top word is the return address of the coroutine's first function: 0, because there is no caller. The
-         * words below it are the address of that function and six registers. */
+        /* The top word is the return address of the coroutine's first function. It is 0, because that function has no
+         * caller. The words below it are the address of that function and six registers. */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

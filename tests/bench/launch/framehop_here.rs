@@ -25,7 +25,7 @@ impl Framehop {
     #[inline(always)]
     pub(crate) fn capture(&mut self, room: &mut [*mut c_void]) -> usize {
         let (pc, sp, bp): (u64, u64, u64);
-        // SAFETY: the code only reads registers.
+        // SAFETY: the assembly code only reads registers.
         unsafe {
             std::arch::asm!("lea {pc}, [rip]", "mov {sp}, rsp", "mov {bp}, rbp", pc = out(reg) pc, sp = out(reg) sp,
                 bp = out(reg) bp, options(nomem, nostack, preserves_flags));
@@ -50,9 +50,9 @@ impl Framehop {
     }
 }
 
-/// Adds one loaded object to framehop.
+/// Adds one loaded object (a library or the program) to framehop.
 unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut c_void) -> c_int {
-    // SAFETY: the loader describes an object in `info`; the other pointer is the unwinder that `new` passed.
+    // SAFETY: the loader describes an object in `info`. The other pointer is the unwinder that `new` passed.
     let (info, unwinder) = unsafe { (&*info, &mut *unwinder.cast::<UnwinderX86_64<&'static [u8]>>()) };
     // SAFETY: the loader's list of program headers has this length.
     let headers = unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
@@ -78,7 +78,7 @@ unsafe extern "C" fn add(info: *mut libc::dl_phdr_info, _: usize, unwinder: *mut
             eh_frame_hdr: Some(eh_frame_hdr),
             ..Default::default()
         };
-        // SAFETY: the loader's name is a C string.
+        // SAFETY: the name that the loader gives is a C string.
         let name = unsafe { CStr::from_ptr(info.dlpi_name) }.to_string_lossy().into_owned();
         let first = loads().map(|load| load.p_vaddr & !0xfff).min()?;
         let last = loads().map(|load| load.p_vaddr + load.p_memsz).max()?;

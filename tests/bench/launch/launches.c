@@ -2,8 +2,8 @@
  *
  *     launches [N]
  *
- * The outer 48 frames stay on the stack. The inner 16 frames are called again for every launch, through one of 16 call
- * paths. */
+ * The outer 48 frames stay on the stack. The inner 16 functions are called again for every launch, through one of 16
+ * call paths. */
 #include "cuda_mini.h"
 
 #include <stdlib.h>
@@ -22,7 +22,7 @@ OWN_FRAME static void launch(int depth, unsigned path)
     KEEP_FRAME();
 }
 
-/* Two functions with different frame sizes; `path` selects one of them at each of the last four calls. */
+/* Two functions with frames of different sizes. At each of the last four calls, `path` selects one of the two. */
 OWN_FRAME static void left(int depth, unsigned path);
 OWN_FRAME static void right(int depth, unsigned path)
 {

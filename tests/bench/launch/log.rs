@@ -1,4 +1,4 @@
-//! Reads the callback's launch records as the collector does, but only when the benchmark calls [`drain`].
+//! Reads the callback's launch records as the collector does. It reads them only when the benchmark calls [`drain`].
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -14,7 +14,7 @@ struct Seen {
 
 static SEEN: Mutex<Option<Seen>> = Mutex::new(None);
 
-/// Reads all launch records, and releases their memory.
+/// Reads all launch records, and releases the memory that they use.
 pub(crate) fn drain() {
     let mut seen = SEEN.lock().expect("a benchmark does not panic");
     let seen = seen.get_or_insert_default();
@@ -30,7 +30,7 @@ pub(crate) fn drain() {
     capture::recalibrate_clock();
 }
 
-/// Stack of the last launch: the API call, then the frames, leaf first.
+/// Returns the stack of the last launch: the API call, then the frames, leaf first.
 pub(crate) fn last_stack() -> Option<Vec<Frame>> {
     drain();
     let seen = SEEN.lock().expect("a benchmark does not panic");

@@ -15,11 +15,11 @@ use gpuflame_unwind::{Skip, Unwinder};
 use crate::framehop_here::Framehop;
 use crate::log;
 
-/// One way to capture a stack.
+/// A method to capture a stack.
 #[derive(Clone, Copy)]
 pub(crate) struct Method {
     pub(crate) name: &'static str,
-    /// Name of the method in the lines of figures that the benchmark prints.
+    /// Short name of the method, for the lines of figures that the benchmark prints.
     pub(crate) short: &'static str,
     /// Captures the caller's stack, and returns the number of frames.
     pub(crate) capture: fn(&mut Tools) -> usize,
@@ -28,8 +28,8 @@ pub(crate) struct Method {
     pub(crate) is_here: fn() -> bool,
     /// Whether the method finds frames only in code with frame pointers.
     pub(crate) needs_frame_pointers: bool,
-    /// Whether the method is known to return wrong stacks. Wrong stacks of such a method are counted; a wrong stack of
-    /// any other method is an error.
+    /// Whether the method is known to return wrong stacks. The benchmark counts the wrong stacks of such a method. A
+    /// wrong stack from any other method is an error.
     pub(crate) errs: bool,
 }
 
@@ -39,7 +39,7 @@ impl Method {
     }
 }
 
-/// Index in [`METHODS`] of the capture, the reference for all other methods.
+/// Index in [`METHODS`] of gpuflame's plain capture. All other methods are compared with it.
 pub(crate) const CAPTURE: usize = 0;
 /// Index of the method that does all of gpuflame's work at a launch: it captures the stack, makes the id and writes the
 /// launch record.
@@ -67,13 +67,13 @@ pub(crate) const METHODS: &[Method] = &[
     Method::new("backtrace crate", "backtrace", backtrace_crate),
 ];
 
-/// State of the methods, one per thread.
+/// State that the methods need. Each thread has its own.
 pub(crate) struct Tools {
     unwinder: Unwinder,
     plain: Unwinder,
     framehop: Framehop,
     pub(crate) room: Vec<*mut c_void>,
-    /// Top of the thread's stack, for the walk by frame pointers.
+    /// Upper end of the thread's stack, for the walk by frame pointers.
     top: usize,
     launches: u32,
 }
@@ -89,7 +89,7 @@ impl Tools {
     /// Creates the tools for the calling thread, whose stack ends at `top`.
     pub(crate) fn with_top(top: usize) -> Self {
         let mut unwinder = Unwinder::new().expect("memory for an unwinder");
-        // gpuflame's callback uses the same setting.
+        // The benchmark uses the same setting as gpuflame's callback.
         unwinder.check_every_capture(true);
         let mut plain = Unwinder::new().expect("memory for an unwinder");
         plain.check_every_capture(true);
@@ -103,12 +103,12 @@ fn addresses(frames: &[Frame]) -> Vec<u64> {
     frames.iter().map(|frame| frame.0 & ((1 << 48) - 1)).collect()
 }
 
-/// Stack of the last recorded launch.
+/// Returns the stack of the last recorded launch.
 fn recorded(_: &mut Tools) -> Vec<u64> {
     log::last_stack().map(|frames| addresses(&frames[1..])).unwrap_or_default()
 }
 
-/// Creates the description of an API call, as the tracer passes it to the callback.
+/// Creates the description of an API call in the form in which the tracer passes it to the callback.
 fn call<'a>(tools: &mut Tools, slot: &'a Cell<u64>) -> Call<'a> {
     tools.launches = tools.launches.wrapping_add(1);
     Call {
@@ -158,7 +158,7 @@ fn glibc(tools: &mut Tools) -> usize {
     unsafe extern "C" {
         fn backtrace(array: *mut *mut c_void, size: c_int) -> c_int;
     }
-    // SAFETY: the array has the length that is passed.
+    // SAFETY: the array has the length that backtrace gets.
     unsafe { backtrace(tools.room.as_mut_ptr(), tools.room.len() as c_int) as usize }
 }
 
@@ -166,7 +166,7 @@ fn glibc(tools: &mut Tools) -> usize {
 fn backtrace_crate(tools: &mut Tools) -> usize {
     let mut count = 0;
     let room = &mut tools.room;
-    // SAFETY: only this thread uses the crate's unwinder in this program. Only the crate's symbol look-up is not
+    // SAFETY: only this thread uses the crate's unwinder in this program, and only its symbol look-up is not
     // thread-safe.
     unsafe {
         backtrace::trace_unsynchronized(|frame| {
@@ -179,7 +179,7 @@ fn backtrace_crate(tools: &mut Tools) -> usize {
 }
 
 thread_local! {
-    /// The frame pointer of the innermost C function. (It calls Rust code, which keeps no frame pointer.)
+    /// Frame pointer of the innermost C function, which calls Rust code that keeps no frame pointer.
     pub(crate) static FRAME: Cell<*const usize> = const { Cell::new(std::ptr::null()) };
 }
 
@@ -189,7 +189,7 @@ fn frame_pointers(tools: &mut Tools) -> usize {
     let mut below = 0;
     let mut count = 0;
     while frame > below && frame < tools.top && frame.is_multiple_of(8) && count < tools.room.len() {
-        // SAFETY: the address is on the thread's stack, between the innermost frame and its top.
+        // SAFETY: the address is on the thread's stack, between the innermost frame and the upper end of the stack.
         let [saved, pc] = unsafe { (frame as *const [usize; 2]).read() };
         tools.room[count] = pc as *mut c_void;
         (below, frame) = (frame, saved);
@@ -205,7 +205,7 @@ type UnwBacktrace = unsafe extern "C" fn(*mut *mut c_void, c_int) -> c_int;
 fn find_libunwind() -> Option<UnwBacktrace> {
     static FOUND: OnceLock<Option<UnwBacktrace>> = OnceLock::new();
     *FOUND.get_or_init(|| {
-        // SAFETY: the names are C strings; the library's constructors have no requirements.
+        // SAFETY: the names are C strings, and the library's constructors have no requirements.
         unsafe {
             let library = libc::dlopen(c"libunwind.so.8".as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL);
             let symbol = (!library.is_null()).then(|| libc::dlsym(library, c"unw_backtrace".as_ptr()))?;
@@ -217,18 +217,18 @@ fn find_libunwind() -> Option<UnwBacktrace> {
 #[inline(never)]
 fn libunwind(tools: &mut Tools) -> usize {
     let Some(unw_backtrace) = find_libunwind() else { return 0 };
-    // SAFETY: the array has the length that is passed.
+    // SAFETY: the array has the length that the function gets.
     unsafe { unw_backtrace(tools.room.as_mut_ptr(), tools.room.len() as c_int) as usize }
 }
 
-/// The time stamp counter, with its own cost subtracted.
+/// The time stamp counter. The cost of reading it is subtracted from measured durations.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock {
     ticks_per_nanosecond: f64,
 }
 
-/// Duration of an empty measurement, in ticks. The value is the smallest median so far, because a median is larger
-/// while another guest of the machine uses the core.
+/// Duration of an empty measurement, in ticks: the smallest median so far. A median is larger if another guest of the
+/// machine uses the core at that time.
 static OVERHEAD: AtomicU64 = AtomicU64::new(u64::MAX);
 
 impl Clock {
@@ -244,20 +244,20 @@ impl Clock {
         })
     }
 
-    /// Measures the duration of an empty measurement again, and keeps the smaller one.
+    /// Measures the duration of an empty measurement again, and keeps the smaller duration.
     pub(crate) fn calibrate_again() {
         let mut empty: [u64; 101] = std::array::from_fn(|_| span(|| ()));
         empty.sort_unstable();
         OVERHEAD.fetch_min(empty[50], Ordering::Relaxed);
     }
 
-    /// Converts `ticks`, which were measured in `spans` spans, to nanoseconds.
+    /// Converts `ticks` to nanoseconds. The ticks were measured in `spans` separate measurements.
     pub(crate) fn nanoseconds(&self, ticks: u64, spans: u32) -> f64 {
         let overhead = OVERHEAD.load(Ordering::Relaxed) * u64::from(spans);
         ticks.saturating_sub(overhead) as f64 / self.ticks_per_nanosecond
     }
 
-    /// Returns the average time of a run of `work` in ns, over `times` runs.
+    /// Returns the average duration of `work` in ns, over `times` runs.
     #[inline(always)]
     pub(crate) fn time(&self, times: u32, mut work: impl FnMut()) -> f64 {
         let ticks = span(|| (0..times).for_each(|_| work()));
@@ -272,10 +272,10 @@ fn span(work: impl FnOnce()) -> u64 {
     ticks() - before
 }
 
-/// Returns the counter, read after all earlier instructions have completed.
+/// Returns the time stamp counter, which is read after all earlier instructions have completed.
 #[inline(always)]
 pub(crate) fn ticks() -> u64 {
-    // SAFETY: every x86-64 machine has both instructions.
+    // SAFETY: every x86-64 processor has both instructions.
     unsafe {
         _mm_lfence();
         let now = _rdtsc();

@@ -1,5 +1,5 @@
-//! Writes the benchmark's tables into the documentation. The performance page contains all tables, and `docs/cost.md`
-//! contains the table for a depth of 64.
+//! Writes the benchmark's tables into the documentation. The performance page gets all tables, and `docs/cost.md` gets
+//! the table for a depth of 64.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -56,7 +56,7 @@ pub(crate) fn machine() -> String {
     )
 }
 
-/// Writes `text` between the marks in `file` of the repository.
+/// Writes `text` between the marks in `file`, a path in the repository.
 pub(crate) fn write(file: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(file);
     let old = fs::read_to_string(&path).expect("the page exists");

@@ -1,19 +1,20 @@
-//! The measured stacks: nested calls of generated functions, the innermost of which runs an action.
+//! The stacks that are measured. A stack consists of nested calls of generated functions, and the innermost function
+//! runs an action.
 
 use crate::generate::{Function, Program, Random};
 use crate::methods;
 
-/// Number of stacks in situations with different stacks.
+/// Number of stacks in situations in which stacks differ.
 pub(crate) const STACKS: usize = 256;
 
-/// Similarity of stacks that are captured one after the other.
+/// How similar stacks are that are captured one after the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Situation {
     /// The same stack is captured repeatedly.
     Hot,
-    /// Stacks that share their outer half.
+    /// The stacks share their outer half.
     Half,
-    /// Stacks that share only the thread's outermost frames.
+    /// The stacks share only the outermost frames of the thread.
     Fresh,
 }
 
@@ -50,7 +51,7 @@ pub(crate) fn stacks(situation: Situation, depth: usize, functions: &[Function])
     (0..count).map(|_| (0..depth).map(|at| if at < shared { trunk[at] } else { pick() }).collect()).collect()
 }
 
-/// State of a stack that is being built by nested calls.
+/// State while nested calls build a stack.
 struct Path<'a> {
     calls: &'a [Function],
     at: usize,
@@ -58,7 +59,7 @@ struct Path<'a> {
 }
 
 extern "C-unwind" fn next(program: &mut Program) -> Option<Function> {
-    // SAFETY: `build` stored a pointer to its own state in `program`, and waits for the calls to return.
+    // SAFETY: `build` stored a pointer to its own state in `program`, and waits until the calls return.
     let path = unsafe { &mut *program.state.cast::<Path<'_>>() };
     let call = path.calls.get(path.at).copied();
     match call {

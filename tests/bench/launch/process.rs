@@ -1,5 +1,5 @@
-//! Measures the cost for a whole process, which makes 200,000 launches at a depth of 64 from one thread, with and
-//! without gpuflame. The time is counted from exec to exit, and includes writing the outputs.
+//! Measures the cost for a whole process that makes 200,000 launches at a depth of 64 from one thread, with and without
+//! gpuflame. The time is that from exec to exit, and includes writing the outputs.
 
 use std::fs;
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::time::Instant;
 use crate::staged::{built, command, compiled};
 
 const LAUNCHES: u32 = 200_000;
-/// Number of pairs of runs, one with gpuflame and one without.
+/// Number of pairs of runs. In each pair, one run is with gpuflame and one without.
 const PAIRS: usize = 20;
 
-/// Wall-clock time, and CPU time summed over all processors, in nanoseconds.
+/// Wall-clock time, and CPU time of all processors together, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Took {
     pub(crate) wall: f64,
@@ -26,8 +26,9 @@ impl Took {
 }
 
 /// Returns the time that gpuflame adds to a process per launch, for each of `settings`. The returned time is the
-/// difference between the best run with gpuflame and the best run without, because other load only makes a run slower.
-/// CPU time is less affected by load. CPU time includes the collector's time, for which the application does not wait.
+/// difference between the best run with gpuflame and the best run without it, because other load only makes a run
+/// slower. Load affects CPU time less than wall-clock time. CPU time includes the collector's time, for which the
+/// application does not wait.
 pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, &str)]; N]) -> [Took; N] {
     let program = compiled("tests/bench/launch/launches.c", &["-fomit-frame-pointer"], cuda);
     let folder = cuda.join("run");
@@ -66,9 +67,9 @@ pub(crate) fn added_per_launch<const N: usize>(cuda: &Path, settings: [&[(&str, 
     })
 }
 
-/// CPU time of all child processes that have ended.
+/// Returns the CPU time of all child processes that have ended.
 fn time_of_children() -> f64 {
-    // SAFETY: all-zero is a valid value, and getrusage writes to it.
+    // SAFETY: the all-zero value is valid, and getrusage writes to it.
     let used = unsafe {
         let mut used: libc::rusage = std::mem::zeroed();
         libc::getrusage(libc::RUSAGE_CHILDREN, &mut used);

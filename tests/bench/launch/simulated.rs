@@ -15,11 +15,11 @@ use crate::paths::{self, Situation};
 use crate::turns::Slice;
 
 thread_local! {
-    /// Time spent in callbacks, in ticks of the time stamp counter, and number of callbacks.
+    /// Time spent in callbacks, in ticks of the time stamp counter, and the number of callbacks.
     static SPENT: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
 }
 
-/// Does the work of [`Capture`], and measures the time that it takes.
+/// A callback that does the work of [`Capture`], and measures how long that takes.
 struct Timed;
 
 #[inline(always)]
@@ -55,7 +55,7 @@ struct Dim3(u32, u32, u32);
 type LaunchKernel =
     unsafe extern "C" fn(*const c_void, Dim3, Dim3, *mut *mut c_void, usize, *mut c_void) -> c_int;
 
-/// The simulated runtime, with a kernel registered.
+/// The simulated CUDA runtime, in which a kernel is registered.
 #[derive(Clone, Copy)]
 pub(crate) struct Runtime {
     launch: LaunchKernel,
@@ -64,7 +64,7 @@ pub(crate) struct Runtime {
 extern "C" fn kernel() {}
 
 impl Runtime {
-    /// Loads the libraries in `folder`, and subscribes as gpuflame does.
+    /// Loads the libraries in `folder`, and subscribes to CUPTI as gpuflame does.
     pub(crate) fn subscribed(folder: &Path) -> Self {
         open(&folder.join("libcuda.so.1"));
         let runtime = open(&folder.join("libcudart.so.13"));
@@ -87,7 +87,7 @@ impl Runtime {
             *mut c_void,
             *mut c_int,
         );
-        // SAFETY: these are the CUDA runtime's functions with their types; all pointers outlive the runtime.
+        // SAFETY: these are the CUDA runtime's functions with their types. All pointers outlive the runtime.
         unsafe {
             let register_binary: unsafe extern "C" fn(*mut c_void) -> *mut *mut c_void =
                 std::mem::transmute(symbol(runtime, "__cudaRegisterFatBinary"));
@@ -128,7 +128,7 @@ impl Runtime {
         assert_eq!(error, 0, "the simulated launch fails");
     }
 
-    /// Measures the total time of a launch's callbacks.
+    /// Measures the total time that the callbacks of a launch take.
     pub(crate) fn measure(self, situation: Situation, stacks: &[Vec<Function>], slice: &Slice<'_>) -> f64 {
         let clock = Clock::calibrated();
         let one = || {
@@ -156,7 +156,7 @@ impl Runtime {
 
 fn open(path: &Path) -> *mut c_void {
     let name = CString::new(path.to_str().expect("a path in UTF-8")).expect("no NUL");
-    // SAFETY: the name is a C string; the simulated libraries may be loaded anywhere.
+    // SAFETY: the name is a C string. The simulated libraries may be loaded in any process.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     assert!(!library.is_null(), "cannot load {}", path.display());
     library

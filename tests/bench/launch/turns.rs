@@ -2,10 +2,10 @@
 //! causes of a difference.
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
-//! alone, and both at once. For each thread, the time next to the other thread is compared with the time alone. All
-//! jobs run once per turn, and only then does the next turn start. The reason is that a machine may share its cores
-//! with other guests, which can halve the speed of a core for seconds, even for code that only adds registers. No job
-//! may get all its turns in such a phase.
+//! thread alone, and both at the same time. For each thread, its time next to the other thread is compared with its
+//! time alone. All jobs run once per turn, and only then does the next turn start. This way no job gets all its turns
+//! in a phase in which the machine is slow. Such phases exist because a machine may share its cores with other guests.
+//! A guest can halve the speed of a core for seconds, even for code that only adds registers.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,10 +15,10 @@ use std::{fs, hint, process, thread};
 use crate::log;
 use crate::methods::Clock;
 
-/// Number of times that every job is measured; the best time is used.
+/// Number of turns, in each of which every job is measured. The best time of each job is used.
 const TURNS: usize = 25;
 
-/// Result of one job: for each thread, the smallest median of all turns, in nanoseconds.
+/// Result of a job: for each of the two threads, the smallest median of all turns, in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Figure {
     alone: [f64; 2],
@@ -26,44 +26,45 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
-    /// Time of a thread that runs alone, in ns: the faster thread's.
+    /// Returns the time in ns of a thread that runs alone. Of the two threads, the faster one counts.
     pub(crate) fn alone(&self) -> f64 {
         self.alone[0].min(self.alone[1])
     }
 
-    /// Time of the slower thread while both threads run, in ns.
+    /// Returns the time in ns of the slower thread while both threads run.
     pub(crate) fn at_once(&self) -> f64 {
         self.beside[0].max(self.beside[1])
     }
 
-    /// Returns how much slower a thread is next to the other thread than alone, as a ratio. Returns the larger ratio of
-    /// the two threads.
+    /// Returns how much slower a thread is next to the other thread than alone, as a ratio. Of the two threads, the
+    /// larger ratio counts.
     pub(crate) fn slowdown(&self) -> f64 {
         (self.beside[0] / self.alone[0]).max(self.beside[1] / self.alone[1])
     }
 }
 
-/// One thread's part of a turn.
+/// The part of a turn that one thread measures.
 pub(crate) struct Slice<'a> {
     shared: &'a Shared,
     threads: usize,
 }
 
-/// State of a slice that both threads share.
+/// State of a slice that the two threads share.
 struct Shared {
     gate: Barrier,
     /// Number of threads that have arrived.
     ready: AtomicUsize,
     /// Number of threads that have finished all their measurements.
     done: AtomicUsize,
-    /// False if a thread ran for less than three quarters of its measurement time, that is, was preempted.
+    /// Whether all threads ran undisturbed. False if a thread ran for less than three quarters of its measurement,
+    /// because it was preempted.
     undisturbed: AtomicBool,
 }
 
 impl Slice<'_> {
-    /// Calls `one` `first + wanted` times, and returns the median of the last `wanted` results, which are times. Before
-    /// it returns, it calls `one` again until the other thread has finished its measurements. So each thread runs
-    /// during all measurements of the other thread.
+    /// Calls `one` `first + wanted` times. The results are times, and the median of the last `wanted` results is
+    /// returned. Before the function returns, it calls `one` until the other thread has finished its measurements. So
+    /// each thread runs during all measurements of the other thread.
     pub(crate) fn median(&self, first: usize, wanted: usize, mut one: impl FnMut() -> f64) -> f64 {
         // Sleeping threads wake up at different times. So each thread spins here until all threads have arrived.
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
@@ -94,7 +95,7 @@ impl Slice<'_> {
     }
 }
 
-/// Measures all jobs in turns. Each thread gets its own state from `new`.
+/// Measures all jobs, one turn after the other. Each thread gets its own state from `new`.
 pub(crate) fn measure<S>(
     jobs: usize,
     new: impl Fn() -> S + Sync,
@@ -126,7 +127,8 @@ pub(crate) fn measure<S>(
     first.into_iter().zip(second).map(figure).collect()
 }
 
-/// Ends the process if its thread panics, after the panic message. Otherwise the other thread would wait at the gate forever.
+/// Ends the process if its thread panics. The panic message is printed first. If the process did not end, the other
+/// thread would wait at the gate forever.
 struct EndWithPanic;
 
 impl Drop for EndWithPanic {
@@ -146,7 +148,7 @@ fn one_thread(
 ) -> Vec<[f64; 2]> {
     let mut least = vec![[f64::INFINITY; 2]; jobs];
     let mut counted = vec![[0; 2]; jobs];
-    // The first turn is for warming up.
+    // The first turn is only for warming up.
     for turn in 0..=TURNS {
         for job in 0..jobs {
             for who in [&[0][..], &[1], &[0, 1]] {
@@ -182,14 +184,14 @@ fn one_thread(
 
 /// Returns two processors that this process may use, on different cores if possible.
 fn two_processors() -> [usize; 2] {
-    // SAFETY: all-zero is an empty set, which the call fills.
+    // SAFETY: the all-zero value is an empty set, which the call fills.
     let allowed = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of_val(&set), &mut set);
         set
     };
     let mut processors = (0..libc::CPU_SETSIZE as usize).filter(|processor| {
-        // SAFETY: the number is below the set's size.
+        // SAFETY: the processor's number is below the size of the set.
         unsafe { libc::CPU_ISSET(*processor, &allowed) }
     });
     let first = processors.next().expect("this runs on some processor");
@@ -205,7 +207,7 @@ fn two_processors() -> [usize; 2] {
 
 /// Pins the calling thread to one processor.
 fn stay_on(processor: usize) {
-    // SAFETY: the number is below the set's size, and the call only reads the set.
+    // SAFETY: the processor's number is below the size of the set, and the call only reads the set.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(processor, &mut set);
@@ -216,7 +218,7 @@ fn stay_on(processor: usize) {
 /// Returns the CPU time of the calling thread, which excludes waiting.
 fn time_on_processor() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is a valid place for a timespec.
+    // SAFETY: clock_gettime may write to `time`.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

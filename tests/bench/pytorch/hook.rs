@@ -22,23 +22,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use gpuflame_recorder::control::window;
 use methods::{Clock, METHODS, Method, Tools};
 
-/// Measurements made so far, by all methods.
+/// Measurements that all methods have made so far.
 struct Measured {
     tools: Tools,
     methods: Vec<Method>,
-    /// Times in nanoseconds, by method.
+    /// Times in nanoseconds, for each method.
     times: Vec<Vec<f64>>,
     depths: Vec<usize>,
-    /// Number of stacks that differ from glibc's, by method.
+    /// Number of stacks that differ from glibc's, for each method.
     wrong: Vec<usize>,
     turns: usize,
 }
 
-// SAFETY: only the main thread, which creates the value, uses it (see `posix_memalign`).
+// SAFETY: only the main thread uses the value, and the main thread created it (see `posix_memalign`).
 unsafe impl Send for Measured {}
 
 static MEASURED: Mutex<Option<Measured>> = Mutex::new(None);
-/// Whether the next allocation on the main thread is measured. False while a measurement is in progress.
+/// Whether the next allocation on the main thread is measured. False during a measurement.
 static IS_ON: AtomicBool = AtomicBool::new(false);
 
 unsafe extern "C" {
@@ -47,7 +47,7 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size: usize) -> c_int {
-    // SAFETY: both calls only return numbers.
+    // SAFETY: both system calls only return numbers.
     let is_main = unsafe { libc::syscall(libc::SYS_gettid) == libc::syscall(libc::SYS_getpid) };
     if is_main && IS_ON.swap(false, Ordering::Relaxed) {
         if let Ok(mut measured) = MEASURED.lock()
@@ -62,14 +62,14 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
     if memory.is_null() {
         return libc::ENOMEM;
     }
-    // SAFETY: the caller passed a valid place to write to.
+    // SAFETY: the caller passed a place that may be written to.
     unsafe { place.write(memory) };
     0
 }
 
-/// Starts the measurement of the main thread, which must be the caller. If `alone` is negative, every method captures
-/// every stack in turn, and the captured stacks are compared. Otherwise only the method with index `alone` in the table
-/// of methods is measured. Returns false if there is no such method.
+/// Starts the measurement of the main thread, which must call this function. If `alone` is negative, every method
+/// captures every stack in turn, and the captured stacks are compared. If not, only the method with index `alone` in
+/// the table of methods is measured. Returns false if there is no such method.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();
@@ -98,7 +98,7 @@ extern "C" fn hook_begin(alone: c_int) -> bool {
 fn top_of_this_stack() -> usize {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut lowest, mut size) = (std::ptr::null_mut(), 0);
-    // SAFETY: the first call fills the attributes; the results are valid places to write to.
+    // SAFETY: the first call fills the attributes, and the second call may write to the results.
     unsafe {
         assert_eq!(libc::pthread_getattr_np(libc::pthread_self(), attributes.as_mut_ptr()), 0);
         libc::pthread_attr_getstack(attributes.as_ptr(), &mut lowest, &mut size);
@@ -123,8 +123,8 @@ impl Measured {
         let turn = self.turns;
         self.turns += 1;
         for place in 0..self.methods.len() {
-            // The order of the methods rotates, because the first method runs with the stack not yet in the CPU caches.
-            // So each method is equally often the first.
+            // The order of the methods rotates. The first method runs with the stack not yet in the CPU caches, so each
+            // method must be equally often the first.
             let at = (place + turn) % self.methods.len();
             let method = self.methods[at];
             self.times[at].push(clock.time(1, || _ = (method.capture)(&mut self.tools)));
