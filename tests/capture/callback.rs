@@ -1,7 +1,7 @@
 //! Tests gpuflame's launch callback without CUPTI: the test calls the callback as the tracer would.
 //!
-//! This process contains only one test, which counts every allocation on its own thread. (The test harness may allocate
-//! on another thread at any time.)
+//! The process contains only this one test, which counts every allocation on its own thread. (The test harness may
+//! allocate on another thread at any time.)
 
 #[path = "../support/api_call.rs"]
 mod api_call;
@@ -30,7 +30,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed to `System` unchanged.
+// SAFETY: `System` gets every call unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -47,8 +47,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Simulates one API call: enter, optionally a nested call, exit. The call's description is in its own stack frame, as
-/// in the tracer.
+/// Simulates an API call: enter callback, optionally a nested call, exit callback. The description of the call is in
+/// its own stack frame, as in the tracer.
 #[inline(never)]
 fn call(kind: CallKind, outer: u32, inner: Option<u32>, result: u32) {
     let slot = Cell::new(0);
@@ -96,7 +96,7 @@ struct Drained {
 }
 
 impl Drained {
-    /// Returns the first id, the last id and the number of launches for each range of uncaptured launches.
+    /// Returns the ranges of uncaptured launches. Each range is the first id, the last id and the number of launches.
     fn ranges(&self) -> Vec<(u32, u32, u32)> {
         self.outside.iter().map(|range| (range.first.0, range.last.0, range.count)).collect()
     }
@@ -118,8 +118,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
     capture::refill_chunks();
 
-    // While the window is closed, launches are only counted, together with their ids and the ids of the calls nested in
-    // them.
+    // While the window is closed, launches are only counted. Their ids, and the ids of the calls nested in them, are
+    // noted.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -156,14 +156,14 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     let failed = capture::losses().find(|(loss, _)| *loss == gpuflame_model::record::Loss::LaunchesFailed);
     assert_eq!(failed.map(|(_, count)| count), Some(1));
 
-    // A call that never returned does not hide the calls that follow.
+    // A call that was entered but never returned does not hide the calls that follow.
     abandon(50);
     decode(51..53);
     let after: Vec<_> = drained().launches.iter().map(|launch| launch.correlation.0).collect();
     assert_eq!(after, [51, 52]);
 
-    // Launches before a window and launches after that window form two ranges of ids. The ids between the two ranges
-    // belong to neither.
+    // Launches before a window and launches after it form two ranges of ids. The ids between the two ranges belong to
+    // neither range.
     assert!(window::close());
     call(CallKind::Launch, 60, None, 0);
     assert!(window::open());
@@ -198,7 +198,7 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     launches_of_python_allocate_nothing();
 }
 
-/// Launches from Python functions. Each launch has a different leaf function from the previous launch.
+/// Launches below Python functions. Each launch has another leaf function than the previous launch.
 #[cfg(target_arch = "x86_64")]
 fn launches_of_python_allocate_nothing() {
     use gpuflame_model::record::FrameKind;
@@ -229,7 +229,7 @@ fn launches_of_python_allocate_nothing() {
 
 #[cfg(target_arch = "x86_64")]
 extern "C" fn decode_these(ids: *mut std::ffi::c_void) {
-    // SAFETY: the caller passes a pointer to such a range, which outlives the call.
+    // SAFETY: the caller passes a pointer to a range of ids that outlives the call.
     decode(unsafe { (*ids.cast::<std::ops::Range<u32>>()).clone() });
 }
 

@@ -1,6 +1,6 @@
 //! Starts and ends many threads, each with many fibers, while libraries are loaded and unloaded and the collector reads
-//! continuously. The collector must read each launch exactly once, in its thread's order, with the right thread and the
-//! right stack.
+//! continuously. The collector must read each launch exactly once, in the order in which its thread made it, with the
+//! right thread and the right stack.
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 #[path = "../support/api_call.rs"]
@@ -21,13 +21,14 @@ use gpuflame_model::record::{ContextId, Launch, Row, ThreadId};
 use gpuflame_recorder::capture;
 use gpuflame_recorder::control::window;
 
-/// Total number of threads, number of threads that run at once, fibers per thread, and launches per fiber.
+/// Total number of threads, number of threads that run at the same time, number of fibers per thread, and number of
+/// launches per fiber.
 const THREADS: u32 = 1600;
 const AT_ONCE: u32 = 4;
 const FIBERS: u32 = 2;
 const LAUNCHES: u32 = 40;
 
-/// A fiber, and the `ucontext` of the thread, to which the fiber switches back.
+/// A fiber, and the context of its thread, to which the fiber switches back.
 struct Fiber {
     own: libc::ucontext_t,
     back: libc::ucontext_t,
@@ -39,11 +40,11 @@ thread_local! {
     static CURRENT: Cell<*mut Fiber> = const { Cell::new(null_mut()) };
 }
 
-/// Body of a fiber. The body never returns, because its thread simply stops switching to the fiber.
+/// Body of a fiber. The body never returns, because at the end the thread simply stops switching to the fiber.
 extern "C" fn fiber() {
     let current = CURRENT.get();
     for n in 0..=LAUNCHES {
-        // SAFETY: the fiber outlives every switch to it, and its thread waits during the switch.
+        // SAFETY: the fiber outlives every switch to it, and its thread waits while the fiber runs.
         unsafe {
             (*current).is_done = n == LAUNCHES;
             if n % 10 == 0 {
@@ -56,14 +57,14 @@ extern "C" fn fiber() {
 
 const STACK_BYTES: usize = 128 << 10;
 
-/// Runs a thread's fibers in turns. Each fiber has its own stack.
+/// Runs the fibers of a thread in turns. Each fiber has its own stack.
 fn run_fibers(thread: u32) {
-    // SAFETY: all-zero is a valid context, which getcontext then fills.
+    // SAFETY: the all-zero value is a valid context, which getcontext then fills.
     let mut fibers: Vec<Fiber> = (0..FIBERS).map(|_| unsafe { zeroed() }).collect();
     for (number, fiber_of) in (0..).zip(&mut fibers) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         fiber_of.first = (thread * FIBERS + number) * LAUNCHES;
-        // SAFETY: the stack is fresh memory, and the context is set up to run on it.
+        // SAFETY: the stack is newly mapped memory, and the context is set up to run on it.
         unsafe {
             let protection = libc::PROT_READ | libc::PROT_WRITE;
             let stack = libc::mmap(null_mut(), STACK_BYTES, protection, flags, -1, 0);
@@ -77,11 +78,11 @@ fn run_fibers(thread: u32) {
     while let Some(next) = fibers.iter_mut().filter(|fiber| !fiber.is_done).min_by_key(|fiber| fiber.first) {
         let next: *mut Fiber = next;
         CURRENT.set(next);
-        // SAFETY: the context was made by makecontext or saved when its fiber left.
+        // SAFETY: makecontext made the context, or it was saved when its fiber switched back.
         unsafe { libc::swapcontext(&raw mut (*next).back, &raw const (*next).own) };
     }
     for fiber in &fibers {
-        // SAFETY: the stack was mapped above, and its fiber never runs again.
+        // SAFETY: the stack was mapped above, and no fiber runs on it any more.
         unsafe { libc::munmap(fiber.own.uc_stack.ss_sp, STACK_BYTES) };
     }
 }
@@ -90,7 +91,8 @@ fn run_fibers(thread: u32) {
 #[derive(Default)]
 struct Told {
     threads: BTreeMap<ThreadId, String>,
-    /// Launch contexts (stack and API call) by id: the thread that sent the context, and the addresses of its stack.
+    /// Launch contexts (stack and API call), keyed by context id. Each has the name of the thread that sent it, and the
+    /// addresses of its stack.
     contexts: BTreeMap<ContextId, (String, Vec<u64>)>,
     launches: BTreeMap<String, Vec<u32>>,
 }

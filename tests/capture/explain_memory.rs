@@ -1,4 +1,4 @@
-//! Checks how much memory a flame graph and a checkpoint need, as counted by a custom allocator.
+//! Checks how much memory a flame graph and a checkpoint need. A custom allocator counts the memory.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,17 +11,17 @@ use gpuflame_model::record::{
 };
 
 thread_local! {
-    /// Bytes that this thread has allocated and not freed. The count is per thread because the test harness allocates
-    /// on other threads.
+    /// Number of bytes that this thread has allocated and not freed. The count is per thread because the test harness
+    /// allocates on other threads.
     static HELD: Cell<isize> = const { Cell::new(0) };
-    /// Maximum of `HELD` since it was last set.
+    /// Maximum of `HELD` since `PEAK` was last set.
     static PEAK: Cell<isize> = const { Cell::new(0) };
 }
 
-/// The system allocator with a count of allocated bytes.
+/// The system allocator, which also counts the allocated bytes.
 struct Counting;
 
-// SAFETY: all calls are passed on unchanged.
+// SAFETY: `System` gets all calls unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
@@ -77,8 +77,8 @@ fn a_live_graph_node_costs_at_most_16_bytes_and_instantiations_nothing() {
     assert!(held() - before < 4096, "{} bytes are left", held() - before);
 }
 
-/// Each tried number of stacks is an eighth larger than the previous number, because memory use jumps wherever a table
-/// doubles.
+/// Each number of stacks that is tried is an eighth larger than the previous number, because memory use jumps when a
+/// table doubles in size.
 #[test]
 fn a_checkpoint_needs_at_most_the_memory_that_is_required_for_it() {
     let mut options = vec![Options { merge_threads: true, ..Options::default() }];

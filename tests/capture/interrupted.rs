@@ -1,8 +1,9 @@
-//! Signal handlers interrupt gpuflame's launch callback and call gpuflame's API. Every such call must be counted under
-//! its kind, and no loss may be uncounted. Launches of a thread that jumps out of the callback must still be recorded.
+//! Signal handlers interrupt gpuflame's launch callback and call gpuflame's API. gpuflame must count every such call
+//! under its kind, and must count every loss. Launches by a thread that jumps out of the callback must still be
+//! recorded.
 //!
-//! The tests control where the callback is interrupted: the word that the enter and exit callbacks of a call share is
-//! in write-protected memory. So the callback faults at the instruction that writes this word.
+//! The tests control where the callback is interrupted. The word that the enter and exit callbacks of a call share is
+//! in write-protected memory, so the callback faults at the instruction that writes this word.
 #![cfg(target_os = "linux")]
 
 #[path = "../support/api_call.rs"]
@@ -28,7 +29,8 @@ use gpuflame_recorder::control::window;
 
 const USER: RangeDomain = RangeDomain::USER;
 
-/// The page whose access faults. The next variable contains the function that the fault handler runs.
+/// Memory page that causes a fault when it is accessed. The next variable contains the function that the fault handler
+/// runs.
 static PAGE: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static THERE: AtomicUsize = AtomicUsize::new(0);
 
@@ -39,7 +41,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     let at = unsafe { (*info).si_addr() };
     let page = PAGE.load(Ordering::Relaxed);
     if at.addr() & !(PAGE_BYTES - 1) != page.addr() {
-        // SAFETY: abort has no precondition; this fault is not one of this test's, so the process must end.
+        // SAFETY: abort has no precondition. This test did not cause the fault, so the process must end.
         unsafe { libc::abort() };
     }
     // SAFETY: the page belongs to this test.
@@ -49,7 +51,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     there();
 }
 
-/// Process-wide state that a test needs. Its lock allows only one test to run at a time.
+/// State of the process that a test needs. The lock in it allows only one test to run at a time.
 struct Scene {
     _alone: MutexGuard<'static, ()>,
     lost: BTreeMap<&'static str, u64>,
@@ -66,7 +68,7 @@ impl Scene {
         gpuflame_unwind::prepare();
         capture::refill_chunks();
         window::open();
-        // SAFETY: the kernel chooses the page's address, and the handler has the right type.
+        // SAFETY: the kernel chooses the address of the page, and the handler has the right type.
         unsafe {
             let flags_of_page = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let page = libc::mmap(null_mut(), PAGE_BYTES, libc::PROT_NONE, flags_of_page, -1, 0);
@@ -81,14 +83,14 @@ impl Scene {
         Self { _alone: alone, lost: counted() }
     }
 
-    /// Returns the losses since this value was created, as a count for each kind of loss.
+    /// Returns how many losses of each kind there were since this value was created.
     fn lost(&self) -> Vec<(&'static str, u64)> {
         let more = counted().into_iter().map(|(label, count)| (label, count - self.lost[label]));
         more.filter(|(_, count)| *count > 0).collect()
     }
 }
 
-/// Ids of the launches recorded since the last call.
+/// Returns the ids of the launches that were recorded since the last call.
 fn launches() -> Vec<u32> {
     let mut ids = Vec::new();
     while capture::drain(|row| {
@@ -99,7 +101,7 @@ fn launches() -> Vec<u32> {
     ids
 }
 
-/// Makes a launch. A handler interrupts its enter callback and runs `there`.
+/// Makes a launch. A signal handler interrupts the enter callback of this launch and runs `there`.
 #[inline(never)]
 fn interrupted(id: u32, there: fn()) {
     THERE.store(there as *const () as usize, Ordering::Relaxed);
@@ -200,7 +202,7 @@ fn jumps() -> (ComeBack, fn()) {
         let jump: extern "C-unwind" fn() = unsafe { transmute(JUMP.load(Ordering::Relaxed)) };
         jump();
     };
-    // SAFETY: the symbol is a C function of this type.
+    // SAFETY: the symbol is a C function with this type.
     (unsafe { transmute::<*mut c_void, ComeBack>(library.symbol("come_back")) }, jump)
 }
 
@@ -224,7 +226,7 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
                 if round % 2 == 0 {
                     launch(10 + round);
                 } else {
-                    // This launch is made at a deeper stack frame than the callback that the jump left.
+                    // The stack frame of this launch is deeper than that of the callback that the jump left.
                     far_deeper(&|| launch(10 + round));
                 }
                 nested_launch(20 + round, 30 + round);
@@ -252,9 +254,9 @@ fn launches_after_jumps_out_of_the_callback_are_recorded_up_to_a_limit() {
     .unwrap();
     let kept = launches().len() as u64;
     let [("stacks_nested", nested)] = scene.lost()[..] else { panic!("{:?}", scene.lost()) };
-    // At most 64 thread states may be abandoned, and the launches above used ten of the 64.
+    // At most 64 thread states may be abandoned, and the launches above have used ten of them.
     assert_eq!((kept, nested), (54, u64::from(ROUNDS) - 54));
-    // A new thread must not be marked as being inside the callback.
+    // A new thread must not count as being inside the callback.
     thread::spawn(|| launch(7)).join().unwrap();
     assert_eq!(launches(), [7]);
 }
@@ -280,11 +282,11 @@ fn a_thread_that_inherits_the_state_of_one_ended_mid_callback_can_launch() {
     assert_eq!(scene.lost(), []);
 }
 
-/// Runs `body` in a handler on a signal stack at a higher address than the thread's own stack.
+/// Runs `body` in a signal handler, on a signal stack at a higher address than the thread's own stack.
 fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     static BODY: AtomicUsize = AtomicUsize::new(0);
     extern "C" fn handler(_signal: c_int) {
-        // SAFETY: only the code below stores a value in this variable, and it stores a `fn()`.
+        // SAFETY: only the code below stores a value in this variable, and that value is a `fn()`.
         let body: fn() = unsafe { transmute(BODY.load(Ordering::Relaxed)) };
         body();
     }
@@ -301,8 +303,8 @@ fn on_a_higher_stack(stack: usize, bytes: usize, body: fn()) {
     }
 }
 
-/// Calls `below` with an array in this frame that serves as a signal stack. The array is at a higher address than the
-/// frames of all functions that `below` calls.
+/// Calls `below` with an array in this stack frame that serves as a signal stack. The array is at a higher address than
+/// the frames of all functions that `below` calls.
 #[inline(never)]
 fn with_a_stack_above(below: fn(usize, usize)) {
     let mut stack = vec_on_the_stack();
@@ -343,7 +345,7 @@ fn a_handlers_launch_on_a_higher_stack_preserves_the_interrupted_launch() {
     assert_eq!((found, scene.lost()), (vec![(2, 2), (3, 2), (1, 1), (4, 1)], vec![]));
 }
 
-/// Number of launches made by the handler below; their ids start at `OF_HANDLER`.
+/// Number of launches that the handler below made. The ids of these launches start at `OF_HANDLER`.
 static IN_HANDLER: AtomicUsize = AtomicUsize::new(0);
 const OF_HANDLER: u32 = 1 << 30;
 
@@ -353,8 +355,8 @@ extern "C" fn launches_and_names(_signal: c_int) {
     capture::pop_range(USER);
 }
 
-/// The interrupted launch is recorded wherever the handler interrupts it. If the handler interrupts gpuflame's code,
-/// the handler's own launch is only counted; otherwise it is recorded.
+/// The interrupted launch is recorded, wherever the handler interrupts it. The handler's own launch is only counted if
+/// the handler interrupts gpuflame's code, and recorded if not.
 #[test]
 fn a_handler_that_launches_at_any_callback_instruction_loses_no_interrupted_launch() {
     const REFUSED: u64 = 2000;

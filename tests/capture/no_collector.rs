@@ -1,7 +1,8 @@
-//! Without a collector thread, launches are recorded while the launching thread's chunks of memory have room. When the
-//! chunks are full, launches are only counted. After the chunks have been read, launches are recorded again.
+//! If there is no collector thread, launches are recorded as long as there is room in the launching thread's chunks of
+//! memory. When the chunks are full, launches are only counted. After the chunks have been read, launches are recorded
+//! again.
 //!
-//! This process contains only one test, because all tests in a process would share the chunks.
+//! The process contains only this one test, because all tests in a process would share the chunks.
 
 #[path = "../support/api_call.rs"]
 mod api_call;

@@ -1,5 +1,5 @@
-//! Takes snapshots of the sums at any time. The figures in a snapshot must add up, and taking a snapshot must not
-//! affect later results.
+//! Takes snapshots of the sums at any time. The figures in a snapshot must add up, and a snapshot must not affect later
+//! results.
 
 use gpuflame_explain::symbolize::{SymbolizeOptions, Symbolizer};
 use gpuflame_explain::{Explain, Ledger, Options, Snapshot};
@@ -17,7 +17,7 @@ const LAUNCHES: u32 = 20_000;
 /// Id of the first launch.
 const FIRST: u32 = 1_000;
 
-/// Repeatable random numbers (xorshift64*).
+/// A generator of random numbers that are the same in every run (xorshift64*).
 struct Rng(u64);
 
 impl Rng {
@@ -29,14 +29,14 @@ impl Rng {
     }
 }
 
-/// Stacks of the launches, leaf first. Each number is the index of a frame label.
+/// Stacks of the launches, leaf first. Each number in a stack is the index of a frame label.
 const STACKS: [[u32; 3]; 5] = [[3, 1, 0], [3, 2, 0], [4, 1, 0], [4, 2, 0], [3, 2, 1]];
 
 fn frames() -> Vec<[Frame; 3]> {
     STACKS.iter().map(|stack| stack.map(|label| Frame::label(LabelId(label)))).collect()
 }
 
-/// A run of 4 threads on 2 devices that contains every kind of row:
+/// Returns the rows of a run of 4 threads on 2 devices. They include every kind of row:
 /// - activities that arrive before their launch, long after their launch, or never;
 /// - activities without a launch, activities under two ids, and activities outside of windows;
 /// - nodes of graphs that were created, cloned, destroyed, or never announced.
@@ -59,7 +59,7 @@ fn rows(frames: &[[Frame; 3]]) -> Vec<Row<'_>> {
     }
     let mut is_open = true;
     rows.push(Row::Window { edge: WindowEdge::Open, time: Nanos(900) });
-    // Rows that are not pushed yet, each with the index of the launch after which it is pushed.
+    // Rows that are pushed later, each with the index of the launch after which it is pushed.
     let mut later: Vec<(u32, Row<'_>)> = Vec::new();
     for number in 0..LAUNCHES {
         let (ready, rest) = later.into_iter().partition(|(when, _)| *when <= number);
@@ -158,7 +158,7 @@ fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: Graph
         graph: GraphId(if is_node { graph.0 + (1 << 20) } else { 0 }),
         graph_node: GraphNodeId(match rng.below(20) {
             _ if !is_node => 0,
-            // An id that is lower than all announced ids.
+            // The node's id is lower than all announced ids.
             0 => 5,
             other => u64::from(graph.0) * 16 + other,
         }),
@@ -169,7 +169,7 @@ fn activity(rng: &mut Rng, correlation: CorrelationId, time: Nanos, graph: Graph
     }
 }
 
-/// Returns every file that is written on exit, and the table of activities.
+/// Returns the content of every file that is written on exit, and of the table of activities.
 fn files(profile: &Profile) -> Vec<Vec<u8>> {
     let root = vec![Root::Thread, Root::Device, Root::Stream];
     let options = export::Options { root, ..export::Options::default() };
@@ -190,13 +190,13 @@ fn files(profile: &Profile) -> Vec<Vec<u8>> {
     files
 }
 
-/// Counts of the rows pushed so far, counted independently of the code under test.
+/// Counts of the rows pushed so far. The test counts them itself, without the code under test.
 #[derive(Default)]
 struct Pushed {
     launches: u64,
     activities: u64,
     ranges_dropped: u64,
-    /// Number of dropped records. Each row contains the total so far, not an increment.
+    /// Number of dropped records. Each row contains the total so far, and not the increase.
     dropped: u64,
 }
 

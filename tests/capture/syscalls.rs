@@ -1,9 +1,10 @@
-//! Checks that the launch callback makes no system call. Each system call that the launching thread attempts is caught.
+//! Checks that the launch callback makes no system call. The test catches each system call that the launching thread
+//! attempts.
 //!
-//! With *syscall user dispatch* (since Linux 5.11), the kernel sends a thread a signal in place of every system call,
-//! as long as a byte in the thread's memory is set. The test sets this byte around launches of every kind, whose stacks
-//! are already cached. During these launches, the signal handler must catch no system call. So the callback waits for
-//! no lock, maps no memory, reads no file, and reads no clock except through the vdso.
+//! The test uses *syscall user dispatch* (since Linux 5.11): while a byte in the thread's memory is set, the kernel
+//! sends the thread a signal instead of making a system call. The test sets this byte around launches of every kind,
+//! whose stacks are already cached. During these launches, the signal handler must catch no system call. So the
+//! callback waits for no lock, maps no memory, reads no file, and reads no clock except through the vdso.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
 #[path = "../support/api_call.rs"]
@@ -27,17 +28,17 @@ use gpuflame_recorder::capture::{self, Capture};
 use gpuflame_recorder::control::window;
 use support::skip;
 
-/// Selector that the kernel reads at each system call. `PASS`: the call is made. `CATCH`: the thread gets a signal
-/// instead.
+/// Selector byte that the kernel reads at each system call. `PASS`: the kernel makes the call. `CATCH`: the thread gets
+/// a signal instead.
 static SELECTOR: AtomicU8 = AtomicU8::new(PASS);
 const PASS: u8 = 0;
 const CATCH: u8 = 1;
 
-/// Linux's number of the system call that was caught, or -1 if none was caught.
+/// Number by which Linux identifies the system call that was caught, or -1 if none was caught.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Signal handler: notes the attempted system call, and lets all further system calls pass, including the one by which
-/// the handler returns.
+/// Signal handler, which notes the attempted system call. It lets all further system calls pass, including the one by
+/// which the handler returns.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -45,12 +46,12 @@ extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut 
     CAUGHT.store(registers[libc::REG_RAX as usize], Ordering::Relaxed);
 }
 
-/// Makes the kernel send a signal in place of this thread's system calls while the selector is set. Returns false if
-/// the kernel does not support this.
+/// Makes the kernel send a signal instead of making this thread's system calls while the selector is set. Returns false
+/// if the kernel does not support this.
 fn catch_on_this_thread() -> bool {
     const PR_SET_SYSCALL_USER_DISPATCH: c_int = 59;
     const ON: usize = 1;
-    // SAFETY: the handler only touches atomics and the context that it is given; the selector is static.
+    // SAFETY: the handler only accesses atomics and the context that it gets, and the selector is static.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = caught as *const () as usize;
@@ -60,7 +61,7 @@ fn catch_on_this_thread() -> bool {
     }
 }
 
-/// Returns Linux's number of the first system call that `work` makes.
+/// Returns the number by which Linux identifies the first system call that `work` makes.
 fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     CAUGHT.store(-1, Ordering::Relaxed);
     SELECTOR.store(CATCH, Ordering::SeqCst);
@@ -69,7 +70,7 @@ fn first_syscall_of(work: impl FnOnce()) -> Option<i64> {
     Some(CAUGHT.load(Ordering::Relaxed)).filter(|number| *number >= 0)
 }
 
-/// Makes one API call with a nested call that has its own id.
+/// Makes an API call with a nested call that has its own id.
 #[inline(never)]
 fn launch(kind: CallKind, id: u32, result: u32) {
     let (outer, inner) = (Cell::new(0), Cell::new(0));
@@ -98,7 +99,7 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
 }
 
 /// Makes launches of every kind. Their stacks have 40 depths in turn, so that each stack differs in part from the
-/// previous stack.
+/// previous one.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;
@@ -111,8 +112,8 @@ fn launches(first: u32) {
     }
 }
 
-/// Launches from Python functions, at 12 depths in turn, so that each launch has a different leaf from the previous
-/// launch.
+/// Makes launches below Python functions, at 12 depths in turn, so that each launch has another leaf function than the
+/// previous one.
 fn launches_of_python(evaluate: interpreter::Evaluate, first: u32) {
     for turn in 0..1000 {
         let mut id = first + turn * 10 + 8;
@@ -125,21 +126,23 @@ extern "C" fn launch_in_python(id: *mut c_void) {
     launch(CallKind::Launch, unsafe { *id.cast::<u32>() }, 0);
 }
 
-/// Does the collector's work: reads the launches recorded up to now, prepares empty chunks, and renews the clock calibration.
+/// Does the collector's work: reads all launches that were recorded up to now, prepares empty chunks, and renews the
+/// clock calibration.
 fn collect() {
     capture::recalibrate_clock();
     while capture::drain(|_| {}) {}
     capture::refill_chunks();
 }
 
-/// Whether the kernel version includes syscall user dispatch, which every x86-64 kernel then supports.
+/// Returns whether the kernel is new enough for syscall user dispatch. Such a kernel supports it on every x86-64
+/// machine.
 fn kernel_can_send_them_back() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
     (numbers.next(), numbers.next()) >= (Some(5), Some(11))
 }
 
-/// Whether the C library can read the kernel's clock source without a system call.
+/// Returns whether the C library can read the kernel's clock source without a system call.
 fn clock_needs_no_syscall() -> bool {
     let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let source = fs::read_to_string(source).unwrap_or_default();
@@ -171,9 +174,9 @@ fn no_launch_makes_a_system_call_once_its_stack_is_cached() {
     thread::sleep(Duration::from_millis(5));
     collect();
     window::open();
-    // The first round fills the stack caches, and in the last round the window is closed. All rounds are in one loop,
-    // because a second call site would make different stacks. `black_box` hides the number of rounds from the compiler,
-    // which could otherwise unroll the loop.
+    // The first round fills the stack caches. In the last round, the window is closed. All rounds are in one loop,
+    // because launches from a second call site would have different stacks. `black_box` hides the number of rounds from
+    // the compiler, which could otherwise unroll the loop.
     let mut round = 0;
     while black_box(round) < 10 {
         if round == 9 {

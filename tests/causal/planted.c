@@ -2,10 +2,10 @@
  *
  *     planted SHAPE STEPS SCALE [FUNCTION PERCENT]
  *
- * All host work takes SCALE times as long. The host work of FUNCTION takes only PERCENT % of its normal time. The
- * kernels' times and the costs of calls are variables of the simulated stack. Each function that launches calls a CUDA
- * function of its own, so its calls can be made faster, too. Prints the function of each CUDA call, in the order of the
- * calls. */
+ * All host work takes SCALE times as long. The host work of FUNCTION takes only PERCENT % of its normal time. Variables
+ * of the simulated CUDA stack determine the times of kernels and the costs of calls. Each function that launches uses a
+ * different CUDA function, so that the calls of one function can be made faster. For each CUDA call, the program prints
+ * the function that makes it, in the order of the calls. */
 #include "cuda_mini.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +20,7 @@ KERNEL(reduce, "_Z6reducev", (void), NULL)
 KERNEL(softmax, "_Z7softmaxv", (void), NULL)
 
 #define NOINLINE __attribute__((noinline)) static
-/* Makes a CUDA call, after it prints the name of the calling function. */
+/* Makes a CUDA call. Before the call, prints the name of the calling function. */
 #define CALL(call) (puts(__func__), (call) ? exit(3) : (void)0)
 #define OWN_WORK(ns) own_work(__func__, ns)
 
@@ -67,7 +67,7 @@ NOINLINE void join(cudaEvent_t event, cudaStream_t from, cudaStream_t to) {
     CALL(cudaStreamWaitEvent(to, event, 0));
 }
 
-/* The GPU has already finished its work, so the call does not wait and takes only host time. */
+/* The GPU has already finished its work, so this call does not wait. It takes only host time. */
 NOINLINE void check(unsigned long long ns) {
     OWN_WORK(ns);
     CALL(cudaDeviceSynchronize());

@@ -1,4 +1,4 @@
-//! Runs of `planted.c` on the stepped clock, and their traces, in which the functions are Python frames.
+//! Runs `planted.c` on the stepped clock, and writes traces of the runs, in which the functions are Python frames.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +12,7 @@ use crate::support::{Done, Run, Way, compile};
 #[derive(Debug)]
 pub(crate) struct Shape {
     pub(crate) name: &'static str,
-    /// Planted host functions, each with the CUDA function that no other host function calls, and the cost of such a
-    /// call in ns.
+    /// Planted host functions. Each has the CUDA function that only it calls, and the cost of such a call in ns.
     pub(crate) functions: &'static [(&'static str, &'static str, u64)],
     /// Planted kernels, each with its duration in ns.
     pub(crate) kernels: &'static [(&'static str, u64)],
@@ -55,7 +54,7 @@ pub(crate) const SHAPES: [Shape; 6] = [
     },
 ];
 
-/// Function or kernel that is made faster in a run, with its new duration in percent of its normal duration.
+/// A function or kernel that is made faster in a run, with its new duration in percent of its normal duration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     None,
@@ -67,7 +66,7 @@ pub(crate) enum Change {
 pub(crate) struct Program {
     pub(crate) shape: &'static Shape,
     pub(crate) steps: u32,
-    /// Factor by which all durations are multiplied.
+    /// Factor by which all times of the program are multiplied.
     pub(crate) scale: u64,
 }
 
@@ -134,8 +133,8 @@ impl Finished {
         calls
     }
 
-    /// Returns the time in ns from the first call that submits GPU work or waits for the GPU, until the last call or
-    /// GPU work has ended.
+    /// Returns the time, in ns, from the first call that submits GPU work or waits for the GPU to the end of the last
+    /// call or GPU work.
     pub(crate) fn length_ns(&self) -> u64 {
         let ops = || self.schedule.iter().filter(|row| row["what"] == "op");
         let is_wait = |call: &&Value| call["name"].as_str().unwrap().contains("Synchronize");
@@ -161,7 +160,8 @@ impl Finished {
         let functions: Vec<&str> = self.done.stdout.lines().collect();
         assert_eq!(calls.len(), functions.len(), "each call has a line");
         let begin = number(calls[0], "begin");
-        // The frame of `main` begins 1 before the first function's frame, so that the nesting of the frames is clear.
+        // The frame of `main` begins 1 ns before the frame of the first function, so that it is clear which frame is
+        // the outer one.
         events.push(frame("planted.py(1): main", begin - 1, number(calls[calls.len() - 1], "end"), &place));
         let all: Vec<_> = calls.into_iter().zip(functions).collect();
         let mut before = begin;

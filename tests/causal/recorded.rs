@@ -1,5 +1,5 @@
-//! Checks that the result for a gpuflame recording has the same function names as the program. The recording's host
-//! times are real, so they are not compared.
+//! Checks that `causal` finds the same function names in a gpuflame recording as in the program. The host times in the
+//! recording are real, so the test does not compare them.
 
 use crate::causal;
 use crate::programs::{Change, Finished, Program, SHAPES};
@@ -7,7 +7,8 @@ use crate::support::Way;
 
 #[test]
 fn functions_of_a_recording_have_the_names_of_the_program() {
-    // This shape is bound by the host: host time decides when the program ends, even if a busy machine delays the host.
+    // This program shape is bound by the host: the host's time decides when the program ends, even if a busy machine
+    // delays the host.
     let shape = SHAPES.iter().find(|shape| shape.name == "launch_bound").unwrap();
     let program = Program { shape, steps: 4, scale: 50 };
     let run = program.prepare(Way::Injected, Change::None).env("GPUSIM_PACE", "1");

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::output::{Trace, gpuflame, min_slacks, parts, read_json, spans, tables};
 
-/// Returns the example's trace without the record of the wait.
+/// Returns the trace of the example in docs/critical-path.md, without the record of the wait.
 fn without_record_of_wait() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -21,7 +21,7 @@ pub(super) fn two_kernels() -> Trace {
     without_record_of_wait().sync(3, 7, (36, 120))
 }
 
-/// Parts of the example's critical path, as (start, duration, class, saving, name), in us.
+/// Parts of the critical path in the example, as (start, duration, class, saving, name). Times are in us.
 const PARTS: [(i64, u64, &str, u64, &str); 6] = [
     (0, 10, "call", 10, "cudaLaunchKernel"),
     (10, 5, "launch", 5, "gemm"),
@@ -38,9 +38,9 @@ fn the_example_of_the_documentation() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu"]), [0, 0]);
 }
 
-/// The example's trace without records of waits, as torch.profiler writes it by default. The name of the last call
-/// shows that the call waited, and `relu` is the work that ended last during the call. The driver call that is nested
-/// in it is a part of the call.
+/// The trace is that of the example without records of waits, as torch.profiler writes it by default. The name of the
+/// last call shows that the call waited, and `relu` is the kernel that ended last during the call. The driver call that
+/// is nested in the last call counts as a part of it.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
     let trace = without_record_of_wait().call("cuStreamSynchronize", 3, 5, (40, 125));
@@ -59,9 +59,9 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
     assert_eq!(spans, [(70, 5, "kernel"), (75, 5, "gap"), (80, 20, "kernel")]);
 }
 
-/// The second kernel begins before the end of the first one. It may need the end of the first kernel for its remaining
-/// 45 us, and the later of two dependencies determines the path. So the path contains the first kernel up to its end,
-/// and that kernel has no slack.
+/// The second kernel begins before the end of the first one. For its remaining 45 us, it may need the end of the first
+/// kernel. The later of two dependencies determines the path. So the path contains the first kernel up to its end, and
+/// that kernel has no slack.
 #[test]
 fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack() {
     let trace = Trace::default()
@@ -86,7 +86,8 @@ fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack(
     assert!(rows.iter().all(|row| row["min_slack_ns"] == 0), "{rows:?}");
 }
 
-/// The second thread launches while the first thread makes no call, as PyTorch's thread for the backward pass does.
+/// The second thread launches while the first thread makes no call, as in PyTorch, where another thread runs the
+/// backward pass.
 #[test]
 fn a_thread_that_works_during_the_pause_of_another_hands_off_to_it() {
     let trace = Trace::default()
@@ -137,8 +138,8 @@ fn a_short_call_of_another_thread_does_not_explain_a_pause() {
 }
 
 /// The work of the first launch begins 5 us after the call begins. The second launch call takes 20 us, and its work
-/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call, at 40
-/// instead of 75: 35 us earlier.
+/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call. That is at
+/// 40 us instead of 75 us, so it saves 35 us.
 #[test]
 fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     let trace = Trace::default()
@@ -161,7 +162,7 @@ fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
 }
 
 /// No dependency leads to `free`, because its launch is not recorded. If `main` took no time, the run would end with
-/// `free`, at 105 instead of 112: 7 us earlier.
+/// `free`. That is at 105 us instead of 112 us, so it saves 7 us.
 #[test]
 fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     let trace = Trace::default()
@@ -182,10 +183,10 @@ fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     );
 }
 
-/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on
-/// GPU 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of the waiting
-/// default stream is unknown. The second kernel may have waited because the default stream of GPU 1 waited. So this
-/// wait is the cause of the time after the end of the kernel's launch call.
+/// The thread launches a kernel on GPU 0, then its default stream waits for an event, then it launches a kernel on GPU
+/// 1. The trace does not show whether the thread changed its GPU before or after the wait, so the GPU of the waiting
+/// default stream is unknown. The second kernel may have waited because the default stream of GPU 1 waited. So the path
+/// counts the time after the end of the kernel's launch call as caused by this wait.
 #[test]
 fn a_wait_of_a_default_stream_of_an_unknown_gpu_is_left_out_and_counted() {
     let wait = json!({
@@ -242,12 +243,13 @@ fn records_that_contradict_each_other_are_named_and_have_no_path() {
     assert_eq!(text.lines().count(), 1, "{text}");
 }
 
-/// The thread launches `one` on GPU 0, then its default stream waits for an event, then it launches `other` on GPU 1. Another thread
-/// then launches `late` on GPU 0. If GPU 0's default stream had waited, `late` would have begun after the end of `one`, at 100.
+/// The thread launches `one` on GPU 0, then its default stream waits for an event, then it launches `other` on GPU 1.
+/// Another thread then launches `late` on GPU 0. If the default stream of GPU 0 had waited, `late` would have begun
+/// after the end of `one`, at 100 us.
 #[test]
 fn later_work_shows_on_which_gpu_a_default_stream_waits() {
-    // The columns are: the call that launches `late` with its attribute, the start of `late`, the kind of its stream,
-    // and the context of the wait.
+    // Each case has the call that launches `late` with its attribute, the start of `late`, the kind of its stream, and
+    // the context of the wait.
     let plain = ("cudaLaunchKernel", None);
     let cases = [
         ("began-early", plain, 62, 1, Some(2)),

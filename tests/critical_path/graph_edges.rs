@@ -1,13 +1,13 @@
-//! CUDA graphs whose edges are in the trace, as PyTorch's Cuspy writes them.
+//! Tests CUDA graphs whose edges are in the trace, in the form in which PyTorch's Cuspy writes them.
 
 use serde_json::{Value, json};
 
 use super::output::{Trace, min_slacks, parts, read_json, tables};
 
-/// Lane, start and end of a node, in us.
+/// Lane, start and end of a graph node. Times are in us.
 type Place = (u32, (u32, u32));
 
-/// Adds a graph node, which is on its own made-up stream. The graph was launched on stream 7.
+/// Adds a graph node, which is on a made-up stream of its own. The graph was launched on stream 7.
 fn node(trace: Trace, category: &str, name: &str, id: u32, (lane, (from, to)): Place) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": category, "name": name, "pid": 0, "tid": lane, "ts": from, "dur": to - from,
@@ -62,7 +62,8 @@ fn the_path_follows_the_edges_of_a_graph_and_slack_is_exact() {
         [
             (0, 10, "call", 10, "cudaGraphLaunch"),
             (10, 5, "launch", 5, "graph of 5 nodes"),
-            // Without them, `short` ends 20 us before `last`.
+            // If `gemm` or the host function took no time, the graph would end with `short`, which ends 20 us before
+            // `last`.
             (15, 20, "kernel", 20, "gemm"),
             (35, 60, "host_function", 20, "host function"),
             (95, 10, "kernel", 10, "last"),
@@ -72,7 +73,7 @@ fn the_path_follows_the_edges_of_a_graph_and_slack_is_exact() {
     assert_eq!(min_slacks(&tables, ["gemm", "relu", "last", "short"]), [0, 20_000, 0, 20_000]);
 }
 
-/// The edges of this graph are not in the trace, so `last` may depend on both earlier nodes.
+/// The edges of this graph are not in the trace, so the node `last` may depend on both earlier nodes.
 #[test]
 fn a_node_whose_edges_are_unknown_may_need_every_node_that_ended_before_it() {
     let mut trace = Trace::default().call("cudaGraphLaunch", 1, 5, (0, 10));
@@ -109,7 +110,7 @@ fn edges_to(deps: &Value, name: &str) -> Vec<(String, String, bool)> {
     all
 }
 
-/// Cuspy draws no edge from a node without a row, such as an empty one.
+/// Cuspy draws no edge from a node that has no row in the trace, such as an empty node.
 #[test]
 fn the_cause_of_a_node_that_no_flow_leads_to_is_inferred() {
     let trace = node(graph(), "kernel", "other", 7, (507, (80, 90)));
@@ -122,8 +123,8 @@ fn the_cause_of_a_node_that_no_flow_leads_to_is_inferred() {
     assert!(inferred.contains(&("relu".to_owned(), "graph_node".to_owned(), true)), "{inferred:?}");
 }
 
-/// Flows in other tools' traces may have such large ids. These flows lead from calls to the GPU work that the calls
-/// submitted, which here has no correlation id.
+/// Flows in the traces of other tools may have ids as large as these. The flows lead from calls to the GPU work that
+/// the calls submitted, which here has no correlation id.
 #[test]
 fn a_flow_with_a_large_id_that_starts_at_a_call_is_not_an_edge() {
     let mut trace = Trace::default();

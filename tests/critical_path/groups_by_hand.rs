@@ -1,4 +1,4 @@
-//! The critical path of a job in which only some of the ranks take part in each collective.
+//! Tests the critical path of a job in which only some ranks take part in each collective.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,20 +10,16 @@ use super::output::{Trace, gpuflame, read_json};
 const GATHER: &str = "ncclDevKernel_AllGather";
 const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Returns the ranks of a job with two process groups: ranks 0 and 1 gather, and ranks 1 and 2 reduce. The clock of
-/// rank 2 is 500 us ahead. Times are in us.
+/// Returns the traces of a job with two process groups. Ranks 0 and 1 run gathers, and ranks 1 and 2 run reduces. The
+/// clock of rank 2 is 500 us ahead. Times are in us.
 ///
 /// ```text
-///          0    15   30   35   40   45                        95     100        150     155        195  200
-/// rank 0   |launch| gather | prep ----------------------------| gather |
-/// rank 1   |launch| own | gather | reduce   | gather waits             | gemm  | reduce |
-/// rank 2   |launch| pre ----------| reduce  | reduce waits                              | relu      |return|
-/// path     |- rank 1: own --| rank 0: gather, prep -----------| 1: gather, gemm | 2: reduce, relu, return -|
+///          0    15   30   35   40   45                        95     100        150     155        195  200 rank 0   |launch| gather | prep ----------------------------| gather | rank 1   |launch| own | gather | reduce   | gather waits             | gemm  | reduce | rank 2   |launch| pre ----------| reduce  | reduce waits                              | relu      |return| path     |- rank 1: own --| rank 0: gather, prep -----------| 1: gather, gemm | 2: reduce, relu, return -|
 /// ```
 fn ranks(has_groups: bool) -> [Trace; 3] {
     let launches = |count: u32, ahead: u32| {
         (0..count).fold(Trace::default(), |trace, at| {
-            // The first launch takes 10 us, the others 5 us each.
+            // The first launch takes 10 us, and each other launch takes 5 us.
             let from = ahead + if at == 0 { 0 } else { 5 + 5 * at };
             trace.call("cudaLaunchKernel", at + 1, 5, (from, ahead + 10 + 5 * at))
         })
@@ -84,12 +80,12 @@ fn the_path_continues_at_the_last_rank_of_the_process_group() {
             (195, 5, 2, "cudaStreamSynchronize"),
         ]
     );
-    // The reduce at 40 us is the second collective.
+    // The collective that begins at 40 us, a reduce, is the second collective on the path.
     let reason = |at: usize| rows[at]["reason"].as_str().unwrap();
     assert_eq!(reason(3), "collective `ncclDevKernel_AllGather` 1 waited for rank 1");
     assert_eq!(reason(5), "collective `ncclDevKernel_AllGather` 3 waited for rank 0");
     assert_eq!(reason(7), "collective `ncclDevKernel_AllReduce` 4 waited for rank 1");
-    // Ranks 0 and 1 enter and leave the gathers within 5 us of each other, as do ranks 1 and 2 in the reduces. The
+    // In the gathers, ranks 0 and 1 enter and leave within 5 us of each other. So do ranks 1 and 2 in the reduces. The
     // clock errors of the two groups add up.
     let clocks: Vec<(&Value, &Value)> =
         tables["clocks"].as_array().unwrap().iter().map(|row| (&row["ahead_ns"], &row["error_ns"])).collect();

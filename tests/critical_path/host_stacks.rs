@@ -1,5 +1,5 @@
-//! Checks that the time between two CUDA calls of a thread is divided among the stacks in which the thread was, if the
-//! file contains these stacks.
+//! Checks that the time between two CUDA calls on a thread is divided among the stacks of the thread during that time,
+//! if the file contains these stacks.
 
 use gpuflame_model::record::{
     ContextFlags, ContextId, CorrelationId, Frame, HostCallSpan, LabelId, Launch, NameId, Nanos, Row,
@@ -18,10 +18,9 @@ fn slice(category: &str, name: &str, (from, to): (u32, u32)) -> Value {
     })
 }
 
-/// The thread loads a batch and copies it before the launch of `relu`:
+/// Returns a trace in which the thread loads a batch and copies it before it launches `relu`:
 ///
-/// ```text
-/// 10            60               90     100
+/// ```text 10            60               90     100
 /// | load_batch   | aten::copy_    |      |
 ///   12..60            cudaMalloc 65..75
 /// ```
@@ -63,8 +62,8 @@ fn functions_operators_and_calls_between_two_launches_are_parts() {
     assert_eq!(*functions[2], "train.py(3): load_batch");
 }
 
-/// Rank 1 waits for rank 0 in the gather, and is late to the reduce because it loads a batch. Rank 1's clock is ahead
-/// by 7 us.
+/// Rank 1 waits for rank 0 in the gather, and is late to the reduce because it loads a batch. The clock of rank 1 is
+/// ahead by 7 us.
 #[test]
 fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     let folder = std::path::PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("host-stacks-job");
@@ -93,9 +92,9 @@ fn the_path_of_a_job_names_the_functions_of_the_late_rank() {
     assert_eq!(spans(&tables)[..expected.len()], expected);
 }
 
-/// Making a function 10 % faster saves a tenth of its time. For `cudaLaunchKernel`, the first call (10 us) and the two
-/// gaps for which the file contains no name (2 and 10 us) count. A faster second call saves nothing, because `relu`
-/// begins 15 us after the begin of its launch call, as `gemm` does.
+/// If a function is made 10 % faster, this saves a tenth of its time on the path. For `cudaLaunchKernel`, this time is
+/// the first call (10 us) and the two gaps for which the file contains no name (2 and 10 us). A faster second call
+/// saves nothing, because `relu` begins 15 us after the begin of its launch call, as `gemm` does.
 #[test]
 fn causal_makes_functions_operators_and_calls_faster() {
     let file = trace().write("host-stacks-causal");
@@ -115,8 +114,8 @@ fn causal_makes_functions_operators_and_calls_faster() {
     );
 }
 
-/// The range `load` gets the same time in a thread that only waits. Steps, and the time between two slices, do not
-/// become named parts.
+/// In a thread that only waits, the range `load` gets the same time. Steps, and the time between two slices, do not
+/// become parts with a name.
 #[test]
 fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     let trace = Trace::default()
@@ -144,7 +143,7 @@ fn named_ranges_are_parts_in_threads_that_launch_nothing() {
     assert_eq!(spans[spans.len() - expected.len()..], expected);
 }
 
-/// A recording contains the calls that allocate and free memory.
+/// A gpuflame recording contains the calls that allocate and free memory.
 #[test]
 fn a_recording_names_the_calls_that_free_memory() {
     let micros = |micros: u64| Nanos(1_760_000_000_000_000_000 + micros * 1_000);
@@ -183,8 +182,8 @@ fn a_recording_names_the_calls_that_free_memory() {
     assert_eq!(spans(&tables), expected);
 }
 
-/// This program has one thread, and its calls do not overlap GPU work that could be on the path. So the time of each
-/// API function on the path is the total duration of its calls in the file.
+/// This program has one thread, and its calls do not overlap any GPU work that could be on the path. So the time of
+/// each API function on the path is the total duration of its calls in the file.
 #[test]
 fn calls_of_a_real_trace_have_the_times_of_the_file() {
     let Some(all) = files::real_traces("host-stacks-of-real-traces") else { return };

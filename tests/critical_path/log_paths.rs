@@ -1,11 +1,11 @@
 //! Computes the longest paths of a simulated program from the simulator's log alone. The log contains the reasons why
 //! GPU work waited.
 //!
-//! All dependencies in the log are followed repeatedly, until no moment becomes later. If each moment then has the time
-//! that is in the log, this module misses no dependency.
+//! This module follows all dependencies in the log repeatedly, until no moment becomes later. If each moment then has
+//! the time that is in the log, the module misses no dependency.
 //!
-//! The log contains the calls that wait for other threads. A trace without such calls does not show for which thread a
-//! thread waited. The thread may have waited for any call of another thread that ended since its own last call.
+//! The log contains the calls with which a thread waits for other threads. A trace without such calls does not show
+//! which thread it waited for. It may have waited for any call of another thread that ended since its own last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::random_program::number;
 use super::ties::ties_of_default_stream;
 
-/// Time that each call takes, in ns, unless it waits.
+/// Time in ns that each call takes if it does not wait.
 const CALL_NS: u64 = 1_000;
 /// Time from the begin of a call until the GPU work that it submits reaches the GPU, in ns.
 pub(super) const LAUNCH_NS: u64 = 5_000;
@@ -27,12 +27,12 @@ enum Moment {
     End(u64),
 }
 
-/// The call, operation or thread that spends the time of a dependency.
+/// Where the time of a dependency is spent: in a call, in a GPU operation, or in a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// A call, as its index in the log.
+    /// A call, given as its index in the log.
     Call(usize),
-    /// A GPU operation, as its id in the log.
+    /// A GPU operation, given as its id in the log.
     Op(u64),
     /// A thread between two calls.
     Host,
@@ -47,9 +47,9 @@ struct Dependency {
 }
 
 struct Call {
-    /// `None` for calls that wait for other threads.
+    /// Correlation id; `None` for calls that wait for other threads.
     corr: Option<u64>,
-    /// Name of the C library's function, for calls that wait for other threads.
+    /// Name of the C library's function; `None` for CUDA calls.
     thread_wait: Option<String>,
     thread: u64,
     begin: u64,
@@ -59,7 +59,7 @@ struct Call {
 /// Id of the first thread.
 const MAIN_THREAD: u64 = 1_000;
 
-/// The longest paths of a program.
+/// The longest paths through the moments of a program.
 pub(super) struct LogPaths {
     calls: Vec<Call>,
     /// Ids of GPU operations, keyed by begin, end and correlation id.
@@ -73,7 +73,8 @@ pub(super) struct LogPaths {
 }
 
 impl LogPaths {
-    /// `end` is the time of the last moment. `knows_threads`: whether the trace has the calls that wait for other threads.
+    /// Creates the paths. `end` is the time of the last moment. `knows_threads`: whether the trace has the calls that
+    /// wait for other threads.
     pub(super) fn new(schedule: &[Value], end: u64, knows_threads: bool) -> Self {
         let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
         let call = |row: &Value| Call {
@@ -125,7 +126,7 @@ impl LogPaths {
         }
     }
 
-    /// Adds the order of the calls within each thread. Calls are sorted by begin.
+    /// Adds dependencies for the order of the calls within each thread. Calls are sorted by their begin.
     fn add_threads(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
         let mut found = Vec::new();
@@ -143,8 +144,8 @@ impl LogPaths {
         }
     }
 
-    /// Adds the order of the calls within each thread, and the waits of threads for each other. A thread begins when
-    /// the first thread, which creates it, has ended its latest call.
+    /// Adds dependencies for the order of the calls within each thread, and for the waits of threads for each other. A
+    /// thread begins when the first thread, which creates it, has ended its latest call.
     fn add_thread_waits(&mut self) {
         let mut last: BTreeMap<u64, usize> = BTreeMap::new();
         // Number of calls so far, keyed by function and thread.
@@ -180,14 +181,15 @@ impl LogPaths {
         }
     }
 
-    /// Returns the end of the last call of a thread, and `joining`, the index of the call that waits for the thread.
+    /// Returns the end of the last call of a thread, together with `joining`, the index of the call that waits for the
+    /// thread's end.
     fn end_of_thread(&self, thread: u64, joining: usize) -> Option<(Moment, usize)> {
         let last = self.calls.iter().rposition(|call| call.thread == thread)?;
         Some((Moment::CallEnd(last), joining))
     }
 
-    /// Returns the begin of the release that passed a lock to the call `locking`, which waited for the lock, and
-    /// `locking` itself.
+    /// Returns the begin of the call that released a lock, and `locking`, the index of the call that waited for the
+    /// lock and got it.
     fn release_for(&self, locking: usize) -> Option<(Moment, usize)> {
         let lock = &self.calls[locking];
         let is_release = |call: &Call| {
@@ -213,7 +215,7 @@ impl LogPaths {
         for wait in op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] != "programmatic") {
             self.add_until(number(wait, "op"), number(wait, "until"), Moment::Begin(id));
         }
-        // The operation is a copy for which its call waits.
+        // The operation is a copy, and its call waits until the copy ends.
         if self.calls[call].end == end {
             self.add(Moment::End(id), Moment::CallEnd(call), 0, [Owner::Call(call); 2]);
         }
@@ -223,7 +225,7 @@ impl LogPaths {
         self.calls.iter().position(|call| call.corr == Some(corr)).unwrap()
     }
 
-    /// Adds a wait for an operation, or for a CUDA event that was recorded when its stream was idle.
+    /// Adds a dependency on the end of an operation, or on a CUDA event that was recorded while its stream was idle.
     fn add_until(&mut self, op: u64, until: u64, to: Moment) {
         let owner = match to {
             Moment::CallEnd(at) => Owner::Call(at),
@@ -274,7 +276,7 @@ impl LogPaths {
         }
     }
 
-    /// Asserts that the longest paths result in the times that are in the log.
+    /// Asserts that the longest paths lead to the times that are in the log.
     fn check_times(&self) {
         let later: BTreeSet<Moment> = self.dependencies.iter().map(|one| one.to).collect();
         let mut longest: BTreeMap<Moment, u64> =
@@ -295,7 +297,7 @@ impl LogPaths {
         }
     }
 
-    /// Collects the moments from which a path without slack leads to the last moment.
+    /// Collects the moments from which a path without slack leads to the last moment of the program.
     fn follow_back(&mut self) {
         let last = self.times.iter().filter(|(_, time)| **time == self.end).map(|(at, _)| *at);
         let mut left: Vec<Moment> = last.collect();
@@ -312,7 +314,7 @@ impl LogPaths {
         self.times[&one.from] + one.nanos == self.times[&one.to]
     }
 
-    /// Whether a longest path spends the time from `start` to `end` in `owner`.
+    /// Returns whether a longest path spends the time from `start` to `end` in `owner`.
     pub(super) fn spends(&self, owner: Owner, start: u64, end: u64) -> bool {
         self.dependencies.iter().any(|one| {
             one.owners.contains(&owner)
@@ -323,8 +325,8 @@ impl LogPaths {
         })
     }
 
-    /// Whether a longest path spends the time from `start` to `end` on the thread between two calls. At `end`, the
-    /// thread begins its next call.
+    /// Returns whether a longest path spends the time from `start` to `end` on the thread between two calls. At `end`,
+    /// the thread begins its next call.
     pub(super) fn spends_on_host(&self, thread: u64, start: u64, end: u64) -> bool {
         let is_next = |call: &Call| call.thread == thread && call.begin == end;
         let Some(mut at) = self.calls.iter().position(is_next) else { return false };
@@ -342,8 +344,8 @@ impl LogPaths {
         }
     }
 
-    /// Whether a longest path may lead from the end of another thread's call, at `start`, to the begin of a call of
-    /// `thread`, at `end`.
+    /// Returns whether a longest path may lead from the end of another thread's call, at `start`, to the begin of a
+    /// call of `thread`, at `end`.
     pub(super) fn hands_off(&self, thread: u64, start: u64, end: u64) -> bool {
         let is_next = |at: usize| self.calls[at].thread == thread && self.calls[at].begin == end;
         let is_before = |at: usize| self.calls[at].thread != thread && self.calls[at].end == start;
@@ -381,8 +383,8 @@ fn part_of_name(op: &Value, mark: &str) -> Option<u64> {
     rest[..digits].parse().ok()
 }
 
-/// Returns the kernels for whose end a programmatic launch waits: the sources of its edges in a graph, or the previous
-/// kernel on its stream.
+/// Returns the kernels whose end a programmatic launch waits for. In a graph they are the sources of its edges. Outside
+/// a graph it is the previous kernel on the stream.
 fn kernels_before(op: &Value, ops: &[&Value]) -> Vec<u64> {
     if op["graph"] != 0 {
         let waits = op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic");

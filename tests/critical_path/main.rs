@@ -1,10 +1,10 @@
-//! `gpuflame critical-path` on small programs whose path a person can check, on real traces, and on random simulated
-//! programs.
+//! Tests `gpuflame critical-path` on small programs whose path a person can check, on real traces, and on random
+//! simulated programs.
 
 mod by_hand;
 mod graph_edges;
 mod groups_by_hand;
-#[allow(dead_code, unreachable_pub)] // only its helpers are used
+#[allow(dead_code, unreachable_pub)] // only the helper functions of this module are used
 #[path = "../support/handmade.rs"]
 mod handmade;
 mod host_stacks;

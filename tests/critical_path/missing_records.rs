@@ -1,4 +1,5 @@
-//! Determines, from the simulator's log, which records a trace of a random program lacks.
+//! Determines which records are missing in the trace of a random program. The simulator's log shows what a complete
+//! trace would contain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,19 +9,20 @@ use super::log_paths::LAUNCH_NS;
 use super::random_program::number;
 use super::ties::DEFAULT_STREAM;
 
-/// Kinds of records that determine the times of a program and are missing in its trace. If one of the first three kinds
-/// is missing, the computed slack is too small, never too large. The simulator can write rows for the next three kinds.
+/// Kinds of records that determine the times of a program and may be missing in its trace. If a record of one of the
+/// first three kinds is missing, the computed slack may be too small, but never too large. The simulator can write rows
+/// for the next three kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lack {
     /// Edges of a graph with several nodes.
     GraphEdges,
-    /// Times at which a kernel allows the next kernel to begin.
+    /// Times at which a running kernel allows the next kernel to begin.
     Triggers,
-    /// Duration of a launch, which is unknown if every launch of its kind waited for other work.
+    /// Duration of a launch. It is unknown if every launch of the same kind waited for other work.
     LaunchTimes,
-    /// Host functions of streams.
+    /// Host functions in streams.
     HostFunctions,
-    /// Implicit waits of the default stream and of other streams for it.
+    /// Implicit waits of the default stream for other streams, and of other streams for the default stream.
     DefaultStream,
     /// Waits of threads for each other.
     Threads,
@@ -28,7 +30,7 @@ pub(super) enum Lack {
     WaitContexts,
 }
 
-/// Returns the kinds of records that the trace lacks. `has_rows` is true if the trace contains the rows that
+/// Returns the kinds of records that are missing in the trace. `has_rows`: whether the trace contains the rows that
 /// torch.profiler does not write.
 pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     let ops: Vec<&Value> = schedule.iter().filter(|row| row["what"] == "op").collect();
@@ -46,8 +48,8 @@ pub(super) fn lacks(schedule: &[Value], has_rows: bool) -> BTreeSet<Lack> {
     found.into_iter().filter(|(_, is_lacking)| *is_lacking).map(|(lack, _)| lack).collect()
 }
 
-/// Whether the shortest launch of each kind did not wait for other work. A kind with fewer than 8 launches gets the
-/// launch time of another kind.
+/// Returns whether, for each kind of launch, the shortest launch did not wait for other work. A kind with fewer than 8
+/// launches gets the launch time of another kind.
 fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
     let mut kinds: BTreeMap<&str, BTreeMap<u64, u64>> = BTreeMap::new();
     for op in ops.iter().filter(|op| has_rows || op["kind"] != "host" || op["graph"] != 0) {
@@ -66,7 +68,7 @@ fn has_launch_times(ops: &[&Value], has_rows: bool) -> bool {
 
 /// A wait of a default stream for a CUDA event.
 struct DefaultStreamWait<'a> {
-    /// Contexts of the work that the thread submitted just before and just after the wait.
+    /// Contexts of the GPU work that the thread submitted just before and just after the wait.
     around: [Option<&'a Value>; 2],
     /// Context of the stream.
     context: &'a Value,
@@ -95,10 +97,11 @@ fn waits_of_default_streams(schedule: &[Value]) -> impl Iterator<Item = DefaultS
     })
 }
 
-/// Whether GPU work proves that a context's default stream did not wait in `call`. A default stream that waits for an
-/// event first waits for all blocking streams of its context, and these streams then wait for the default stream. So it
-/// did not wait if work that was submitted to a blocking stream after the call began before the end of such work that
-/// was submitted before the call. Kernels that may begin before the previous kernel ends are ignored.
+/// Returns whether GPU work proves that the default stream of a context did not wait in `call`. A default stream that
+/// waits for an event first waits for all blocking streams of its context, and these streams then wait for the default
+/// stream. Suppose that work on a blocking stream was submitted after the call, and that it began before earlier work
+/// on a blocking stream ended, which had been submitted before the call. Then the default stream did not wait. Kernels
+/// that may begin before the previous kernel ends are ignored.
 fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -> bool {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let calls: BTreeMap<u64, &Value> = rows("call").map(|row| (number(row, "corr"), row)).collect();
@@ -119,10 +122,10 @@ fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -
     began.zip(ended).is_some_and(|(began, ended)| began < ended)
 }
 
-/// Whether the trace shows the GPU of each default stream that waits for an event. The GPU is known if the thread
-/// submitted work to this GPU both before and after the wait, or if this is the only GPU whose later work does not
-/// contradict the wait. The row of the wait does not show it: the row contains the event's context, and the default
-/// streams of all GPUs have the same id.
+/// Returns whether the trace shows the GPU of each default stream that waits for an event. The GPU is known if the
+/// thread submitted work to this GPU both before and after the wait, or if this is the only GPU whose later work does
+/// not contradict the wait. The row of the wait does not show the GPU, because it contains the context of the event,
+/// and the default streams of all GPUs have the same id.
 fn has_wait_contexts(schedule: &[Value]) -> bool {
     waits_of_default_streams(schedule).all(|wait| {
         let is_around = wait.around.into_iter().flatten().all(|of_work| of_work == wait.context);
@@ -130,8 +133,8 @@ fn has_wait_contexts(schedule: &[Value]) -> bool {
     })
 }
 
-/// Number of waits of default streams before and after which the thread submitted work to different GPUs, unless later work
-/// rules out all GPUs but one.
+/// Returns the number of waits of default streams for which the thread submitted work to different GPUs before and
+/// after the wait. Waits for which later work rules out all GPUs but one do not count.
 pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
     let is_unclear = |wait: &DefaultStreamWait<'_>| {
         matches!(wait.around, [Some(before), Some(after)] if before != after) && !wait.is_only_one
@@ -139,8 +142,8 @@ pub(super) fn unclear_waits(schedule: &[Value]) -> u64 {
     waits_of_default_streams(schedule).filter(is_unclear).count() as u64
 }
 
-/// Whether each graph with several nodes has an edge. A trace does not distinguish graphs without edges from graphs
-/// whose edges are missing.
+/// Returns whether each graph with several nodes has an edge. A trace does not distinguish graphs without edges from
+/// graphs whose edges are missing.
 fn has_known_edges(ops: &[&Value]) -> bool {
     let mut graphs: BTreeMap<u64, (BTreeSet<u64>, bool)> = BTreeMap::new();
     for op in ops.iter().filter(|op| op["graph"] != 0) {

@@ -1,11 +1,11 @@
-//! Two threads whose calls use the same CUDA event. Slack is limited by the delay at which the order of these calls
-//! would change.
+//! Tests two threads whose calls use the same CUDA event. The slack of GPU work is at most the delay at which the order
+//! of these calls would change.
 
 use serde_json::{Value, json};
 
 use super::output::{Trace, read_json};
 
-/// Adds a call to a function that waits for other threads. The call takes no time.
+/// Adds a call, which takes no time, to a C library function that waits for other threads.
 fn thread_wait(trace: Trace, thread: u32) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": "pthread", "name": "pthread_barrier_wait", "pid": 1, "tid": thread, "ts": 0, "dur": 0,
@@ -57,7 +57,7 @@ fn two_threads(waits_for: u32) -> Trace {
     kind(kind(thread_wait(thread_wait(trace, 5), 6), 7), 8)
 }
 
-/// Returns the slack of a kernel in ns, and the rule that limits the slack.
+/// Returns the slack of a kernel, in ns, and the rule that limits this slack.
 fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
     let file = trace.write(name);
     let deps = read_json(&["deps", file.to_str().unwrap()]);
@@ -68,14 +68,14 @@ fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
 
 #[test]
 fn slack_ends_where_two_threads_would_use_an_event_in_another_order() {
-    // The call that records the event begins at 80, 5 us after the end of `first` at 75. This call must begin before
-    // the wait begins, at 95.
+    // The call that records the event begins at 80 us, which is 5 us after `first` ends. This call must begin before
+    // the wait begins, at 95 us.
     assert_eq!(slack(two_threads(9), "order-same-event", "first"), (14_999, "order".into()));
     assert_eq!(slack(two_threads(9), "order-on-path", "second"), (0, Value::Null));
 }
 
 #[test]
 fn calls_that_use_different_events_may_change_their_order() {
-    // The call that records the event ends at 82, and the run ends at 157.
+    // The call that records the event ends at 82 us, and the run ends at 157 us.
     assert_eq!(slack(two_threads(10), "order-other-event", "first"), (75_000, Value::Null));
 }

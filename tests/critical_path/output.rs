@@ -1,4 +1,4 @@
-//! Runs the command on small traces, and reads its tables.
+//! Runs the `gpuflame` command on small traces, and reads the tables that it prints.
 
 use std::process::{Command, Output};
 
@@ -13,7 +13,7 @@ pub(super) fn gpuflame(args: &[&str]) -> Output {
     command.arg("-q").args(args).stdin(std::process::Stdio::null()).output().unwrap()
 }
 
-/// Runs the command, which must succeed, and reads its JSON.
+/// Runs the `gpuflame` command, which must succeed, and reads its JSON output.
 pub(super) fn read_json(args: &[&str]) -> Value {
     let output = gpuflame(&[args, &["--format", "json"]].concat());
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
@@ -38,7 +38,7 @@ pub(super) fn parts(tables: &Value) -> Vec<(i64, u64, &str, u64, &str)> {
     .collect()
 }
 
-/// Returns the parts of the path as (start, duration, class, name). Times are in us.
+/// Returns the parts of the path as (start, duration, class, name), without savings. Times are in us.
 pub(super) fn spans(tables: &Value) -> Vec<(i64, u64, &str, &str)> {
     parts(tables)
         .into_iter()
@@ -46,7 +46,7 @@ pub(super) fn spans(tables: &Value) -> Vec<(i64, u64, &str, &str)> {
         .collect()
 }
 
-/// Returns the smallest slack in ns of the GPU work with each of the given names.
+/// Returns the smallest slack, in ns, of the GPU work with each of these names.
 pub(super) fn min_slacks<const N: usize>(tables: &Value, names: [&str; N]) -> [u64; N] {
     let rows = tables["slack"].as_array().unwrap();
     names.map(|name| rows.iter().find(|row| row["name"] == name).unwrap()["min_slack_ns"].as_u64().unwrap())

@@ -1,5 +1,5 @@
-//! Compares the output of the command for a random program with the simulator's log, and with further runs of the
-//! program in which one GPU operation takes longer or shorter.
+//! Compares the output of the command for a random program with the simulator's log. Also compares it with further runs
+//! of the program, in which a GPU operation takes longer or shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,11 @@ use super::random_program::{
     end_with_host_functions, number,
 };
 
-/// Kinds of rows that determine the times, and that other tools write but torch.profiler does not (docs/replay.md).
+/// Kinds of rows that determine the times of a program. Other tools write them, but torch.profiler does not
+/// (docs/replay.md).
 const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
 
-/// A random program.
+/// A random program, which the seed determines.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Program {
     pub(super) seed: u32,
@@ -26,8 +27,8 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Chooses the features of the program by the seed. Some programs use only features that traces record completely,
-    /// some also use one feature that traces do not record, and some use all such features.
+    /// Chooses the features of the program by the seed. Some programs use only features that traces record completely.
+    /// Some use one feature in addition that traces do not record, and some use all such features.
     pub(super) fn new(seed: u32, has_rows: bool) -> Self {
         let unrecorded = PROGRAMMATIC | HOST_FUNCTIONS | LEGACY_STREAM | THREADS;
         let without = match seed % 8 {
@@ -43,8 +44,7 @@ impl Program {
         Self { seed, without, has_rows }
     }
 
-    /// Runs the program. `change` contains the id of an operation, and the time in ns by which the operation takes
-    /// longer.
+    /// Runs the program. `change` contains the id of an operation, and how much longer the operation takes in ns.
     pub(super) fn run(self, change: Option<(u64, i64)>) -> Outcome {
         let change = change.map(|(op, by)| format!("{op}:{by}"));
         let mut variables: Vec<_> = change.iter().map(|change| ("GPUSIM_CHANGE", change.as_str())).collect();
@@ -61,11 +61,11 @@ impl Program {
 /// Time by which an operation is shortened, in ns.
 const STEP_NS: u64 = 1_000;
 
-/// Slack, saving and reason that the command prints for a GPU operation.
+/// Slack, saving and reason in the command's output for a GPU operation.
 #[derive(Clone, Copy, Debug)]
 struct Said {
     slack: u64,
-    /// Whether the slack is limited because calls of different threads would change their order.
+    /// Whether the slack is smaller because calls of different threads would otherwise change their order.
     is_limited: bool,
     saving: u64,
     /// Reason why the operation did not begin earlier.
@@ -97,11 +97,11 @@ fn said(deps: &Value) -> BTreeMap<(u64, u64, u64), Option<Said>> {
     all
 }
 
-/// Result of running a program again with another duration of one operation.
+/// Result of a run in which one operation has another duration.
 struct Rerun {
-    /// Time in ns by which the rerun ended later than the first run.
+    /// How much later, in ns, this run ended than the first run.
     later: i64,
-    /// Whether the threads made their calls, and got their locks, in the same order.
+    /// Whether the threads made their calls and got their locks in the same order as in the first run.
     keeps_order: bool,
 }
 
@@ -117,17 +117,17 @@ fn thread_order(schedule: &[Value]) -> [Vec<u64>; 2] {
     })
 }
 
-/// A program, and the dependencies that the command prints for its trace.
+/// A program, and the dependencies that the command prints for the program's trace.
 struct Checked<'a> {
     program: Program,
     lacks: &'a BTreeSet<Lack>,
     schedule: &'a [Value],
-    /// Start and end of the path.
+    /// Start and end of the critical path.
     window: (u64, u64),
     nodes: BTreeMap<&'a str, &'a Value>,
 }
 
-/// Checks the output of the command for a program, and the slack of one in `every` pieces of work.
+/// Checks the output of the command for a program. The slack is checked for one in `every` GPU operations.
 pub(super) fn check_answers(
     (program, lacks): (Program, &BTreeSet<Lack>),
     schedule: &[Value],
@@ -152,9 +152,10 @@ pub(super) fn check_answers(
 }
 
 impl Checked<'_> {
-    /// The path is as long as the longest path of the log, and consists of its parts if the trace has all that decides. From a
-    /// wrong dependency on, which is that of the last wrong part of a row, the path may lead through other work. So this part
-    /// must be of a class that a missing record can make wrong.
+    /// If no records are missing in the trace, the path must be as long as the longest path in the log, and every part
+    /// must be on a longest path. If records are missing, a wrong dependency may lead the path through other work. The
+    /// wrong dependency is that of the last part in a row of wrong parts. So the class of this part must be one that a
+    /// missing record can make wrong.
     fn check_parts(&self, parts: &[Value], counts: &mut Counts) {
         let Self { program, window, lacks, .. } = self;
         let end = program.end(self.schedule);
@@ -181,8 +182,8 @@ impl Checked<'_> {
         assert_eq!(at, end, "{program:?}: the parts add up");
     }
 
-    /// Asserts that the trace lacks a record whose absence can make such a part wrong. Unknown edges, triggers and
-    /// launch times cannot make it wrong.
+    /// Asserts that the trace lacks a record whose absence can make such a part wrong. Missing edges, triggers and
+    /// launch times cannot make a part wrong.
     fn check_wrong_part(&self, part: &Value) {
         use Lack::*;
         let causes: &[Lack] = match part["class"].as_str().unwrap() {
@@ -194,7 +195,7 @@ impl Checked<'_> {
         assert!(is_explained, "{:?}, {:?}: not on a longest path: {part}", self.program, self.lacks);
     }
 
-    /// Whether a longest path in the log spends the time of a part in the same call or GPU work.
+    /// Returns whether a longest path in the log spends the time of a part in the same call or GPU work.
     fn is_of_longest_path(&self, paths: &LogPaths, part: &Value, start: u64, end: u64) -> bool {
         let Some(node) = part["node"].as_str().and_then(|id| self.nodes.get(id)) else { return false };
         let time = |key: &str| self.window.0 + number(node, key);
@@ -207,7 +208,7 @@ impl Checked<'_> {
             "call" => spends(paths.calls(number(node, "thread"), time("start_ns"))),
             "host" => paths.spends_on_host(number(node, "thread"), start, end),
             "hand_off" => paths.hands_off(number(node, "thread"), start, end),
-            // Calls before the first one that launches or waits are not in the graph.
+            // Calls before the first call that launches or waits are not in the graph of dependencies.
             "unexplained" if self.program.has_rows && start == self.window.0 => {
                 paths.spends_on_host(number(node, "thread"), start, end)
             }
@@ -220,14 +221,15 @@ impl Checked<'_> {
         let cause = op["cause"].as_str().unwrap();
         let tied = |why: &str| {
             let mut until = waits_of(op).filter(|wait| wait["until"] == op["ready"]);
-            // If a trigger allows a kernel to begin within a microsecond of its arrival at the GPU, the command gives
-            // the launch as the reason.
+            // If a trigger allows a kernel to begin less than a microsecond after its arrival at the GPU, the command
+            // prints the launch as the reason.
             let late_ns = number(op, "begin") - number(op, "arrive");
             let is_launch = late_ns == 0 || (cause == "programmatic" && late_ns <= 1_000);
             until.any(|wait| wait["why"] == why) || (is_launch && why == "launch")
         };
         let is_same = match said.reason {
-            // A stream reaches an event wait, which then decides; the next work is in the order of the stream.
+            // If an event wait decides when a stream continues, the next work on this stream has the order of the
+            // stream as its reason.
             "stream" => {
                 let is_held = self.program.has_rows && tied("default_stream");
                 tied("stream") || tied("event") || tied("programmatic") || is_held
@@ -237,7 +239,8 @@ impl Checked<'_> {
             "nothing" => false,
             reason => tied(reason),
         };
-        // An implicit wait is always inferred. A wrong one may end by chance when the recorded one does, or contradict it.
+        // The command always infers implicit waits. An inferred wait that is wrong may happen to end at the same time
+        // as the recorded cause, or may contradict it.
         let is_inferred =
             self.lacks.contains(&Lack::DefaultStream) && ["default_stream", "nothing"].contains(&said.reason);
         if is_inferred || !self.is_recorded(op) {
@@ -254,10 +257,11 @@ impl Checked<'_> {
         });
     }
 
-    /// Whether the trace contains a record of the last reason why an operation waited.
+    /// Returns whether the trace contains a record of the last reason why an operation waited.
     fn is_recorded(&self, op: &Value) -> bool {
         if self.program.has_rows {
-            // Which streams wait for a default stream, or with it for an event, depends on its GPU.
+            // The GPU of a default stream decides which streams wait for it, and which streams wait with it for an
+            // event.
             let depends = ["default_stream", "event"].iter().any(|cause| op["cause"] == *cause);
             return !depends || !self.lacks.contains(&Lack::WaitContexts);
         }
@@ -293,8 +297,9 @@ impl Checked<'_> {
         }
     }
 
-    /// Runs the program again with one piece of work longer by its slack, or shorter, and compares the ends. If the trace has
-    /// all that decides, both are exact. Unknown edges of graphs, triggers and times of launches make both smaller, never larger.
+    /// Runs the program again with an operation that takes longer by its slack, or that is shortened, and compares the
+    /// ends of the runs. If no records are missing in the trace, both slack and saving are exact. If edges of graphs,
+    /// triggers or launch times are missing, slack and saving may be too small, but never too large.
     fn check_change(&self, op: &Value, said: Said, counts: &mut Counts) {
         let Self { program, lacks, .. } = self;
         let later = if said.slack > 0 { self.rerun(op, said.slack as i64).later } else { 0 };
@@ -331,7 +336,7 @@ impl Checked<'_> {
         }
     }
 
-    /// Rule by which the command promises less than the program shows (docs/critical-path.md).
+    /// Returns the rule by which the command promises less than the program shows (docs/critical-path.md).
     fn rule(&self, rerun: &Rerun, is_limited: bool) -> Option<&'static str> {
         match self.lacks.first() {
             _ if is_limited => Some("order of threads"),

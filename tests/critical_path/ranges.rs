@@ -1,4 +1,5 @@
-//! `--range`: the path inside ranges that the program named. The trace is the example of docs/critical-path.md.
+//! Tests `--range`, which prints the path inside the ranges that the program named. The trace is the example in
+//! docs/critical-path.md.
 
 use serde_json::{Value, json};
 
@@ -34,7 +35,7 @@ fn trace() -> Trace {
     named.into_iter().fold(two_kernels(), |trace, (name, span)| range(trace, name, span))
 }
 
-/// Ranges as (start, duration, GPU, host, latency, name), in us.
+/// Returns the ranges as (start, duration, GPU, host, latency, name). Times are in us.
 fn ranges(tables: &Value) -> Vec<(u64, u64, u64, u64, u64, &str)> {
     let rows = tables["ranges"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -130,8 +131,8 @@ fn micros(micros: u64) -> Nanos {
     Nanos(1_760_000_000_000_000_000 + micros * 1_000)
 }
 
-/// Three launches of 10 us at 0, 20 and 40; the last one is outside the range. Their kernels run for 5 us each, from 12, 32
-/// and 52.
+/// Returns a recording of three launches of 10 us, at 0, 20 and 40 us. The last launch is outside the range. The
+/// kernels run for 5 us each, from 12, 32 and 52 us.
 fn recording() -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
     let mut row = |row: Row<'_>| writer.row(&row).unwrap();

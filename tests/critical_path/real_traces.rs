@@ -1,4 +1,5 @@
-//! The critical path of real traces: its parts add up, and what the records do not explain is named.
+//! Tests the critical path of real traces. Its parts must add up, and the output must name the time that the records do
+//! not explain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use super::output::read_json;
 #[path = "../support/real_traces.rs"]
 pub(super) mod files;
 
-/// Traces that lack records of launches, of the work before, or of waits between streams, and the missing records that the
-/// command has to name if more than 1 % of the path is unexplained.
+/// Traces that lack records of launches, of earlier work, or of waits between streams. If more than 1 % of the path is
+/// unexplained, the command must name the missing records, which are given here.
 const INCOMPLETE: [(&str, &str); 8] = [
     ("graph_execution", "earlier_work"),
     ("control", "no_wait_records"),
@@ -20,7 +21,7 @@ const INCOMPLETE: [(&str, &str); 8] = [
     ("mtia_inference", "before_records"),
     ("resnet_act_checkpoint", "no_launch_record"),
     ("908_results", "no_launch_record"),
-    // 64 operations of these ranks were launched before the trace began.
+    // On each of these ranks, 64 operations were launched before the trace began.
     ("dlrm_kineto/worker1", "before_records"),
     ("dlrm_kineto/worker3", "before_records"),
 ];
@@ -61,8 +62,8 @@ fn parts_of_the_path_of_real_traces_add_up_and_have_names() {
     assert!(checked > 20, "{checked} traces were checked");
 }
 
-/// Starts and ends of collectives in us, by rank and start. All ranks are on one machine and have
-/// one clock.
+/// Returns the starts and ends of collectives in us, for each rank, sorted by start. All ranks are on one machine and
+/// have the same clock.
 fn collectives(folder: &Path) -> BTreeMap<u64, Vec<(u64, u64)>> {
     let mut ranks = BTreeMap::new();
     for file in folder.read_dir().unwrap().map(|entry| entry.unwrap().path()) {

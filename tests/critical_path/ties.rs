@@ -1,4 +1,5 @@
-//! Causes of work that the simulator's log leaves out because another one was met at the same time.
+//! Finds causes that the simulator's log leaves out. If several causes end at the same time, the log names only one of
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -6,12 +7,13 @@ use serde_json::Value;
 
 use super::random_program::number;
 
-/// Number of the legacy default stream, which is the same on each GPU.
+/// Id of the legacy default stream, which is the same on each GPU.
 pub(super) const DEFAULT_STREAM: u64 = 7;
 
-/// Operations that work waits for by the rule of default streams, and the work. If a default stream waits for an event, it first
-/// waits for all blocking streams of its context, and they then wait for it. Of operations that end at the same time, the log
-/// names one as the cause of the work after this wait.
+/// Returns pairs of an operation and the work that waits for it because of the rules for default streams. If a default
+/// stream waits for an event, it first waits for all blocking streams of its context, and they then wait for the
+/// default stream. If several such operations end at the same time, the log names only one of them as the cause of the
+/// work after this wait.
 pub(super) fn ties_of_default_stream(schedule: &[Value], ops: &[&Value]) -> Vec<(u64, u64)> {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let place = |row: &Value| (number(row, "context"), number(row, "stream"));
