@@ -14,7 +14,11 @@ const REDUCE: &str = "ncclDevKernel_AllReduce";
 /// clock of rank 2 is 500 us ahead. Times are in us.
 ///
 /// ```text
-///          0    15   30   35   40   45                        95     100        150     155        195  200 rank 0   |launch| gather | prep ----------------------------| gather | rank 1   |launch| own | gather | reduce   | gather waits             | gemm  | reduce | rank 2   |launch| pre ----------| reduce  | reduce waits                              | relu      |return| path     |- rank 1: own --| rank 0: gather, prep -----------| 1: gather, gemm | 2: reduce, relu, return -|
+///          0    15   30   35   40   45                        95     100        150     155        195  200
+/// rank 0   |launch| gather | prep ----------------------------| gather |
+/// rank 1   |launch| own | gather | reduce   | gather waits             | gemm  | reduce |
+/// rank 2   |launch| pre ----------| reduce  | reduce waits                              | relu      |return|
+/// path     |- rank 1: own --| rank 0: gather, prep -----------| 1: gather, gemm | 2: reduce, relu, return -|
 /// ```
 fn ranks(has_groups: bool) -> [Trace; 3] {
     let launches = |count: u32, ahead: u32| {

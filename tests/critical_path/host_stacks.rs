@@ -20,7 +20,8 @@ fn slice(category: &str, name: &str, (from, to): (u32, u32)) -> Value {
 
 /// Returns a trace in which the thread loads a batch and copies it before it launches `relu`:
 ///
-/// ```text 10            60               90     100
+/// ```text
+/// 10            60               90     100
 /// | load_batch   | aten::copy_    |      |
 ///   12..60            cudaMalloc 65..75
 /// ```

@@ -10,10 +10,12 @@ use super::output::{Trace, gpuflame, min_slacks, read_json};
 pub(super) const GATHER: &str = "ncclDevKernel_AllGather";
 pub(super) const REDUCE: &str = "ncclDevKernel_AllReduce";
 
-/// Returns the trace of the rank that enters the gather last. Times are in us. If no rank's clock is ahead, they are on
-/// the same clock as the times of the other ranks.
+/// Returns the trace of the rank that enters the gather last. Times are in us. If no rank's clock is ahead, they are
+/// on the same clock as the times of the other ranks.
 ///
-/// ```text host   |-launch 0-10-|     |-launch 20-30-|  |-launch 40-50-| |-launch 60-70-| |---- synchronize 80-160 -----| GPU                  prep 15-18      gather 35-45      reduce 55 (waits until 110) -130  relu 130-150
+/// ```text
+/// host   |-launch 0-10-|     |-launch 20-30-|  |-launch 40-50-| |-launch 60-70-| |---- synchronize 80-160 -----|
+/// GPU                  prep 15-18      gather 35-45      reduce 55 (waits until 110) -130  relu 130-150
 /// ```
 pub(super) fn late_to_gather() -> Trace {
     Trace::default()
@@ -29,10 +31,12 @@ pub(super) fn late_to_gather() -> Trace {
         .sync(5, 7, (81, 150))
 }
 
-/// Returns the trace of a rank that enters the gather at 10 us, and the reduce at `gemm_end`. The clock of this rank is
-/// ahead by `ahead` us.
+/// Returns the trace of a rank that enters the gather at 10 us, and the reduce at `gemm_end`. The clock of this rank
+/// is ahead by `ahead` us.
 ///
-/// ```text host   launches 0-5, 15-20, 25-30, 35-40   |---------------- synchronize 50-150 ----------------| GPU          gather 10 (waits until 35) -45  gemm 45-gemm_end  reduce -130  relu 130-145
+/// ```text
+/// host   launches 0-5, 15-20, 25-30, 35-40   |---------------- synchronize 50-150 ----------------|
+/// GPU          gather 10 (waits until 35) -45  gemm 45-gemm_end  reduce -130  relu 130-145
 /// ```
 fn early_to_gather(gemm_end: u32, ahead: u32) -> Trace {
     let at = |from: u32, to: u32| (from + ahead, to + ahead);
