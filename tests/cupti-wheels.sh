@@ -16,8 +16,8 @@ if [ -z "$scratch" ]; then
 fi
 mkdir -p "$scratch"
 
-# Each release: the package with CUPTI, the packages with CUDA's headers (no package before 13.0 has the `crt` folder,
-# so a later package provides it), and whether the library can be called without a driver.
+# Each release has the package with CUPTI, the packages with CUDA's headers, and whether its library can be called
+# without a driver. (No package before 13.0 has the `crt` folder, so a later package provides it.)
 releases=(
   "nvidia-cuda-cupti-cu11==11.8.87  nvidia-cuda-runtime-cu11==11.8.89  nvidia-cuda-crt==13.0.88  walk"
   "nvidia-cuda-cupti-cu12==12.0.90  nvidia-cuda-runtime-cu12==12.0.107 nvidia-cuda-crt==13.0.88  walk"
@@ -32,7 +32,7 @@ releases=(
   "nvidia-cuda-cupti==13.5.25       nvidia-cuda-runtime==13.5.37       nvidia-cuda-crt==13.5.37  -"
 )
 
-# Unpacks a wheel into a folder of its own below $scratch, and prints that folder.
+# Unpacks a wheel into a separate folder below $scratch, and prints that folder.
 unpack() {
   local folder="$scratch/${1//==/-}"
   if [ ! -d "$folder" ]; then
@@ -42,7 +42,7 @@ unpack() {
   echo "$folder"
 }
 
-# checks CHECK PREFIX FROM HEADERS: writes one assertion for each struct PREFIX<n>, n >= FROM, in the headers.
+# checks CHECK PREFIX FROM HEADERS: writes one assertion for each struct PREFIX<n> in the headers, from n = FROM on.
 checks() {
   { grep -ohE "\b$2[0-9]+\b" "$4"/cupti_activity*.h || true; } | sort -u | while read -r struct; do
     [ "${struct#"$2"}" -lt "$3" ] || echo "CHECK_$1($struct);"

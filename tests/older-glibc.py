@@ -1,9 +1,11 @@
-"""Has programs and libraries that were linked on this machine's glibc look for their functions in an older one.
+"""Changes programs and libraries that were linked with this machine's glibc so that they use the functions of an older
+glibc.
 
     older-glibc.py FOLDER FILE...
 
-Copies each file into FOLDER. What a copy needs of glibc since 2.18 it needs of any version then: the loader takes what there is
-under the name. Functions that the older one has not at all are another library's to bring.
+Copies each file into FOLDER. If the file needs functions with versions from glibc 2.18 or later, the copy needs them in
+any version, and the loader takes the function with that name. Functions that the older glibc does not have at all must
+be in another library.
 """
 
 import pathlib
@@ -15,7 +17,7 @@ ANY = 1
 
 
 def hashed(name):
-    """The number that the loader compares before names."""
+    """Returns the hash of a symbol version, which the loader compares before it compares names."""
     h = 0
     for byte in name:
         h = (h << 4) + byte
@@ -25,7 +27,7 @@ def hashed(name):
 
 
 def sections(data):
-    """Offset, size and link of each section, by kind."""
+    """Returns offset, size and link of each section, keyed by the section's type."""
     at, each, count = struct.unpack_from("<Q", data, 0x28)[0], *struct.unpack_from("<HH", data, 0x3A)
     for n in range(count):
         _, kind, _, _, offset, size, link = struct.unpack_from("<IIQQQQI", data, at + n * each)

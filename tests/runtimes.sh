@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what a test program of another runtime needs, once, into FOLDER or the system, and prints the program that
-# runs or builds it.
+# Installs the packages that a test program of another runtime needs into FOLDER or the system, if they are not
+# installed yet. Prints the program that runs or builds the test program.
 #
 #   tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER   prints why and exits with 75 if it cannot be installed
 #   PYTHON=PROGRAM tests/runtimes.sh greenlet FOLDER             for this Python
@@ -8,8 +8,8 @@ set -euo pipefail
 what=${1:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 folder=${2:?"usage: tests/runtimes.sh greenlet|numba|pypy|boost|go|java FOLDER"}
 
-# Installs PACKAGE from Debian, unless it is installed. Only one test installs at a time, because apt-get does not wait
-# for the lists of another apt-get.
+# Installs PACKAGE from Debian, unless it is already installed. Only one test installs at a time, because apt-get does
+# not wait for another apt-get that updates its lists.
 install() {
     exec 9<"$0"
     flock 9
@@ -23,8 +23,8 @@ install() {
     }
 }
 
-# Installs from PyPI into an environment of this Python's own: PYTHON PACKAGE VERSION [OPTION OF PIP]. Prints the
-# environment's Python. Only one test installs at a time.
+# Installs a package from PyPI into a separate environment of this Python: PYTHON PACKAGE VERSION [OPTION OF PIP].
+# Prints the environment's Python. Only one test installs at a time.
 environment() {
     local venv=$folder/$2-$3-$("$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     mkdir -p "$venv"
@@ -43,7 +43,7 @@ environment() {
 
 case $what in
 greenlet) environment "${PYTHON:-python3}" greenlet 3.5.6 --no-deps ;;
-# The download is 80 MB.
+# The download of Numba is 80 MB.
 numba) environment python3 numba 0.68.1 ;;
 pypy)
     command -v pypy3 >/dev/null || install pypy3

@@ -14,7 +14,7 @@ impl Sink for Lines {
     }
 }
 
-/// Checks the properties; returns whether `serde_json` accepted the bytes as a trace.
+/// Checks the properties. Returns whether `serde_json` accepted the bytes as a trace.
 pub(crate) fn check(bytes: &[u8]) -> bool {
     let scan = |buffer| {
         let mut lines = Lines::default();
@@ -29,8 +29,7 @@ pub(crate) fn check(bytes: &[u8]) -> bool {
     let events = value.as_array().or_else(|| value["traceEvents"].as_array());
     let is_event = |event: &Value| event.is_object() || event.is_null();
     let Some(events) = events.filter(|events| events.iter().all(is_event)) else { return false };
-    // If a trace contains two `traceEvents` arrays, the scanner reads both arrays, whereas serde keeps only the last
-    // array.
+    // If a trace contains two `traceEvents` arrays, the scanner reads both arrays, but serde keeps only the last one.
     let seen = small.0.unwrap_or_else(|error| panic!("{error}: {}", shown()));
     assert!(seen.events >= events.len() as u64, "{}", shown());
     true

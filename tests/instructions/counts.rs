@@ -1,5 +1,5 @@
-//! The instruction counts that `gpuflame instructions` prints equal the counts of `gpuflame info`, on recordings from
-//! hardware and on real traces.
+//! The instruction counts that `gpuflame instructions` prints must equal the counts that `gpuflame info` prints. The
+//! tests compare them for recordings from hardware and for real traces.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::{dependencies, run, skip};
 
-/// Sorted paths of the files below a folder whose names have one of these endings.
+/// Returns the sorted paths of the files in a folder, and in its subfolders, whose names have one of these endings.
 fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -27,7 +27,7 @@ fn files(folder: &Path, endings: &[&str]) -> Vec<PathBuf> {
     found
 }
 
-/// Counts that `gpuflame info` prints for a file; `None` if the command rejects the file.
+/// Returns the counts that `gpuflame info` prints for a file, or `None` if the command rejects the file.
 fn facts(file: &Path) -> Option<BTreeMap<String, u64>> {
     let mut info = Command::new(env!("CARGO_BIN_EXE_gpuflame"));
     let output = info.args(["-q", "info", "--format", "json"]).arg(file).output().unwrap();
@@ -83,7 +83,7 @@ fn recordings_of_hardware_have_the_instructions_that_info_counts() {
     if files.is_empty() {
         return skip::skip("there is no recording from hardware in tests/golden/hw");
     }
-    // Recordings that hold only sums have no instructions.
+    // Recordings that contain only sums have no instructions.
     let read = files.iter().filter(|file| check(file)).count();
     assert!(read >= 10, "{read} of {} recordings", files.len());
 }

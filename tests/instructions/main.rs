@@ -1,8 +1,9 @@
-//! `gpuflame instructions` on random simulated programs, whose instructions and dependencies follow from the simulator's
-//! log.
+//! Tests `gpuflame instructions` on random simulated programs, whose instructions and dependencies follow from the
+//! simulator's log.
 //!
-//! The expected instructions are computed here, from the log alone. A trace has less than the log: host functions of
-//! streams and moves of unified memory have no rows, and a record of an event is known only if something waited for it.
+//! This file computes the expected instructions from the log alone. A trace contains less than the log: it has no rows
+//! for host functions in streams and for moves of unified memory, and it shows the record of a CUDA event only if
+//! something waited for the event.
 
 mod counts;
 #[path = "../support/skip.rs"]
@@ -26,25 +27,26 @@ fn key(row: &Value) -> Key {
     (number(row, "device"), number(row, "context"), number(row, "stream"))
 }
 
-/// An instruction (launch, event record, wait or the like) in the simulator's log.
+/// An instruction in the simulator's log: a launch, an event record, a wait or the like.
 struct Expected<'a> {
     kind: &'static str,
-    /// Row of the instruction in the log. For a graph launch, the row of the launch call.
+    /// Row of the instruction in the log. For a graph launch, this is the row of the launch call.
     row: &'a Value,
-    /// Streams on which the instruction is ordered.
+    /// Streams in whose order the instruction is.
     streams: BTreeSet<Key>,
-    /// Nodes of a graph launch that are in the trace.
+    /// Nodes of the graph launch that are in the trace.
     nodes: Vec<&'a Value>,
 }
 
-/// Instructions that a trace of this run contains, in order of issue, with their calls.
+/// Instructions that a trace of this run contains, in the order in which they were issued, with their calls.
 struct Program<'a> {
     calls: BTreeMap<u64, &'a Value>,
     all: Vec<Expected<'a>>,
 }
 
 impl<'a> Program<'a> {
-    /// `contexts` has the context of each wait's stream by correlation id, `None` if it is not named.
+    /// `contexts` maps the correlation id of each wait to the context of the waiting stream, or to `None` if the trace
+    /// does not name the context.
     fn new(schedule: &'a [Value], contexts: &BTreeMap<u64, Option<u64>>) -> Self {
         let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
         let calls: BTreeMap<u64, &Value> = rows("call").map(|call| (number(call, "corr"), call)).collect();
@@ -97,7 +99,7 @@ impl<'a> Program<'a> {
             };
             all.push(Expected { kind, row: wait, streams, nodes: Vec::new() });
         }
-        // The nodes of a graph follow its launch, by begin, end and node.
+        // The nodes of a graph follow the launch of the graph. They are sorted by begin, end and node id.
         all.sort_by_key(|one| {
             let corr = number(one.row, "corr");
             let ran = ["begin", "end", "node"].map(|key| one.row[key].as_u64().unwrap_or(0));
@@ -123,7 +125,7 @@ impl<'a> Program<'a> {
         self.all[..before].iter().rposition(is_it)
     }
 
-    /// Dependencies of an expected instruction, as pairs (index of an earlier instruction, reason).
+    /// Returns the dependencies of an expected instruction, as pairs (index of an earlier instruction, reason).
     fn after(&self, at: usize) -> BTreeSet<(u64, &'static str)> {
         let one = &self.all[at];
         let corr = number(one.row, "corr");
@@ -185,7 +187,7 @@ fn run(args: &[&str]) -> Output {
     command.args(["-q", "instructions"]).args(args).stdin(std::process::Stdio::null()).output().unwrap()
 }
 
-/// Lines of JSON that the command prints for a trace: the head and the instructions.
+/// Returns the lines of JSON that the command prints for a trace: the head and the instructions.
 fn printed(trace: &str, name: &str, args: &[&str]) -> (Value, Vec<Value>) {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
     std::fs::write(&file, trace).unwrap();
@@ -199,13 +201,13 @@ fn printed(trace: &str, name: &str, args: &[&str]) -> (Value, Vec<Value>) {
     (lines.next().unwrap(), lines.collect())
 }
 
-/// Dependencies of a printed instruction, as pairs (index of an earlier instruction, reason).
+/// Returns the dependencies of a printed instruction, as pairs (index of an earlier instruction, reason).
 fn dependencies(line: &Value) -> BTreeSet<(u64, &str)> {
     let all = line["after"].as_array().into_iter().flatten();
     all.map(|after| (number(after, "number"), after["reason"].as_str().unwrap())).collect()
 }
 
-/// Checks one printed instruction. `zero` is the start of the window.
+/// Checks a printed instruction. `zero` is the start of the window.
 fn check(program: &Program<'_>, at: usize, line: &Value, zero: u64, with_work: &BTreeSet<u64>) {
     let (one, call) = (&program.all[at], program.call(&program.all[at]));
     let row = one.row;
@@ -261,7 +263,7 @@ fn check(program: &Program<'_>, at: usize, line: &Value, zero: u64, with_work: &
     assert_eq!(dependencies(line), program.after(at), "{line}\n{row}");
 }
 
-/// For each instruction, all instructions that it waits for, directly or indirectly.
+/// Returns, for each instruction, all instructions that it waits for, directly or indirectly.
 fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
     let mut all: Vec<BTreeSet<u64>> = Vec::new();
     for line in lines {
@@ -275,9 +277,9 @@ fn ancestors(lines: &[Value]) -> Vec<BTreeSet<u64>> {
     all
 }
 
-/// Checks every wait in the simulator's log: the instruction waited for must be an ancestor of the waiting instruction.
-/// Implicit waits of default streams are not in the trace. An event on a stream that waits for a default stream happens
-/// after the default stream's work.
+/// Checks every wait in the simulator's log: if an instruction waits for another one, the other one must be its
+/// ancestor. Implicit waits of default streams are not in the trace. If a stream waits for a default stream, an event
+/// on this stream happens after the work on the default stream.
 fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BTreeMap<String, u32> {
     let ancestors = ancestors(lines);
     let ops = (0..).zip(&program.all).filter(|(_, one)| one.row["what"] == "op");
@@ -285,7 +287,8 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
     let rows =
         |kind: &'static str| schedule.iter().filter(move |row| row["what"] == "wait" && row["kind"] == kind);
     let recorded: BTreeMap<u64, Key> = rows("record").map(|row| (number(row, "corr"), key(row))).collect();
-    // Whether the trace places the waits of a stream for this work there, and all name an event of the work's own stream.
+    // Returns whether the trace contains the waits of a stream for this work, and whether all these waits name an event
+    // on the work's own stream.
     let is_own = |stream: Key, op: u64, own: Key| {
         let waits = program.all.iter().filter(|one| one.kind == "wait" && one.streams.contains(&stream));
         let mut waits = waits.map(|one| one.row).filter(|wait| number(wait, "op") == op).peekable();
@@ -315,8 +318,8 @@ fn check_waits(schedule: &[Value], program: &Program<'_>, lines: &[Value]) -> BT
     met
 }
 
-/// Counts the waits of streams whose context is right, not named, and wrong. The trace has only the CUDA context of the
-/// event; the log has the CUDA context of the stream.
+/// Counts for how many waits of streams the context in the output is right, missing, or wrong. The trace contains only
+/// the CUDA context of the event. The log contains the CUDA context of the stream.
 fn count_contexts(schedule: &[Value], contexts: &BTreeMap<u64, Option<u64>>, named: &mut [u32; 3]) {
     for wait in schedule.iter().filter(|row| row["kind"] == "stream_wait") {
         let right = number(wait, "stream_context");
@@ -354,7 +357,8 @@ fn check_programs(seeds: std::ops::Range<u32>) {
             *met.entry(why).or_insert(0) += count;
         }
     }
-    // The context is wrong only if a thread changed its device for a wait and then back (1 of 2,163 waits).
+    // The context is wrong only if a thread changed its device before the wait and changed it back after the wait (1 of
+    // 2,163 waits).
     let [right, unnamed, wrong] = named;
     assert!(right > 20 * unnamed && right > 500 * wrong, "{named:?}");
     let all = ["copy", "fill", "graph", "host_function", "kernel", "record", "synchronize", "wait"];

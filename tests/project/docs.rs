@@ -1,5 +1,5 @@
-//! Checks the pages in `docs/` and the README. Links must have targets. Blocks that this machine can run are run, and
-//! their output is compared. All other blocks must at least parse in the language that their fence names.
+//! Checks the pages in `docs/` and the README. Links must have targets. The tests run the blocks that this machine can
+//! run, and compare the output. All other blocks must be valid in the language that their fence names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 use crate::support::command::gpuflame_with;
 use crate::support::{compile, cuda, gpuflame, preload, root, scratch, skip};
 
-/// A fenced block of a page: the words after the opening fence, and the block's text.
+/// A fenced block in a page: the words after the opening fence, and the text of the block.
 struct Block {
     page: PathBuf,
     kind: String,
@@ -49,7 +49,7 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// Anchors of a page's headings, in the form that GitHub generates.
+/// Returns the anchors of the headings in a page, in the form that GitHub generates.
 fn anchors(page: &Path) -> BTreeSet<String> {
     let text = fs::read_to_string(page).unwrap();
     let headings =
@@ -106,7 +106,7 @@ fn every_page_is_in_the_index_of_pages() {
     }
 }
 
-/// Folder with the command and the library, laid out like an installation.
+/// Returns a folder with the command and the library, in the layout of an installation.
 fn installed() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -121,7 +121,7 @@ fn installed() -> &'static Path {
     })
 }
 
-/// Whether `line` matches `pattern`, in which `…` matches any text.
+/// Returns whether `line` matches `pattern`, in which `…` matches any text.
 fn is_like(line: &str, pattern: &str) -> bool {
     let mut parts = pattern.split('…');
     let Some(mut rest) = line.strip_prefix(parts.next().unwrap_or_default()) else { return false };
@@ -177,7 +177,7 @@ fn runnable_blocks_in_pages_print_the_documented_output() {
     assert!(ran >= 5, "{ran}");
 }
 
-/// Commands of a page: lines of its shell blocks, and code in its tables.
+/// Returns the commands in a page: the lines of its shell blocks, and the code in its tables.
 fn commands(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).unwrap();
     let in_blocks = blocks(page).into_iter().filter(|block| block.kind == "sh").flat_map(|block| {
@@ -196,7 +196,7 @@ fn commands_of_the_skill_work() {
     let page = root().join("SKILL.md");
     let folder = scratch("skill");
     fs::copy(compile("examples/llm_inference.c", &["-O2"]), folder.join("app")).unwrap();
-    // This stand-in for Python runs a program that launches work, whatever its arguments.
+    // This stand-in for Python ignores its arguments and runs a program that launches work.
     fs::create_dir(folder.join("bin")).unwrap();
     fs::write(folder.join("bin/python"), "#!/bin/sh\nexec ./app\n").unwrap();
     fs::set_permissions(folder.join("bin/python"), fs::Permissions::from_mode(0o755)).unwrap();
@@ -227,7 +227,8 @@ fn commands_of_the_skill_work() {
     }
     for question in questions {
         let output = run(question);
-        // These commands may fail here: this machine has no GPU, and the recording has no communication between GPUs.
+        // These commands may fail here, because this machine has no GPU and the recording has no communication between
+        // GPUs.
         let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");
@@ -258,7 +259,7 @@ fn the_skill_has_the_form_that_agents_read_and_names_tools_that_exist() {
     }
 }
 
-/// Returns a Python with a YAML reader, if `tests/python/install` installed one.
+/// Returns a Python interpreter that has a YAML reader, if `tests/python/install` installed one.
 fn python() -> Option<PathBuf> {
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let python = target.join("python/arrow/bin/python");
@@ -275,7 +276,7 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
     let folder = scratch("blocks");
     let include = root().join("include");
     for block in pages().iter().flat_map(|page| blocks(page)) {
-        // A C block without includes is only a part of a program, so the test puts the block into a function.
+        // A C block without includes is only a part of a program. So the test puts the block into a function.
         let is_piece = !block.text.contains("#include");
         let inside = |head: &str| match is_piece {
             true => format!(
@@ -293,7 +294,8 @@ fn code_blocks_in_pages_are_valid_in_their_stated_language() {
                 Some(python) => (block.text.clone(), Command::new(python)),
                 None => continue,
             },
-            // All TOML blocks in pages are settings files. `run` checks them before it runs the command.
+            // All TOML blocks in pages are settings files. `gpuflame run` checks such a file before it runs the
+            // command.
             "toml" => (block.text.clone(), Command::new(installed().join("bin/gpuflame"))),
             "json" => {
                 serde_json::from_str::<serde_json::Value>(&block.text).unwrap();

@@ -1,12 +1,13 @@
-//! Tests of the examples. The commands in their first lines build them, and their results must equal the truth file of
-//! the simulated stack.
+//! Tests the examples. The test builds each example with the commands in its first lines. Its results must equal the
+//! truth file of the simulated CUDA stack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use crate::support::{Run, Way, compile, root, scratch, skip};
 
-/// Flags that include the simulated stack's headers in place of CUDA's. As system headers, they cause no warnings.
+/// Returns flags that include the headers of the simulated CUDA stack in place of CUDA's. They are system headers to
+/// the compiler, so they cause no warnings.
 fn as_system() -> [String; 2] {
     ["-isystem".to_owned(), root().join("tests/gpusim/include").display().to_string()]
 }
@@ -36,8 +37,8 @@ fn the_decode_loop_is_exact_with_and_without_frame_pointers() {
     }
 }
 
-/// Asserts that only the launches in the program's window are recorded. A linked gpuflame does not see the launches
-/// before the window. An injected gpuflame sees these launches and leaves them out.
+/// Asserts that only the launches in the program's recording window are recorded. If gpuflame is linked, it does not
+/// see the launches before the window. If it is injected, it sees these launches and leaves them out.
 fn assert_only_the_middle_is_recorded(program: &Path) {
     for (way, before) in [(Way::None, 0), (Way::Injected, 100), (Way::Preloaded, 100)] {
         let done = Run::new(program, way).env("GPUFLAME_ENABLED", "0").ok();
@@ -69,11 +70,11 @@ fn embedding_in_strict_cpp11_records_the_middle_hundred() {
     assert_only_the_middle_is_recorded(&example("examples/embed.cpp", &flags));
 }
 
-/// Path of an example program that cargo has built.
+/// Returns the path of an example program that cargo has built.
 pub(crate) fn rust_example(name: &str) -> PathBuf {
     let deps = std::env::current_exe().unwrap();
     let program = deps.parent().and_then(Path::parent).unwrap().join("examples").join(name);
-    // `cargo test --test project` alone does not build the example.
+    // `cargo test --test project` alone does not build the example programs.
     assert!(program.exists(), "`cargo test` builds the examples, as does `cargo build --example {name}`");
     program
 }
@@ -168,10 +169,10 @@ fn the_cuda_program_that_nvcc_builds_is_exact_on_the_simulated_stack() {
 fn a_graph_that_nvcc_captures_shows_the_functions_of_its_layers() {
     let Some(program) = with_nvcc("graph_decode") else { return };
     let done = Run::new(&program, Way::Injected).ok();
-    // The program runs 40 layers of 8 kernels for 1,000 tokens.
+    // The program runs 40 layers of 8 kernels for each of 1,000 tokens.
     let (nodes, parts) = done.sum("graph activities");
     assert_eq!((nodes, parts["created"]), (320_000, 320_000), "{}", done.stderr);
-    // Each node takes 10 us per token. For the second half of the tokens, the graph was captured again.
+    // Each graph node takes 10 us per token. For the second half of the tokens, the graph was captured again.
     let each = 500 * 40 * 10_000;
     let mut expected = Vec::new();
     for caller in ["prepare", "grow_cache"] {

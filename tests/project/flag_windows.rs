@@ -1,5 +1,5 @@
-//! Windows that a flag file opens in workers (`chakra_trace.manager`), without PyTorch. The GPU work of the programs
-//! was counted by hand.
+//! Tests recording windows that a flag file opens in workers (with `chakra_trace.manager`), without PyTorch. The GPU
+//! work of the programs was counted by hand.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn events(path: &Path) -> Vec<Value> {
     trace["traceEvents"].as_array().unwrap().clone()
 }
 
-/// Files in `folder` whose names begin with `start`, in the order of their windows.
+/// Returns the files in `folder` whose names begin with `start`, in the order of their windows.
 fn files(folder: &Path, start: &str) -> Vec<PathBuf> {
     let all = folder.read_dir().unwrap().map(|entry| entry.unwrap().path());
     let mut found: Vec<_> =
@@ -25,7 +25,7 @@ fn files(folder: &Path, start: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Number of API calls and number of fills in each timeline in `folder`.
+/// Returns the number of API calls and the number of fills in each timeline in `folder`.
 fn timelines(folder: &Path) -> Vec<(usize, usize)> {
     let counts = files(folder, "kineto_").into_iter().map(|path| {
         let events = events(&path);
@@ -35,13 +35,14 @@ fn timelines(folder: &Path) -> Vec<(usize, usize)> {
     counts.collect()
 }
 
-/// Total duration in ns of the fills in a timeline. The timeline's times are microseconds with three decimals.
+/// Returns the total duration, in ns, of the fills in a timeline. Times in the timeline are microseconds with three
+/// decimals.
 fn gpu_ns(path: &Path) -> u64 {
     let events = events(path).into_iter().filter(|event| event["cat"] == "gpu_memset");
     events.map(|event| (event["dur"].as_f64().unwrap() * 1000.0).round() as u64).sum()
 }
 
-/// Sizes of the fills in a timeline, each with the number of fills of this size.
+/// Returns the sizes of the fills in a timeline, each with the number of fills of this size.
 fn fills(path: &Path) -> Vec<(u64, usize)> {
     let mut sizes: Vec<_> = events(path)
         .iter()
@@ -52,13 +53,14 @@ fn fills(path: &Path) -> Vec<(u64, usize)> {
     sizes.chunk_by(|one, other| one == other).map(|equal| (equal[0], equal.len())).collect()
 }
 
-/// Sizes of the fills that `tests/python/workers.py` makes in a range of steps, each with the number of fills of this size.
+/// Returns the sizes of the fills that `tests/python/workers.py` makes in a range of steps, each with the number of
+/// fills of this size.
 fn steps(numbers: std::ops::Range<u64>) -> Vec<(u64, usize)> {
     numbers.map(|step| (1000 + step, 10)).collect()
 }
 
-/// The flag file exists during one call of the driver, or is created anew between two calls. A worker is killed while the
-/// last window is open.
+/// The flag file exists during one call of the driver process, or is created anew between two calls. A worker is killed
+/// while the last window is open.
 #[test]
 fn workers_record_exactly_the_calls_during_which_the_flag_file_exists() {
     let Some(python) = shared() else { return };
@@ -73,7 +75,7 @@ fn workers_record_exactly_the_calls_during_which_the_flag_file_exists() {
         assert_eq!(found, all[..windows], "{}", done.stderr);
         assert_eq!(files(&folder, &format!("gpuflame_pid{process}")).len(), 1);
     }
-    // The last window of the killed worker is in the worker's recording.
+    // The recording of the killed worker contains its last window.
     let recording = format!("gpuflame_pid{killed}/workers.gfr");
     gpuflame(&folder, ["convert", "--accept-cut", "--to", "chrome", "-o", "killed.json", &recording]).ok();
     let all: Vec<_> = [5..10, 15..20, 20..25, 30..35].into_iter().flat_map(steps).collect();
@@ -85,7 +87,7 @@ fn a_driver_makes_two_workers_record_with_a_flag_file() {
     let Some(python) = shared() else { return };
     let folder = scratch("flag");
     script(python, Way::None, "examples/vllm_window.py").arg(&folder).ok();
-    // Each of two workers has two windows of three steps, with ten fills each.
+    // Each of the two workers has two windows of three steps, with ten fills per step.
     assert_eq!(timelines(&folder), [(30, 30); 4]);
 }
 
@@ -191,8 +193,8 @@ fn without_cuda_the_timeline_has_operators_alone_and_one_line_reports_it() {
     assert_eq!(files(&done.folder, "pytorch_et_pid").len(), 1);
 }
 
-/// The defaults are those of the chakra_trace library, except for the default folder: that library uses its author's
-/// home folder.
+/// The defaults are those of the chakra_trace library. Only the default folder is different, because that library uses
+/// its author's home folder.
 #[test]
 fn variables_that_are_not_set_have_the_defaults_of_the_library() {
     let Some(python) = shared() else { return };

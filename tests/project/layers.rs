@@ -1,5 +1,5 @@
-//! Checks of the source layout that Cargo does not make: forbidden dependencies between packages, import cycles between
-//! modules and between files, and places where unsafe code is allowed.
+//! Checks of the source layout that Cargo itself does not make: forbidden dependencies between packages, import cycles
+//! between modules and between files, and places where unsafe code is allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,13 +13,13 @@ const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflam
 fn the_shared_library_depends_on_nothing_of_the_command() {
     let tree = packages_below("gpuflame-capi", "normal");
     assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
-    // The last two packages are used by `gpuflame mcp`.
+    // `gpuflame mcp` uses the packages rmcp and tokio. They must not be in the library either.
     for package in COMMAND_ONLY.iter().chain(&["rmcp", "tokio"]) {
         assert!(!tree.contains(*package), "gpuflame-capi depends on {package}");
     }
 }
 
-/// The demo is often the first thing that a user builds. So the demo must build fast.
+/// The demo is often the first thing that a user builds, so it must build fast.
 #[test]
 fn the_demo_builds_without_the_command_and_its_libraries() {
     let tree = packages_below("gpuflame", "normal,dev");
@@ -28,7 +28,7 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     for package in COMMAND_ONLY.iter().chain(&heavy) {
         assert!(!tree.contains(*package), "the package of the demo depends on {package}");
     }
-    // `cargo run --example demo` builds each feature that any package of the workspace, or its tests, enables.
+    // `cargo run --example demo` builds every feature that any package of the workspace, or one of its tests, enables.
     for package in metadata()["packages"].as_array().unwrap() {
         for other in package["dependencies"].as_array().unwrap() {
             let is_bare = other["name"] != "gpuflame" || other["features"].as_array().unwrap().is_empty();
@@ -37,14 +37,14 @@ fn the_demo_builds_without_the_command_and_its_libraries() {
     }
 }
 
-/// The part of the command that reads files must not depend on Unix, so that other systems can build it later.
+/// The part of the command that reads files must not depend on Unix, so that it can be built for other systems later.
 #[test]
 fn packages_that_explain_files_need_no_unix() {
     let metadata = metadata();
     for name in ["model", "explain", "export", "traces", "offline"].map(|name| format!("gpuflame-{name}")) {
         let mut packages = metadata["packages"].as_array().unwrap().iter();
         let package = packages.find(|package| package["name"] == *name).unwrap();
-        // Dependencies of the tests have the kind `dev`.
+        // Dependencies that only tests have are of the kind `dev`.
         let product =
             package["dependencies"].as_array().unwrap().iter().filter(|other| other["kind"].is_null());
         for other in product {
@@ -65,7 +65,7 @@ fn metadata() -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Names of all packages that `package` depends on, directly or indirectly.
+/// Returns the names of all packages that `package` depends on, directly or indirectly.
 fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     let mut command = Command::new(env!("CARGO"));
     command.args(["tree", "--offline", "--locked", "--prefix", "none", "-e", edges, "-p", package]);
@@ -75,7 +75,7 @@ fn packages_below(package: &str, edges: &str) -> BTreeSet<String> {
     text.lines().filter_map(|line| Some(line.split(' ').next()?.to_owned())).collect()
 }
 
-/// Imports in `#[cfg(test)]` modules of the source files count too.
+/// Imports in the `#[cfg(test)]` modules of source files count as well.
 #[test]
 fn the_modules_of_a_package_have_no_cycle() {
     let mut wrong = Vec::new();
@@ -95,11 +95,11 @@ fn the_modules_of_a_package_have_no_cycle() {
     assert!(wrong.is_empty(), "modules that import each other:\n{}", wrong.join("\n"));
 }
 
-/// Checks the files and folders in every folder of a package. Imports in `#[cfg(test)]` modules of the source files do
+/// Checks the files and folders in every folder of a package. Imports in the `#[cfg(test)]` modules of source files do
 /// not count.
 #[test]
 fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
-    // Imports between the files and folders of a module, by the path of the module.
+    // Imports between the files and folders of a module, keyed by the path of the module.
     let mut modules: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for package in packages() {
         let name = package.file_name().unwrap().to_str().unwrap();
@@ -109,8 +109,8 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
             let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
             for imported in full_paths(name, &own, product) {
                 let shared = own.iter().zip(&imported).take_while(|(a, b)| a == b).count();
-                // Imports between a parent and its children do not count: parents import children, and children import
-                // items of their parents.
+                // Imports between a module and its children do not count: a module imports its children, and children
+                // import items of their module.
                 if let (Some(from), Some(to)) = (own.get(shared), imported.get(shared)) {
                     let module = modules.entry(own[..shared].join("::")).or_default();
                     module.entry(from.clone()).or_default().insert(to.clone());
@@ -129,7 +129,8 @@ fn the_files_and_folders_of_a_module_import_each_other_without_cycles() {
     assert!(wrong.is_empty(), "files and folders that import each other:\n{}", wrong.join("\n"));
 }
 
-/// Path of the module that a file contains, beginning with the package: `os`, `files`, `growing`.
+/// Returns the path of the module that a file contains. The path begins with the package, as in `os`, `files`,
+/// `growing`.
 fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     let relative = path.strip_prefix(package).unwrap().with_extension("");
     let mut module = vec![name.to_owned()];
@@ -140,7 +141,8 @@ fn module_path(name: &str, package: &Path, path: &Path) -> Vec<String> {
     module
 }
 
-/// Full paths, beginning with the package, of the modules and functions that the code of the module `own` mentions.
+/// Returns the full paths of the modules and functions that the code of the module `own` mentions. The paths begin with
+/// the package.
 fn full_paths(name: &str, own: &[String], code: &str) -> BTreeSet<Vec<String>> {
     let mut paths = BTreeSet::new();
     let code: String =
@@ -203,7 +205,7 @@ fn in_cycles(mut left: BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
 
 #[test]
 fn unsafe_code_stays_in_the_allowed_packages_and_files() {
-    // Packages and files that may contain unsafe code.
+    // Packages, folders and files that may contain unsafe code.
     const ALLOWED: [&str; 6] =
         ["os/", "cupti/", "unwind/", "recorder/capture/", "traces/import/json/mask.rs", "cli/inherited.rs"];
     for path in rust_files(&source()) {
@@ -252,12 +254,12 @@ fn an_import_is_found_however_it_is_written() {
     );
 }
 
-/// Path of the folder `src`.
+/// Returns the path of the folder `src`.
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-/// Folders of the packages in `src`.
+/// Returns the folders of the packages in `src`.
 fn packages() -> Vec<PathBuf> {
     let folders = fs::read_dir(source()).unwrap().map(|entry| entry.unwrap().path());
     let mut packages: Vec<_> = folders.filter(|folder| folder.join("Cargo.toml").exists()).collect();
@@ -280,7 +282,8 @@ pub(crate) fn rust_files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Module of a file, such as `join` for `src/explain/join/launch_index.rs`. The root of a package belongs to no module.
+/// Returns the module of a file, such as `join` for `src/explain/join/launch_index.rs`. The root file of a package
+/// belongs to no module.
 fn module_of(package: &Path, path: &Path) -> Option<String> {
     let first = path.strip_prefix(package).unwrap().components().next().unwrap();
     let first = first.as_os_str().to_str().unwrap();
@@ -288,7 +291,7 @@ fn module_of(package: &Path, path: &Path) -> Option<String> {
     (module != "lib" && module != "main").then(|| module.to_owned())
 }
 
-/// Returns the first modules after `root` in all paths in `text` that begin with `root`.
+/// Returns the first modules after `root` in all paths that begin with `root` in `text`.
 fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     let code: String =
         text.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
@@ -303,12 +306,12 @@ fn paths_from(root: &str, text: &str) -> BTreeSet<String> {
     found
 }
 
-/// First names of the items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
+/// Returns the first names of the items in a list `{a::b, c::{d, e}}` whose opening brace was cut off.
 fn top_level_names(list: &str) -> BTreeSet<String> {
     top_level_items(list).iter().filter_map(|item| first_name(item)).collect()
 }
 
-/// The items of a `{a::b, c::{d, e}}` list whose opening brace was cut off.
+/// Returns the items of a list `{a::b, c::{d, e}}` whose opening brace was cut off.
 fn top_level_items(list: &str) -> Vec<String> {
     let mut depth = 0;
     let mut items = vec![String::new()];
@@ -325,7 +328,7 @@ fn top_level_items(list: &str) -> Vec<String> {
     items.iter().map(|item| item.trim().to_owned()).collect()
 }
 
-/// Module at the beginning of a path, or `None` for `Error` and other items of the root.
+/// Returns the module at the beginning of a path, or `None` for `Error` and other items of the root.
 fn first_name(path: &str) -> Option<String> {
     let name: String = path.chars().take_while(|letter| letter.is_alphanumeric() || *letter == '_').collect();
     name.starts_with(|letter: char| letter.is_lowercase()).then_some(name)

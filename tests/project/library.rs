@@ -1,4 +1,5 @@
-//! The public surface of `libgpuflame.so`: its symbols, its header, and its size and dependencies.
+//! Tests the public interface of `libgpuflame.so`: its symbols and its header. Also tests its size and its
+//! dependencies.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -26,7 +27,7 @@ fn readelf_of(library: &Path, option: &str) -> String {
 fn symbols() -> (BTreeSet<String>, BTreeSet<String>) {
     let text = readelf("--dyn-syms");
     let mut sets = (BTreeSet::new(), BTreeSet::new());
-    // The columns are Num: Value Size Type Bind Vis Ndx Name.
+    // The columns of readelf's output are Num: Value Size Type Bind Vis Ndx Name.
     for fields in text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>()) {
         let [number, _, _, _, _, _, index, name, ..] = fields[..] else { continue };
         if !number.trim_end_matches(':').bytes().all(|byte| byte.is_ascii_digit()) {
@@ -42,7 +43,7 @@ fn symbols() -> (BTreeSet<String>, BTreeSet<String>) {
     sets
 }
 
-/// Functions that the header declares outside comments.
+/// Returns the functions that the header declares outside of comments.
 fn declared() -> BTreeSet<String> {
     let header = output(
         Command::new("gcc").args(["-E", "-P", "-x", "c", "-std=c99"]).arg(root().join("include/gpuflame.h")),
@@ -59,9 +60,9 @@ fn the_library_exports_exactly_its_entry_points_and_the_header_functions() {
     let declared = declared();
     assert!(declared.len() >= 5, "{declared:?}");
     let mut expected = declared;
-    // Symbols that the CUDA driver and NVTX look for.
+    // The CUDA driver and NVTX look for these symbols.
     expected.extend(["InitializeInjection", "InitializeInjectionNvtx2"].map(str::to_owned));
-    // Symbol that external probes attach to.
+    // External probes can be attached to this symbol.
     expected.insert("gpuflame_launch_marker".to_owned());
     assert_eq!(symbols().0, expected);
 }
@@ -70,7 +71,7 @@ const C: [(&str, &str); 3] = [("gcc", "-std=c99"), ("gcc", "-std=c11"), ("gcc", 
 const CPP: [(&str, &str); 4] =
     [("g++", "-std=c++11"), ("g++", "-std=c++14"), ("g++", "-std=c++17"), ("g++", "-std=c++20")];
 
-/// A compiler with strict warnings that compiles `source` without linking.
+/// Returns a compiler command with strict warnings that compiles `source` without linking.
 fn strict((compiler, standard): (&str, &str), source: &Path) -> Command {
     let mut command = Command::new(compiler);
     command.args([standard, "-Wall", "-Wextra", "-pedantic", "-Werror", "-fsyntax-only", "-I"]);
@@ -159,7 +160,7 @@ fn the_installed_library_is_found_by_pkg_config_cmake_and_its_command() {
     asked.args(["--cflags", "--libs", "gpuflame"]).env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
     let flags = match asked.output() {
         Ok(flags) => String::from_utf8(flags.stdout).unwrap(),
-        // If pkg-config is missing, the test uses the flags that pkg-config would print.
+        // If pkg-config is not installed, the test uses the flags that pkg-config would print.
         Err(_) => format!("-I{0}/include -L{0}/lib -lgpuflame", prefix.display()),
     };
     assert!(flags.contains("-lgpuflame"), "{flags}");
@@ -219,7 +220,7 @@ fn the_error_numbers_of_header_and_library_agree() {
 
 #[test]
 fn the_header_version_equals_the_package_version() {
-    // The header's comment states the same version.
+    // The comment in the header states the same version.
     let header = fs::read_to_string(root().join("include/gpuflame.h")).unwrap();
     assert!(header.contains(concat!("such as \"", env!("CARGO_PKG_VERSION"), "\"")));
     for (part, number) in [
@@ -257,8 +258,8 @@ fn the_library_depends_on_no_command_line_crate() {
     }
 }
 
-/// The library must not contain these crates, even if it is built together with the command, as in this test and in
-/// `cargo build --release`.
+/// The library must not contain these crates, even if it is built together with the command. This test and `cargo build
+/// --release` build both together.
 #[test]
 fn the_linker_drops_crates_that_only_the_command_uses() {
     let symbols = readelf("-sW");
@@ -294,8 +295,8 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// The functions listed in this test may block. If the library called one of them, a hanging disk would block the
-/// calling thread.
+/// The functions in this list may block. If the library called one of them, a hanging disk would block the calling
+/// thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {
     let asks = ["fsync", "fdatasync", "sync", "syncfs", "msync", "sync_file_range"];
@@ -307,8 +308,8 @@ fn the_library_never_calls_fsync_or_similar_functions() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_loads_without_space_in_the_static_tls_block() {
-    // A variable at an offset from the thread pointer would need space in the static TLS block. A TLS descriptor uses
-    // that block only if it has space left.
+    // A thread-local variable at a fixed offset from the thread pointer would need space in the static TLS block. A
+    // variable with a TLS descriptor uses that block only if it has space left.
     let relocations = readelf("-r");
     assert!(relocations.contains("R_X86_64_TLSDESC"), "{relocations}");
     assert!(!relocations.contains("TPOFF"), "{relocations}");
@@ -318,24 +319,24 @@ fn the_library_loads_without_space_in_the_static_tls_block() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_librarys_thread_local_data_fits_the_loaders_tls_reserve() {
-    // The columns are number, value, size, type, binding, visibility, section, name.
+    // The columns of readelf's output are number, value, size, type, binding, visibility, section, name.
     let symbols = readelf("-s");
     let pointer = symbols.lines().find(|line| line.ends_with(" gpuflame_thread_0_1")).expect("the pointer");
     let fields: Vec<_> = pointer.split_whitespace().collect();
     assert_eq!((fields[2], fields[3]), ("8", "TLS"), "{pointer}");
-    // The columns are type, offset, two addresses, size in the file, and size in memory. The size includes the standard
-    // library's variables, which are in the same segment. glibc gives at most 512 bytes to all libraries that can do without
-    // static TLS.
+    // The columns of readelf's output are type, offset, two addresses, size in the file, and size in memory. The size
+    // in memory includes the variables of Rust's standard library, which are in the same segment. glibc gives at most
+    // 512 bytes to all libraries that can do without static TLS.
     let segments = readelf("-l");
     let segment = segments.lines().find(|line| line.trim_start().starts_with("TLS ")).expect("a segment");
     let size = segment.split_whitespace().nth(5).and_then(|size| size.strip_prefix("0x")).expect("a size");
     assert!(usize::from_str_radix(size, 16).unwrap() <= 448, "{segment}");
 }
 
-/// Functions that the library imports: the name, the version (if any), and whether the symbol is weak.
+/// Returns the functions that the library imports: the name, the version (if any), and whether the symbol is weak.
 fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     let text = readelf_of(library, "--dyn-syms");
-    // The columns are Num: Value Size Type Bind Vis Ndx Name@VERSION (number).
+    // The columns of readelf's output are Num: Value Size Type Bind Vis Ndx Name@VERSION (number).
     let fields = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
     let undefined = fields.filter(|fields| fields.len() > 7 && fields[6] == "UND" && fields[7] != "Name");
     let symbol = |fields: Vec<&str>| {
@@ -346,8 +347,8 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// The loader of an older C library must accept this library: it must neither refuse it because of a symbol, nor fail
-/// to find a symbol when it is called.
+/// The loader of an older C library must accept this library. It must not refuse the library because of a symbol, and
+/// must find every symbol that is called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_runs_on_glibc_2_17() {
@@ -355,7 +356,7 @@ fn the_library_runs_on_glibc_2_17() {
     assert!(all.len() > 80, "{all:?}");
     for (name, version, weak) in &all {
         match version.as_deref().map(|version| version.strip_prefix("GLIBC_").unwrap_or(version)) {
-            // libgcc's symbol versions date from GCC 3 and 4.
+            // The versions of libgcc's symbols are those of GCC 3 and 4.
             Some(version) if version.starts_with("GCC_") => assert!(version < "GCC_4.3", "{name}@{version}"),
             Some(version) => {
                 let minor = version.strip_prefix("2.").and_then(|rest| rest.split('.').next());
@@ -378,7 +379,7 @@ fn the_preload_library_is_small_and_links_no_library() {
     for (name, version, weak) in all {
         assert!(version.is_none() && weak, "{name}");
     }
-    // With two segments, the loader maps and writes no more pages than necessary.
+    // If the library has only two segments, the loader maps and writes no more pages than necessary.
     let segments = readelf_of(&library, "-l");
     assert_eq!(segments.matches(" LOAD ").count(), 2, "{segments}");
     let written =
@@ -399,7 +400,7 @@ fn the_release_librarys_code_and_data_are_at_most_3_6_mib() {
         return skip(&format!("there is no {}; run `cargo build --release`", release.display()));
     }
     let sizes = output(Command::new("size").arg(&release));
-    // The columns are text, data, bss, dec, hex and filename.
+    // The columns of the output are text, data, bss, dec, hex and filename.
     let line = sizes.lines().nth(1).unwrap();
     let [text, data]: [u64; 2] =
         std::array::from_fn(|field| line.split_whitespace().nth(field).unwrap().parse().unwrap());

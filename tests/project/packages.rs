@@ -1,5 +1,5 @@
-//! The packages that `dist/pack` makes for users, and the demo of an installation. In these tests the packages contain
-//! small programs instead of the real binaries. `.ci/long` builds and tries the real packages.
+//! Tests the packages that `dist/pack` makes for users, and the demo of an installation. In these tests the packages
+//! contain small programs instead of the real binaries. `.ci/long` builds and tries the real packages.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ use crate::support::pythons::package_builder;
 use crate::support::{gpuflame, preload, root, scratch, skip};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Simulated libraries by the names under which the demo finds them.
+/// File names of the simulated libraries, with the names under which the demo finds them.
 const SIMULATED: [(&str, &str); 3] = [
     ("libgpusim_cuda.so", "libcuda.so.1"),
     ("libgpusim_cudart.so", "libcudart.so.13"),
@@ -30,8 +30,8 @@ fn run(command: &mut Command) -> String {
     stdout
 }
 
-/// Creates a folder like the one that `dist/build` makes, with small files. The command in it is a program that starts the
-/// real command.
+/// Creates a folder with small files, like the one that `dist/build` makes. The command in this folder is a small
+/// program that starts the real command.
 fn stand_ins() -> PathBuf {
     let built = scratch("stand-ins");
     let compile = |source: &str, flags: &[&str], name: &str| {
@@ -55,8 +55,8 @@ fn stand_ins() -> PathBuf {
     built
 }
 
-/// Packs `built` into a new folder, with this umask and these environment variables. The environment of `python` has
-/// the package that builds wheels.
+/// Packs `built` into a new folder, with this umask and these environment variables. `python` is in an environment that
+/// has the package for building wheels.
 fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) -> PathBuf {
     let out = scratch("packages");
     let mut command = Command::new("sh");
@@ -66,7 +66,8 @@ fn pack(python: &Path, built: &Path, umask: &str, variables: &[(&str, &str)]) ->
     out
 }
 
-/// Returns the folder of stand-ins and the folder of their packages, or `None` if this machine cannot make the packages.
+/// Returns the folder of stand-in files and the folder of packages made from them, or `None` if this machine cannot
+/// make the packages.
 fn packages() -> Option<&'static (PathBuf, PathBuf)> {
     static PACKAGES: OnceLock<Option<(PathBuf, PathBuf)>> = OnceLock::new();
     let packages = PACKAGES.get_or_init(|| {
@@ -94,7 +95,7 @@ fn only(folder: &Path, ending: &str) -> PathBuf {
     found.remove(0)
 }
 
-/// Unpacks all packages into a new folder, in its folders `archive`, `deb` and `wheel`.
+/// Unpacks all packages into a new folder, which gets the folders `archive`, `deb` and `wheel`.
 fn unpacked(out: &Path) -> PathBuf {
     let folder = scratch("unpacked");
     run(Command::new("tar").arg("xzf").arg(out.join(archive() + ".tar.gz")).arg("-C").arg(&folder));
@@ -107,7 +108,7 @@ fn unpacked(out: &Path) -> PathBuf {
     folder
 }
 
-/// Paths of all files and links under `folder`.
+/// Returns the paths of all files and links in `folder` and its subfolders.
 fn files(folder: &Path) -> BTreeSet<String> {
     let listed =
         run(Command::new("find").current_dir(folder).args([".", "!", "-type", "d", "-printf", "%P\\n"]));
@@ -161,7 +162,7 @@ fn archive_deb_and_wheel_have_the_binaries_the_demo_and_all_licences() {
     );
 }
 
-/// Python program that checks the list of files in a wheel. Each row is NAME, sha256=DIGEST, SIZE.
+/// Python program that checks the list of files in a wheel. Each row of that list is NAME, sha256=DIGEST, SIZE.
 const CHECK_RECORD: &str = "
 import base64, csv, hashlib, io, sys, zipfile
 wheel = zipfile.ZipFile(sys.argv[1])
@@ -200,7 +201,7 @@ fn the_sources_for_pip_make_the_same_wheel_and_have_every_manifest() {
     build.env("PREBUILT_GPUFLAME", built).env("SOURCE_DATE_EPOCH", "1790000000");
     run(build.env("PREBUILT_GPUFLAME_PLATFORM", "manylinux_2_17_x86_64.manylinux2014_x86_64"));
     assert!(fs::read(only(&again, ".whl")).unwrap() == fs::read(only(out, ".whl")).unwrap());
-    // Reads the manifest of each package in the workspace, and the dependencies between them.
+    // `cargo metadata` reads the manifest of each package in the workspace, and the dependencies between the packages.
     let mut metadata = Command::new(env!("CARGO"));
     metadata.args(["metadata", "--format-version", "1", "--offline", "--locked", "--filter-platform"]);
     metadata.arg(format!("{}-unknown-linux-gnu", std::env::consts::ARCH)).current_dir(&folder);
@@ -219,7 +220,7 @@ fn the_sources_for_pip_name_cargo_if_it_is_missing() {
     assert!(said.contains("cargo, which builds gpuflame, is not on PATH: install Rust"), "{said}");
 }
 
-/// Both manifests state the address of the project, because hatchling reads only the version from Cargo's manifest.
+/// Both manifests contain the address of the project, because hatchling takes only the version from Cargo's manifest.
 #[test]
 fn the_python_package_names_the_repository_of_the_workspace() {
     let project = fs::read_to_string(root().join("pyproject.toml")).unwrap();
@@ -237,7 +238,7 @@ fn the_debian_package_lists_its_files_and_needs_the_c_library_only() {
     {
         assert!(control.lines().any(|other| other == line), "{line}\n{control}");
     }
-    // The two links, libgpuflame.so and libgpuflame.so.0, have no digest.
+    // The links libgpuflame.so and libgpuflame.so.0 have no digest.
     let checked = run(Command::new("md5sum").args(["-c", "DEBIAN/md5sums"]).current_dir(&deb));
     assert_eq!(checked.lines().count(), files(&deb.join("usr")).len() - 2, "{checked}");
 }
@@ -292,7 +293,7 @@ fn notices_have_the_licence_of_each_linked_crate_once() {
         let heading = format!("\n{name} {}: ", version.split('"').next().unwrap());
         assert_eq!(notices.matches(&heading).count(), 1, "{heading}");
     }
-    // This crate is used only by tests.
+    // Only tests use the crate jsonschema.
     assert!(!notices.contains("\njsonschema "), "a development dependency is not linked");
     assert!(notices.contains("The LLVM Project"));
     let texts = notices.split("\n-- ").skip(1).filter_map(|text| text.split_once("\n\n")).map(|text| text.1);
@@ -301,7 +302,7 @@ fn notices_have_the_licence_of_each_linked_crate_once() {
     assert_eq!(distinct.len(), texts.iter().filter(|text| text.len() > 200).count(), "a text is repeated");
 }
 
-/// Installs the command, the library and the demo that were built with the tests.
+/// Installs the command, the library and the demo, all of which were built together with the tests.
 fn installed_demo() -> PathBuf {
     let built = scratch("built-demo");
     let demo = built.join("gpuflame-demo");
@@ -341,10 +342,10 @@ fn the_installed_command_records_its_demo_and_names_what_is_missing() {
     let is_simulated = stdout.contains("on the simulated CUDA stack, whose times are made up");
     assert_eq!(is_simulated, stdout.contains("The GPU was simulated"), "{stdout}");
     assert!(is_simulated || Path::new("/dev/nvidiactl").exists(), "{stdout}{stderr}");
-    // stderr is a file here. gpuflame writes messages to a file only if it knows that the file is stderr.
+    // In this run, stderr is a file. gpuflame writes messages to a file only if it knows that the file is stderr.
     assert!(stderr.contains("gpuflame: complete: "), "{stdout}{stderr}");
     let table = fs::read_to_string(only(&folder, ".csv")).unwrap();
-    // The demo decodes 52 tokens with 4 layers of 4 products each.
+    // The demo decodes 52 tokens with 4 layers, each of which has 4 matrix products.
     assert!(table.lines().any(|row| row.starts_with("kernel,matmul_kernel,0,832,")), "{table}");
 
     fs::remove_dir_all(prefix.join("lib/gpuflame-demo")).unwrap();

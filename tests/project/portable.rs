@@ -1,6 +1,6 @@
-//! The packages that read recordings and traces use no Linux-only functions or files, so they can be built for other
-//! systems. `dist/check-portable` builds them for Windows and macOS, if Rust's standard library for these systems is
-//! installed.
+//! The packages that read recordings and traces use no functions or files that only Linux has. So they can be built for
+//! other systems. `dist/check-portable` builds them for Windows and macOS, if Rust's standard library for these systems
+//! is installed.
 
 use std::fs;
 use std::path::Path;
@@ -8,9 +8,9 @@ use std::path::Path;
 use crate::layers::rust_files;
 use crate::support::root;
 
-/// Packages that must build on Windows and macOS.
+/// Packages that must be buildable for Windows and macOS.
 const PORTABLE: [&str; 5] = ["model", "explain", "export", "traces", "offline"];
-/// Pieces of code that compile only on Unix or Linux, or that name files which only Linux has.
+/// Pieces of code that compile only on Unix or Linux, or that name files which exist only on Linux.
 const LINUX_ONLY: [&str; 7] =
     ["os::unix", "os::linux", "libc::", "rustix::", "gpuflame_os::", "\"/proc/", "\"/sys/"];
 
@@ -18,7 +18,8 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// Whether a line, or an item around it, is compiled only on some systems, because of a condition or attribute.
+/// Returns whether a line, or an item around it, is compiled only on some systems, because of a condition or an
+/// attribute.
 fn is_conditional(lines: &[&str], at: usize) -> bool {
     let is_condition = |line: &str| {
         let line = line.trim();
@@ -29,7 +30,7 @@ fn is_conditional(lines: &[&str], at: usize) -> bool {
     loop {
         if indent(lines[at]) < limit {
             limit = indent(lines[at]);
-            // Comments may be between an attribute and its item.
+            // Comments may be between an attribute and the item that it belongs to.
             let above = lines[..at].iter().rev().take_while(|line| {
                 indent(line) == limit && (line.trim().starts_with("#[") || line.trim().starts_with("//"))
             });
@@ -42,7 +43,7 @@ fn is_conditional(lines: &[&str], at: usize) -> bool {
     }
 }
 
-/// Lines of a source file, outside its tests, that compile on Linux only.
+/// Returns the lines of a source file, outside of its tests, that compile only on Linux.
 fn linux_only_lines(text: &str) -> Vec<String> {
     let product = text.split("#[cfg(test)]\nmod tests").next().unwrap();
     let lines: Vec<_> = product.lines().collect();

@@ -1,6 +1,6 @@
-//! Checks that pages match the code. The table of settings must equal the one from which the code parses settings; the
-//! table of costs must be written by the benchmark. Other tests check assumptions that one part of the code makes about
-//! another part.
+//! Checks that pages match the code. The table of settings must equal the one from which the code parses settings, and
+//! the benchmark must have written the table of costs. Other tests check assumptions that one part of the code makes
+//! about another part.
 
 use std::fs;
 
@@ -38,7 +38,7 @@ fn the_settings_page_has_the_settings_of_the_code_in_the_groups_of_the_command()
     assert_eq!(groups.join("\n").lines().count(), SETTINGS.len());
 }
 
-/// Cells of the rows of all tables in `text`.
+/// Returns the cells of each row of all tables in `text`.
 fn cells(text: &str) -> Vec<Vec<String>> {
     let rows = text.lines().filter(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect()).collect()
@@ -55,7 +55,7 @@ fn the_cost_table_agrees_with_the_performance_page() {
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("the page names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
-    // The page has one table per situation, with the columns: method, 16, 32 and 64 calls.
+    // The page has one table per situation. Its columns are the method, 16, 32 and 64 calls.
     let rows = cells(&page);
     for row in &cells(&short)[2..] {
         let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();
@@ -66,7 +66,8 @@ fn the_cost_table_agrees_with_the_performance_page() {
 }
 
 /// If CUPTI does not answer, gpuflame's waits must time out before the watchdog of the simulation aborts the program. A
-/// wait at the exit may begin only after another wait has ended, and each of the two may last as long as the limit.
+/// wait at the exit may begin only when another wait has ended, and each of the two waits may last as long as the
+/// limit.
 #[test]
 fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     let setting = SETTINGS.iter().find(|setting| setting.name == "GPUFLAME_EXIT_LIMIT").unwrap();
@@ -77,7 +78,7 @@ fn the_simulations_default_watchdog_is_longer_than_two_exit_limits() {
     assert!(watchdog_ms > 2 * limit * 1000, "{watchdog_ms} ms, and {limit} s");
 }
 
-/// Rows of the table of settings for these names.
+/// Returns the rows of the table of settings for these names.
 fn rows<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let row = |name: &str| {
         let setting = SETTINGS.iter().find(|setting| setting.name == name).unwrap();

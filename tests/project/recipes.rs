@@ -1,6 +1,5 @@
-//! The recipes for containers, Homebrew and conda, and the workflow of a release. The tests check the syntax of the
-//! recipes and the workflow, and that the files and commands in them exist. `dist/try` runs the steps of the container
-//! recipe.
+//! Tests the recipes for containers, Homebrew and conda, and the workflow of a release. Their syntax must be valid, and
+//! the files and commands in them must exist. `dist/try` runs the steps of the container recipe.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +16,7 @@ fn dist(name: &str) -> PathBuf {
     root().join("dist").join(name)
 }
 
-/// Reads YAML with the reader that `tests/python/install` installs.
+/// Reads a YAML file with the reader that `tests/python/install` installs.
 fn yaml(path: PathBuf) -> Option<Value> {
     let code = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1])), default=str))";
     let read = Command::new(package_builder()?).args(["-c", code]).arg(path).output().unwrap();
@@ -69,11 +68,11 @@ fn the_conda_recipe_has_the_version_and_licences_of_the_workspace() {
 fn recipes_get_the_digest_of_the_sources() {
     let folder = scratch("recipes");
     fs::write(folder.join(format!("gpuflame-{VERSION}.tar.gz")), "abc").unwrap();
-    // This test passes the folder's path relative to the current folder.
+    // This call passes the path of the folder relative to the current folder.
     let mut recipes = Command::new(dist("recipes"));
     let written = recipes.arg(".").current_dir(&folder).output().unwrap();
     assert!(written.status.success(), "{}", String::from_utf8_lossy(&written.stderr));
-    // The digest of "abc" in FIPS 180-2, appendix B.1.
+    // The digest of the text "abc" is in FIPS 180-2, appendix B.1.
     let digest = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     for name in ["gpuflame.rb", "recipe.yaml"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();

@@ -1,5 +1,5 @@
-//! The C examples under the sanitizers, and the demo under valgrind. With gpuflame, these tools must report the same as
-//! without it, and each program must end in the same way.
+//! Runs the C examples under the sanitizers, and the demo under valgrind. With gpuflame, these tools must report the
+//! same as without it, and each program must end in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ fn runtime(name: &str) -> Option<PathBuf> {
     None
 }
 
-/// A sanitizer's reports, without addresses and process ids.
+/// Returns the reports of a sanitizer, without addresses and process ids.
 fn reports(done: &Done) -> Vec<&str> {
     let lines = done.stderr.lines();
     lines.filter(|line| line.contains("Sanitizer") && !line.starts_with("==")).collect()
@@ -46,7 +46,8 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
             assert_eq!((done.code, reports(&done)), (without.code, reports(&without)), "{}", done.stderr);
             assert!(done.sum("launches").1["matched"] > 0, "{}", done.stderr);
         }
-        // A program that is linked to gpuflame uses it even without injection. So there must be no reports at all.
+        // If a program is linked to gpuflame, it uses gpuflame even without injection. So there must be no reports at
+        // all.
         assert!(!is_linked || reports(&without).is_empty(), "{}", without.stderr);
     }
 }
@@ -54,13 +55,13 @@ fn assert_clean(sanitizer: &str, options: (&str, &str), first: Option<&Path>) {
 #[test]
 fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     if let Some(runtime) = runtime("asan") {
-        // The sanitizer must be the first library that is loaded.
+        // The sanitizer's library must be loaded before all other libraries.
         assert_clean("address", ("ASAN_OPTIONS", "detect_leaks=1"), Some(&runtime));
     }
 }
 
-/// The thread sanitizer sees some memory accesses of libraries that were not built for it, but not the synchronization
-/// that orders these accesses.
+/// The thread sanitizer sees some memory accesses by libraries that were not built for it. But it does not see the
+/// synchronization that orders these accesses.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {
@@ -68,7 +69,7 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind's only finding is a loop that reads the stack slots of the last walk again. Some of these slots are no
+/// Valgrind finds only one thing: a loop that reads the stack slots of the last walk again. Some of these slots are no
 /// longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {

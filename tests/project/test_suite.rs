@@ -1,4 +1,4 @@
-//! Rules for the tests themselves, and for commands in pages, scripts and comments that run tests.
+//! Checks rules for the tests themselves, and commands that run tests in pages, scripts and comments.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::support::root;
 
-/// Path of this file, which contains examples of wrong names.
+/// Path of this file, which is not checked, because it contains examples of wrong names.
 const THIS_FILE: &str = "tests/project/test_suite.rs";
 
 #[test]
@@ -22,7 +22,7 @@ fn tests_are_skipped_by_one_function() {
     }
 }
 
-/// Checks names in commands (packages, programs and examples), and the words that select tests.
+/// Checks the names in commands (packages, programs and examples), and the words that select tests.
 #[test]
 fn cargo_commands_in_pages_scripts_and_comments_name_existing_tests() {
     let (mut wrong, mut count) = (Vec::new(), 0);
@@ -63,12 +63,12 @@ fn words_after_a_program_on_the_page_of_the_tests_select_tests() {
     assert!(wrong.is_empty(), "tests/README.md: no test matches {wrong:?}");
 }
 
-/// Checks the pages for contributors and CI's scripts.
+/// Checks the pages for contributors and the scripts of CI.
 #[test]
 fn paths_of_the_repository_in_pages_and_scripts_exist() {
     const FOLDERS: [&str; 8] =
         [".ci/", "bpf-optional/", "capi/", "cupti-sys/", "docs/", "examples/", "src/", "tests/"];
-    // Contributors create this folder when they add the first recording.
+    // Contributors create this folder when they add the first recording from hardware.
     const MAY_BE_MISSING: &str = "tests/golden/hw";
     let mut wrong = BTreeSet::new();
     for path in text_files() {
@@ -81,7 +81,7 @@ fn paths_of_the_repository_in_pages_and_scripts_exist() {
         for word in words.map(|word| word.trim_end_matches(['.', '/'])) {
             let is_path = FOLDERS.iter().any(|folder| word.starts_with(folder)) && !word.contains('*');
             let is_path = is_path && word != MAY_BE_MISSING;
-            // A path in a page may be relative to the page's folder.
+            // A path in a page may be relative to the folder of the page.
             if is_path && !root().join(word).exists() && !path.with_file_name(word).exists() {
                 wrong.insert(format!("{}: {word}", path.display()));
             }
@@ -107,27 +107,27 @@ fn wrong_names_in_a_command_are_found() {
     assert_eq!(found("cargo test -p gpuflame-os --lib join::"), ["no test matches `join::`"]);
 }
 
-/// A cargo target: a library, a program, a test program, a bench or an example.
+/// A cargo target: a library, a program, a test program, a benchmark or an example.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Target {
     package: String,
-    /// Whether cargo builds the package if a command does not name a package.
+    /// Whether cargo builds the package of this target if a command does not name a package.
     is_default: bool,
     /// `lib`, `cdylib`, `bin`, `test`, `bench` or `example`.
     kind: String,
     name: String,
-    /// Names of the target's modules (these names end in `::`) and functions.
+    /// Names of the modules (which end in `::`) and of the functions in the target.
     names: Vec<String>,
 }
 
 impl Target {
-    /// Whether `cargo test WORD` runs a test of this target.
+    /// Returns whether `cargo test WORD` runs a test of this target.
     fn has_test(&self, word: &str) -> bool {
         self.names.iter().any(|name| name.contains(word))
     }
 }
 
-/// Cargo targets in the workspace.
+/// Returns the Cargo targets in the workspace.
 fn targets() -> &'static [Target] {
     static TARGETS: OnceLock<Vec<Target>> = OnceLock::new();
     TARGETS.get_or_init(|| {
@@ -153,7 +153,7 @@ fn targets() -> &'static [Target] {
     })
 }
 
-/// Names of the modules and functions of a target whose root is `source`.
+/// Returns the names of the modules and functions of a target whose root file is `source`.
 fn names_in(source: &Path) -> Vec<String> {
     let is_folder = ["lib.rs", "main.rs"].iter().any(|name| source.ends_with(name));
     let folder = source.parent().unwrap();
@@ -174,7 +174,7 @@ fn names_in(source: &Path) -> Vec<String> {
     names
 }
 
-/// Splits the `cargo` commands in `line` that build or run something into their arguments.
+/// Returns the `cargo` commands in `line` that build or run something. Each command is split into its arguments.
 fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     const ENDS: [&str; 10] = ["`", "#", "|", ")", "&&", ";", ">", "\"", ", ", "   "];
     let mut commands = Vec::new();
@@ -189,7 +189,7 @@ fn cargo_commands(line: &str) -> Vec<Vec<&str>> {
     commands
 }
 
-/// Describes the names in a command that do not exist. `command` has the arguments from `cargo_commands`.
+/// Describes the names in a command that do not exist. `command` is one of the commands that `cargo_commands` returns.
 fn problems(command: &[&str]) -> Vec<String> {
     let (mut packages, mut kinds, mut named, mut filters) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut words = command[1..].iter().copied();
@@ -207,7 +207,7 @@ fn problems(command: &[&str]) -> Vec<String> {
             _ => {}
         }
     }
-    // Names in capital letters, and variables, stand for any name.
+    // In a command, names in capital letters and variables stand for any name.
     let is_name = |name: &str| name.starts_with(|first: char| first.is_ascii_lowercase());
     packages.retain(|name| is_name(name));
     named.retain(|(_, name)| is_name(name));
@@ -259,7 +259,7 @@ fn problems(command: &[&str]) -> Vec<String> {
     problems
 }
 
-/// Returns the lines with their numbers. A line that ends with a backslash is joined with the next line.
+/// Returns the lines of a text with their numbers. If a line ends with a backslash, it is joined with the next line.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     for (at, line) in text.lines().enumerate() {
@@ -274,13 +274,13 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Returns the texts in backquotes, except those in fenced blocks.
+/// Returns the texts in backquotes, except texts in fenced blocks.
 fn quoted(page: &str) -> Vec<&str> {
     let is_fenced = |part: &&str| part.contains('\n');
     page.split('`').skip(1).step_by(2).filter(|part| !is_fenced(part)).collect()
 }
 
-/// Pages, scripts and code of the repository.
+/// Returns the pages, scripts and source files of the repository.
 fn text_files() -> Vec<PathBuf> {
     const FOLDERS: [&str; 8] =
         [".ci", "bpf-optional", "capi", "cupti-sys", "docs", "examples", "src", "tests"];
@@ -294,7 +294,7 @@ fn text_files() -> Vec<PathBuf> {
     files
 }
 
-/// All files below `folder`, except files that builds and installers created.
+/// Returns all files in `folder` and its subfolders, except files that builds and installers created.
 fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder).unwrap() {

@@ -1,5 +1,5 @@
-"""Uses the manager of flag-file windows step by step: python manager.py FOLDER [--with-torch [--foreign]]. The launches of each
-window are counted by hand. --foreign: the execution traces are from another run."""
+"""Uses the manager of flag-file windows step by step: python manager.py FOLDER [--with-torch [--foreign]]. The launches
+in each window are counted by hand. With --foreign, the execution traces are from another run."""
 
 import ctypes
 import glob
@@ -45,7 +45,7 @@ def touch():
 
 
 def windows():
-    """Returns the calls and fills of each window, in the order of the windows."""
+    """Returns the number of calls and the fills in each window, in the order of the windows."""
     found = []
     for path in sorted(glob.glob(os.path.join(FOLDER, "kineto_*.json")), key=lambda path: int(path[:-5].rsplit("_")[-1])):
         with open(path) as file:
@@ -63,7 +63,8 @@ fill(1)  # before the first window opens
 manager.tick_by_flag()
 assert not manager.active and windows() == []
 
-# The program makes the maximum number of steps. The flag file then still exists, but no window opens again.
+# The program makes the maximum number of steps, so the window closes. Then the flag file still exists, but no window
+# opens again.
 touch()
 manager.tick_by_flag()
 assert manager.active
@@ -75,7 +76,7 @@ for _ in range(5):
     manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3)], windows()
 
-# The flag file is removed and created again between two checks, which opens a new window.
+# Between two checks, the flag file is removed and created again, which opens a new window.
 os.remove(FLAG)
 touch()
 manager.tick_by_flag()
@@ -83,7 +84,7 @@ assert manager.active
 fill(4)
 os.remove(FLAG)
 touch()
-os.utime(FLAG, ns=(1, 1))  # with an equal time, the manager may take it for the same file
+os.utime(FLAG, ns=(1, 1))  # if the time stays equal, the manager may take it for the same file
 manager.tick_by_flag()
 assert manager.active and windows() == [(3, 3), (4, 4)], windows()
 fill(5)
@@ -91,14 +92,15 @@ os.remove(FLAG)
 manager.tick_by_flag()
 assert not manager.active and windows() == [(3, 3), (4, 4), (5, 5)], windows()
 
-# A folder does not count as a flag file. Without a window, neither stop nor step has an effect.
+# A folder does not count as a flag file. If no window is open, stop and step have no effect.
 os.mkdir(FLAG)
 manager.tick_by_flag()
 manager.stop()
 manager.step()
 assert not manager.active and len(windows()) == 3
 
-# A window that was opened by hand is still open at the exit, which writes it. A child process does not write it.
+# A window that the program opened by hand is still open at the exit, and the exit writes it. A child process does not
+# write this window.
 manager.start()
 fill(6)
 manager.step()
@@ -106,7 +108,7 @@ if os.fork() == 0:
     sys.exit(0)
 assert os.wait()[1] == 0 and len(windows()) == 3
 if "--with-torch" in sys.argv:
-    # Each observer ends before its timeline is made. Steps wait for the GPU.
+    # Each observer ends before the timeline of its window is made. A step waits for the GPU.
     one = ["start", "profile", "synchronize", "synchronize", "stop", "unregister", "profiled"]
     assert ORDER[:7] == one, ORDER
     assert len(glob.glob(os.path.join(FOLDER, "pytorch_et_pid*.json"))) == 3

@@ -1,5 +1,5 @@
-"""Reads a recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. The tables' sums equal those of
-the folded stacks."""
+"""Reads a recording and a trace as tables: python read.py RECORDING TRACE FOLDED LARGE. Checks that the sums of the
+tables equal those of the folded stacks."""
 
 import sys
 
@@ -29,7 +29,7 @@ other = gpuflame.read(trace)
 assert [row["name"] for row in other.activities.to_pylist()] == ["softmax"]
 assert other.launches.num_rows == 1
 
-# The table has more rows than the command writes at once.
+# The table has more rows than the command writes in one piece.
 big = gpuflame.read(large)
 assert big.activities.num_rows > 140000
 assert big.launches.num_rows == sum(big.stacks["activities"].to_pylist()) == big.activities.num_rows

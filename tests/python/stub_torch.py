@@ -1,4 +1,5 @@
-"""Replaces PyTorch: its execution trace and its profiler have one operator, which lasts from the start to the end of a window."""
+"""A stand-in for PyTorch. Its execution trace and its profiler contain one operator, which lasts from the start to the
+end of a window."""
 
 import contextlib
 import json
@@ -8,7 +9,7 @@ import threading
 import time
 import types
 
-# Whether the caller must request stacks from the profiler, and the operator's number in the execution trace.
+# Whether the caller must request stacks from the profiler, and the operator's `rf_id` in the execution trace.
 WITH_STACK, RF_ID = False, 3
 
 # Names of the calls so far, in order.
@@ -32,7 +33,7 @@ class ExecutionTraceObserver:
 
 
 def execution_trace():
-    """Returns the trace of one operator, `op`, below the roots of the process and the thread."""
+    """Returns an execution trace with one operator, `op`, below the root nodes of the process and the thread."""
     def node(number, name, parent, rf_id):
         values = {"values": [], "shapes": [], "types": []}
         attributes = [{"name": "rf_id", "type": "uint64", "value": rf_id}, {"name": "tid", "type": "uint64", "value": 1}]
@@ -44,10 +45,11 @@ def execution_trace():
 
 
 class Profile:
-    """Replaces PyTorch's profiler: it has one operator, which lasts from the start to the end of the profile."""
+    """A stand-in for PyTorch's profiler. It records one operator, which lasts from the start to the end of the
+    profile."""
 
     def __init__(self, **options):
-        # Shapes are on by default.
+        # By default, the caller requests shapes.
         assert (options["use_kineto"], options["record_shapes"], options["with_stack"]) == (True, True, WITH_STACK), options
 
     def __enter__(self):
@@ -66,7 +68,7 @@ class Profile:
             json.dump({"baseTimeNanoseconds": BASE, "traceEvents": [operator]}, file)
 
 
-# One day ago: relative to that, a double holds times to the nanosecond.
+# The base time of the trace is one day ago. Relative to it, a double is precise to the nanosecond.
 BASE = time.time_ns() - 86_400 * 10 ** 9
 
 

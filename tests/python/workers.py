@@ -1,6 +1,7 @@
-"""Runs two workers of a server and their driver, as in vLLM: workers.py FOLDER. Each call of the driver makes five steps on both
-workers, which tick at the start of each step. Step N fills 1000 + N bytes ten times, so that a timeline shows which steps it has.
-In the last window the driver kills worker 0. The driver prints the process ids of both workers."""
+"""Runs two workers of a server and their driver process, as in vLLM: workers.py FOLDER. Each call of the driver makes
+five steps on both workers. At the start of each step, a worker checks the flag file. Step N fills 1000 + N bytes ten
+times, so that a timeline shows which steps it contains. In the last window the driver kills worker 0. The driver prints
+the process ids of both workers."""
 
 import ctypes
 import os
@@ -31,7 +32,7 @@ def worker():
 
 
 def generate(workers):
-    """Makes one call, such as `llm.generate()`."""
+    """Makes one call of the driver, such as `llm.generate()` in vLLM."""
     for _ in range(STEPS):
         for one in workers:
             one.stdin.write("step\n")
@@ -60,7 +61,7 @@ def driver(folder):
     touch()
     generate(workers)  # steps 15 to 19, the second window
     os.remove(flag)
-    touch()  # no worker ticks in between
+    touch()  # no worker checks the flag file in between
     generate(workers)  # steps 20 to 24, the third window
     os.remove(flag)
     generate(workers)
@@ -75,7 +76,8 @@ def driver(folder):
 
 
 def kill(victim, folder):
-    """Waits until the worker's recording on disk has all of its work, which takes about a second, then kills the worker."""
+    """Waits until the worker's recording on disk contains all of its work, which takes about a second. Then kills the
+    worker."""
     from gpuflame import _read
 
     recording = os.path.join(folder, "gpuflame_pid%d" % victim.pid, "workers.gfr")

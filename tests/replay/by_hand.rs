@@ -1,4 +1,5 @@
-//! The example of docs/what-if.md, and the other changes of the same program, computed by hand.
+//! Tests the example in docs/what-if.md, and other changes of the same program. The expected times are computed by
+//! hand.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -9,8 +10,8 @@ use serde_json::Value;
 mod small_trace;
 pub(super) use small_trace::Trace;
 
-/// `gemm` runs for 60 us, `relu` after it for 40 us; a launch needs 15 us, the gap between the kernels is 5 us, and the wait
-/// returns 10 us after its end.
+/// Returns a trace in which the kernel `gemm` runs for 60 us, and after it the kernel `relu` for 40 us. A launch takes
+/// 15 us to reach the GPU, the gap between the kernels is 5 us, and the wait returns 10 us after `relu` ends.
 fn two_kernels(name: &str) -> PathBuf {
     let trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -32,7 +33,7 @@ pub(super) fn tables(args: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Total time of the program after the changes, in us.
+/// Returns the total time of the program after the changes, in us.
 fn length(options: &[&str]) -> u64 {
     let file = two_kernels(&format!("what-if-{}", options.join("-").replace(['=', '*', '|', ':'], "_")));
     let said = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
@@ -44,7 +45,7 @@ fn length(options: &[&str]) -> u64 {
 fn the_example_of_the_documentation() {
     // `gemm` ends at 45 us, and `relu` runs from 50 to 90 us.
     assert_eq!(length(&["--scale", "gemm=0.5"]), 100);
-    // gemm ends at 21; relu waits for its launch, until 20 + 15, and ends at 75.
+    // `gemm` ends at 21 us. `relu` begins when its launch arrives, at 35 us, and ends at 75 us.
     assert_eq!(length(&["--scale", "gemm=0.1"]), 85);
 }
 
@@ -54,23 +55,24 @@ fn each_change_has_the_length_that_a_person_computes() {
     assert_eq!(length(&["--scale", "relu=2"]), 170);
     // `gemm` runs from 15 to 45 us, and `relu` from 50 to 70 us.
     assert_eq!(length(&["--gpu-speed", "2"]), 80);
-    // The second launch begins at 10, relu runs from 25 to 65.
+    // The second launch begins at 10 us, so `relu` runs from 25 to 65 us.
     assert_eq!(length(&["--remove", "gemm"]), 75);
-    // Both totals depend on `gemm`, which begins 15 us after its call even if the call is shorter.
+    // With each of these changes, the total depends on `gemm`, which begins 15 us after its call even if the call is
+    // shorter.
     assert_eq!(length(&["--launch-ns", "2000"]), 130);
     assert_eq!(length(&["--graphs"]), 130);
-    // The second call begins at 12, and relu at 27, when gemm is over.
+    // The second call begins at 12 us, and `relu` at 27 us. By then `gemm` has ended.
     assert_eq!(length(&["--launch-ns", "2000", "--scale", "gemm=0.1"]), 77);
     // Both kernels are launched at 0 us, so `relu` begins at 26 us, 5 us after the end of `gemm`.
     assert_eq!(length(&["--graphs", "--scale", "gemm=0.1"]), 76);
-    // Without the wait, the run ends with relu.
+    // If there is no wait, the run ends with `relu`.
     assert_eq!(length(&["--no-sync"]), 120);
-    // relu begins at 35, and gemm ends last, at 75.
+    // `relu` begins at 35 us. `gemm` ends last, at 75 us.
     assert_eq!(length(&["--streams", "+1"]), 85);
     assert_eq!(length(&["--streams", "+1:relu"]), 85);
     // The host waits for `gemm`, which ends at 135 us.
     assert_eq!(length(&["--streams", "+1", "--scale", "gemm=2"]), 145);
-    // Both changes: relu begins at 35, when its launch arrives.
+    // With both changes, `relu` begins at 35 us, when its launch arrives.
     assert_eq!(length(&["--streams", "+1:relu", "--scale", "relu=2"]), 125);
 }
 
@@ -82,8 +84,8 @@ fn a_faster_kernel_counts_as_far_as_nothing_else_decides() {
     let row = |name: &str| {
         rows.iter().find(|row| row["name"] == name).unwrap_or_else(|| panic!("no {name}: {said}"))
     };
-    // The default change is 10 % of the kernel's 60 us. `gemm` can save at most 45 us, because `relu` cannot begin
-    // before 35 us.
+    // By default, the change is 10 % of the kernel's 60 us. A change of `gemm` can save at most 45 us, because `relu`
+    // cannot begin before 35 us.
     assert_eq!(row("gemm")["saved_ns"], 6_000);
     assert_eq!(row("gemm")["holds_to_percent"], 70);
     assert_eq!(row("relu")["saved_ns"], 4_000);
@@ -128,7 +130,7 @@ fn wrong_command_lines_get_one_line() {
         assert_eq!(output.status.code(), Some(code), "{args:?}: {errors}");
         assert!(errors.contains(text), "{args:?}: {errors}");
         assert!(output.stdout.is_empty(), "{args:?}");
-        // The command-line parser adds a line about `--help`.
+        // The parser of the command line adds a line about `--help`.
         let lines = errors.lines().filter(|line| !line.is_empty() && !line.starts_with("For more")).count();
         assert_eq!(lines, 1, "{args:?}: {errors}");
     }

@@ -1,10 +1,11 @@
-//! Small programs for changes and lags that the random programs do not have, computed by hand. Times are in us.
+//! Tests changes and lags that the random programs do not have, on small programs. The expected times, in us, are
+//! computed by hand.
 
 use serde_json::{Value, json};
 
 use super::by_hand::{Trace, gpuflame, tables};
 
-/// Total time of a program before and after the changes.
+/// Returns the total time of a program before and after the changes, in us.
 fn change(trace: Trace, name: &str, options: &[&str]) -> (u64, u64) {
     let file = trace.write(name);
     let said = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
@@ -20,7 +21,7 @@ fn copy(trace: Trace, id: u32, stream: u32, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// Adds the calls that record an event on stream `from` and make `stream` wait for it.
+/// Adds two calls: one records a CUDA event on stream `from`, and the other makes `stream` wait for the event.
 fn wait(trace: Trace, id: u32, at: u32, from: u32, stream: u32) -> Trace {
     let trace = trace.call("cudaEventRecord", id, 5, (at, at + 1));
     let trace = trace.call("cudaStreamWaitEvent", id + 1, 5, (at + 2, at + 3));
@@ -42,9 +43,9 @@ fn wait_for_all(trace: Trace, id: u32, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// 20 launches, each with a wait. Calls take 4, 6 or 8 us, and their kernels begin 3 us after their end, each fourth after 2 us;
-/// kernels 3 and 15 begin 40 us later, for a reason that is not recorded. Kernels take 20 us, waits return 5 us after them, and
-/// the next launch begins 2 us later.
+/// Returns a trace of 20 launches, each followed by a wait. Launch calls take 4, 6 or 8 us. Kernels begin 3 us after
+/// their call ends, but every fourth kernel begins after 2 us. The kernels 3 and 15 begin 40 us later, for a reason
+/// that is not recorded. Kernels take 20 us, waits return 5 us after the kernel, and the next launch begins 2 us later.
 fn late_kernels(name: &str) -> String {
     let (mut trace, mut now) = (Trace::default(), 0);
     for at in 0..20 {
@@ -66,7 +67,7 @@ fn lags_of_launches_are_counted_from_the_end_of_their_calls_if_these_vary() {
     let said = tables(&["replay", &late_kernels("replay-lags")]);
     let lags = said["lags"].as_array().unwrap();
     let launch = lags.iter().find(|row| row["of"] == "launch").unwrap();
-    // The two late kernels do not count.
+    // The two late kernels do not count for the lag.
     let expected = json!({
         "of": "launch", "from": "end of the call", "function": "cudaLaunchKernel", "submitted": "kernel",
         "lag_ns": 3_000, "samples": 18,
@@ -78,7 +79,8 @@ fn lags_of_launches_are_counted_from_the_end_of_their_calls_if_these_vary() {
     assert_eq!(late, 80_000, "{causes:?}");
 }
 
-/// Ten kernels of 100 us, 5 us apart. After each kernel an event is recorded, for which another stream waits.
+/// The program runs ten kernels of 100 us, 5 us apart. After each kernel, it records a CUDA event for which another
+/// stream waits.
 #[test]
 fn events_do_not_count_as_gaps_between_kernels() {
     let with_kernel = |trace: Trace, at: u32| {
@@ -95,7 +97,8 @@ fn events_do_not_count_as_gaps_between_kernels() {
 #[test]
 fn the_second_half_is_predicted_from_the_lags_of_the_first() {
     let said = tables(&["replay", &late_kernels("replay-model"), "--model"]);
-    // Kernel 15 is not late, and kernels 12 and 16 begin after 3 us instead of 2. The first half is as recorded.
+    // In the replay, kernel 15 is not late, and kernels 12 and 16 begin after 3 us instead of 2 us. The first half of
+    // the run is as recorded.
     assert_eq!(said["replay"][0]["difference_ns"], -38_000, "{said:#}");
 }
 
@@ -103,11 +106,11 @@ fn the_second_half_is_predicted_from_the_lags_of_the_first() {
 fn kernels_that_begin_after_their_calls_begin_earlier_if_these_are_shorter() {
     let file = late_kernels("what-if-end-of-call");
     let said = tables(&["what-if", &file, "--launch-ns", "2000"]);
-    // Seven calls take 4 us, seven take 6 us, and six take 8 us.
+    // Seven launch calls take 4 us, seven take 6 us, and six take 8 us.
     assert_eq!(said["total"][0]["change_ns"], -1_000 * (7 * 2 + 7 * 4 + 6 * 6), "{said:#}");
 }
 
-/// A copy to the host, which waits, between two kernels.
+/// Returns a trace in which a copy to the host, whose call waits for it, is between two kernels.
 fn copy_that_waits() -> Trace {
     let trace = Trace::default().call("cudaLaunchKernel", 1, 5, (0, 10)).kernel("gemm", 1, 7, (15, 75));
     let trace = copy(trace.call("cudaMemcpy", 2, 5, (20, 90)), 2, 7, (75, 85));
@@ -116,20 +119,22 @@ fn copy_that_waits() -> Trace {
 
 #[test]
 fn a_removed_copy_does_not_wait() {
-    // The second launch begins at 25, and its kernel when gemm is over.
+    // The second launch begins at 25 us, and its kernel begins when `gemm` has ended.
     assert_eq!(change(copy_that_waits(), "what-if-copy", &["--remove", "DtoH"]), (130, 95));
 }
 
 #[test]
 fn a_copy_that_waits_does_not_take_the_time_of_a_launch() {
-    // The copy is called at 210, begins 15 us later, takes 10 us, and returns 5 us after that. The second launch is from 245 to 445.
+    // The copy is called at 210 us, begins 15 us later, and takes 10 us. Its call returns 5 us after that. The second
+    // launch call lasts from 245 to 445 us.
     assert_eq!(change(copy_that_waits(), "what-if-copy-launch", &["--launch-ns", "200000"]), (130, 445));
 }
 
 #[test]
 fn no_stream_waits_for_communication_that_overlaps() {
     let reduce = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
-    // PyTorch computes on the default stream, 7, for which other streams may wait, too.
+    // PyTorch computes on the default stream 7. Other streams may wait for the default stream too, so the test also
+    // uses stream 13.
     for compute in [13, 7] {
         let trace =
             Trace::default().call("cudaLaunchKernel", 1, 5, (0, 5)).kernel("gemm", 1, compute, (5, 75));
@@ -138,12 +143,12 @@ fn no_stream_waits_for_communication_that_overlaps() {
         let trace = wait(trace, 5, 15, 20, compute);
         let trace = trace.call("cudaLaunchKernel", 7, 5, (20, 24)).kernel("relu", 7, compute, (145, 165));
         let trace = wait_for_all(trace, 8, (30, 170));
-        // relu runs from 80 to 100, and the wait returns 5 us after the communication.
+        // `relu` runs from 80 to 100 us, and the wait returns 5 us after the communication.
         assert_eq!(change(trace, "what-if-overlap", &["--overlap-comm"]), (170, 145), "{compute}");
     }
 }
 
-/// Two steps with two launches each.
+/// Returns a trace of two steps with two launches each.
 fn two_steps() -> Trace {
     let step = |trace: Trace, number: u32, (from, to): (u32, u32)| {
         trace.add(json!({
@@ -160,7 +165,8 @@ fn two_steps() -> Trace {
 
 #[test]
 fn no_graph_crosses_the_border_of_a_step() {
-    // Each step is one launch of 10 us. The second one begins at 10 + 20, its first kernel at 45, and its second at 50.
+    // With `--graphs`, each step is one launch of 10 us. The second launch begins at 30 us (10 + 20), its first kernel
+    // at 45 us, and its second kernel at 50 us.
     assert_eq!(change(two_steps(), "what-if-graph-steps", &["--graphs"]), (90, 55));
 }
 
@@ -170,8 +176,8 @@ fn no_graph_contains_half_a_millisecond_of_host_code() {
     let trace = trace.call("cudaLaunchKernel", 2, 5, (20, 29)).kernel("two", 2, 7, (35, 40));
     let trace = trace.call("cudaLaunchKernel", 3, 5, (530, 540)).kernel("three", 3, 7, (545, 550));
     let trace = trace.call("cudaLaunchKernel", 4, 5, (550, 560)).kernel("four", 4, 7, (565, 570));
-    // The first two are one launch of 10 us. The host works for 501 us. The others are one launch from 511 to 521: `three` begins
-    // at 526, and `four` ends at 536.
+    // The first two launches become one launch of 10 us. Then the host works for 501 us. The other launches become one
+    // launch from 511 to 521 us. The kernel `three` begins at 526 us, and `four` ends at 536 us.
     assert_eq!(change(trace, "what-if-graph-pause", &["--graphs"]), (570, 536));
 }
 
@@ -181,7 +187,7 @@ fn an_event_waits_for_work_on_a_further_stream() {
     let trace = trace.call("cudaLaunchKernel", 2, 5, (20, 30)).kernel("relu", 2, 7, (80, 120));
     let trace = wait(trace, 3, 31, 7, 20);
     let trace = trace.call("cudaLaunchKernel", 5, 5, (35, 40)).kernel("norm", 5, 20, (125, 145));
-    // relu runs from 35 to 115, and norm from 120 to 140.
+    // `relu` runs from 35 to 115 us, and `norm` runs from 120 to 140 us.
     let options = ["--streams", "+1:relu", "--scale", "relu=2"];
     assert_eq!(change(trace, "what-if-streams-event", &options), (145, 140));
 }

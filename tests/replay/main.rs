@@ -1,5 +1,5 @@
-//! `gpuflame replay` and `gpuflame what-if` on random simulated programs. Each edit is also made in the simulator, which runs the
-//! program again: the predicted end is compared with the real one, to the nanosecond.
+//! Tests `gpuflame replay` and `gpuflame what-if` on random simulated programs. Each change is also made in the
+//! simulator, which runs the program again. The predicted end must equal the real end, to the nanosecond.
 
 mod by_hand;
 mod changes_by_hand;
@@ -22,10 +22,11 @@ use random_program::{
     end_with_host_functions as end_of, number,
 };
 
-/// Rows that decide the times and that torch.profiler does not write, as other tools do (docs/replay.md).
+/// Kinds of rows that determine the times of a program. torch.profiler does not write them, but other tools do
+/// (docs/replay.md).
 const ROWS: (&str, &str) = ("GPUSIM_KINETO_ROWS", "streams,host_functions,threads,events");
 
-/// An edit: the options of `what-if`, and the variables with which the simulator makes the same change.
+/// A change of a program: the options of `what-if`, and the variables with which the simulator makes the same change.
 struct Edit {
     name: &'static str,
     options: &'static [&'static str],
@@ -79,7 +80,7 @@ const EDITS: [Edit; 8] = [
     },
 ];
 
-/// A random program.
+/// A random program, which the seed determines.
 #[derive(Clone, Copy, Debug)]
 struct Program {
     seed: u32,
@@ -103,7 +104,7 @@ fn gpuflame(args: &[&str]) -> (Option<i32>, Value, String) {
     (output.status.code(), serde_json::from_slice(&output.stdout).unwrap_or(Value::Null), errors)
 }
 
-/// Time at which the first thread first waits for the other threads.
+/// Returns the time at which the first thread first waits for the other threads.
 fn first_meeting(schedule: &[Value]) -> u64 {
     let waits = schedule.iter().filter(|row| row["what"] == "thread_wait");
     waits.map(|row| number(row, "begin")).min().unwrap()
@@ -124,14 +125,15 @@ fn check(program: Program, counts: &mut Counts) {
     let end = end_of(&outcome.schedule);
     for edit in &EDITS {
         let (code, said, errors) = gpuflame(&[&["what-if", input], edit.options].concat());
-        // This error means that the program has no such kernel, or no wait.
+        // This error means that the program has no kernel with this name, or no wait.
         if code == Some(1) && errors.contains("no work has a name") || errors.contains("no call is recorded")
         {
             continue;
         }
         assert_eq!(code, Some(0), "{program:?}: {errors}");
         let total = &said["total"][0];
-        // The path begins when the first thread has set up. Calls before it may have changed, too.
+        // The path begins when the first thread has set up the program. The change may also affect the calls before
+        // that.
         assert_eq!(end - number(total, "before_ns"), first_meeting(&outcome.schedule), "{program:?}");
         let predicted = number(total, "after_ns");
         let rerun = program.run(edit.variables);
@@ -160,7 +162,8 @@ fn check(program: Program, counts: &mut Counts) {
     std::fs::remove_file(&file).unwrap();
 }
 
-/// Features that the random program of this seed leaves out: one of eight sets in turn, of which the last leaves out none.
+/// Returns the features that the random program of this seed leaves out. There are eight sets of such features, which
+/// the seeds use in turn. The last set is empty.
 fn left_out(seed: u32) -> u32 {
     let known = HOST_FUNCTIONS | THREADS;
     match seed % 8 {
@@ -175,7 +178,7 @@ fn left_out(seed: u32) -> u32 {
     }
 }
 
-/// Checks programs with all features. A prediction that rests on recorded dependencies only must be exact.
+/// Checks programs with all features. If a prediction uses only recorded dependencies, it must be exact.
 fn check_programs(seeds: Range<u32>) -> Counts {
     let mut counts = Counts::default();
     seeds.for_each(|seed| check(Program { seed, without: left_out(seed) }, &mut counts));

@@ -1,5 +1,5 @@
-//! The rows of Nsight Systems' exports that decide the times and that torch.profiler does not write. The programs are those of
-//! `records_by_hand`, as databases. Times are in us.
+//! Tests rows in exports of Nsight Systems that determine the times of a program and that torch.profiler does not
+//! write. The programs are those of `records_by_hand`, as databases. Times are in us.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use rusqlite::Connection;
 
 use super::records_by_hand::predict_file;
 
-/// Tables that every export of CUDA calls has. Columns of names hold either string ids or the strings themselves.
+/// Tables that every export with CUDA calls has. Columns of names contain either string ids or the strings themselves.
 const TABLES: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start, end, globalTid, correlationId, nameId);
@@ -20,7 +20,7 @@ const TABLES: &str = "
 /// Start and end in us.
 type Span = (u32, u32);
 
-/// An export of process 3, with the context 1 of GPU 0.
+/// An export of process 3, which uses context 1 of GPU 0.
 #[derive(Clone)]
 struct Export(String);
 
@@ -46,7 +46,7 @@ impl Export {
         ))
     }
 
-    /// The row of a wait for a stream.
+    /// Adds the row of a wait for a stream.
     fn sync(self, id: u32, stream: u32, (from, to): Span) -> Self {
         self.add(&format!(
             "INSERT INTO CUPTI_ACTIVITY_KIND_SYNCHRONIZATION VALUES ({from}000, {to}000, 0, 1, {stream}, {id}, 3 << 24, 3,
@@ -66,7 +66,7 @@ impl Export {
         ))
     }
 
-    /// Kinds of streams, in CUPTI's numbers.
+    /// Adds the kinds of streams, as CUPTI's numbers for them.
     fn streams(self, flags: &[(u32, u32)]) -> Self {
         let table = "CREATE TABLE TARGET_INFO_CUDA_STREAM (streamId, hwId, vmId, processId, contextId, priority, flag)";
         flags.iter().fold(self.add(table), |export, (stream, flag)| {
@@ -87,7 +87,8 @@ fn predict(export: &Export, name: &str, options: &[&str]) -> (u64, Vec<String>) 
     predict_file(&export.write(name), options)
 }
 
-/// A thread waits for `first`, and then meets another thread at a barrier. The other thread launches `last`.
+/// Returns an export in which a thread waits for `first`, and then meets another thread at a barrier. The other thread
+/// launches `last`.
 fn two_threads() -> Export {
     Export::new()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -105,7 +106,7 @@ fn two_threads() -> Export {
 #[test]
 fn a_barrier_opens_when_the_last_thread_arrives() {
     let export = two_threads().thread_wait("pthread_barrier_wait", 5, (85, 85));
-    // `first` ends at 45, its wait returns at 55, and the other thread launches `last` at 60.
+    // `first` ends at 45 us, its wait returns at 55 us, and the other thread launches `last` at 60 us.
     assert_eq!(predict(&export, "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
 }
 
@@ -113,11 +114,11 @@ fn a_barrier_opens_when_the_last_thread_arrives() {
 fn locks_of_cuda_and_other_functions_of_the_system_do_not_order_threads() {
     let export = two_threads()
         .thread_wait("pthread_barrier_wait", 5, (85, 85))
-        // Inside the launches of both threads, and inside the wait.
+        // These waits are inside the launch calls of the two threads, and inside the wait for the GPU.
         .thread_wait("pthread_mutex_lock", 5, (2, 4))
         .thread_wait("pthread_mutex_lock", 6, (2, 4))
         .thread_wait("pthread_mutex_lock", 5, (20, 70))
-        // A thread that does not call CUDA, and functions that do not wait for a thread's call.
+        // These waits do not matter: thread 9 does not call CUDA, and `poll` does not wait for a call of a thread.
         .thread_wait("pthread_barrier_wait", 9, (12, 85))
         .thread_wait("poll", 6, (86, 89))
         .thread_wait("pthread_cond_wait", 6, (86, 89));
@@ -126,7 +127,8 @@ fn locks_of_cuda_and_other_functions_of_the_system_do_not_order_threads() {
 
 #[test]
 fn a_wait_for_a_thread_whose_call_was_too_short_for_a_row_is_named() {
-    // By default Nsight Systems leaves out calls of less than 1 us, such as that of the last thread at a barrier.
+    // By default, Nsight Systems leaves out calls shorter than 1 us. The call of the thread that arrives last at a
+    // barrier is that short.
     let (_, rules) = predict(&two_threads(), "short", &["--scale", "first=0.5"]);
     assert_eq!(rules, ["hand_off"]);
 }
@@ -142,10 +144,10 @@ fn a_stream_waits_for_the_default_stream_unless_it_does_not_block() {
         .sync(3, 20, (81, 125));
     let with = |flag: u32| export.clone().streams(&[(7, 3), (20, flag)]);
     let double = &["--scale", "first=2"];
-    // `first` ends at 135, `second` runs from 135 to 175, and the wait returns 5 us later.
+    // `first` ends at 135 us, `second` runs from 135 to 175 us, and the wait returns 5 us later.
     assert_eq!(predict(&export, "unknown", double), (180_000, vec!["default_stream".to_owned()]));
     assert_eq!(predict(&with(1), "blocking", double), (180_000, vec![]));
-    // `second` ends at 125 as before, and `first` at 135.
+    // `second` ends at 125 us as before, and `first` ends at 135 us.
     assert_eq!(predict(&with(2), "non-blocking", double), (135_000, vec![]));
 }
 
@@ -170,8 +172,9 @@ fn a_host_function_of_a_stream_takes_its_time_after_its_own_launch() {
                 NULL)",
         );
     let short = &["--scale", "first=0.01"];
-    // `first` ends at 15.6. The function is launched at 10, runs from 25 to 45, and `second` to 85.
+    // `first` ends at 15.6 us. The host function is launched at 10 us and runs from 25 to 45 us, and `second` ends at
+    // 85 us.
     assert_eq!(predict(&with_row, "host-function", short), (90_000, vec![]));
-    // Without the row, the 20 us between the kernels stay.
+    // If the row is missing, the 20 us between the kernels stay.
     assert_eq!(predict(&export, "no-host-function", short), (80_600, vec!["host_functions".to_owned()]));
 }

@@ -1,4 +1,5 @@
-//! Small programs whose traces have rows that torch.profiler does not write. The effect of each row is computed by hand.
+//! Tests traces of small programs that have rows which torch.profiler does not write. The effect of each row is
+//! computed by hand.
 
 use std::path::Path;
 
@@ -6,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::by_hand::{Trace, tables};
 
-/// A kind of a stream, in CUPTI's numbers.
+/// Adds a row with the kind of a stream, as CUPTI's number for it.
 fn stream(trace: Trace, stream: u32, flag: u32) -> Trace {
     trace.add(json!({
         "ph": "M", "name": "cuda_stream", "pid": 0, "tid": stream, "ts": 0,
@@ -14,19 +15,19 @@ fn stream(trace: Trace, stream: u32, flag: u32) -> Trace {
     }))
 }
 
-/// A call that waits for another thread.
+/// Adds a call that waits for another thread.
 fn thread_wait(trace: Trace, name: &str, thread: u32, (from, to): (u32, u32)) -> Trace {
     trace.add(json!({
         "ph": "X", "cat": "pthread", "name": name, "pid": 1, "tid": thread, "ts": from, "dur": to - from, "args": {},
     }))
 }
 
-/// Total time after a change in ns, and the names of the rules that replace missing records.
+/// Returns the total time after a change, in ns, and the names of the rules that replace missing records.
 fn predict(trace: Trace, name: &str, options: &[&str]) -> (u64, Vec<String>) {
     predict_file(trace.write(&format!("records-{name}")).as_ref(), options)
 }
 
-/// Like `predict`, for a file.
+/// Does the same as `predict`, for a trace file.
 pub(super) fn predict_file(file: &Path, options: &[&str]) -> (u64, Vec<String>) {
     let tables = tables(&[&["what-if", file.to_str().unwrap()], options].concat());
     let rules = tables["assumptions"].as_array().unwrap().iter();
@@ -35,7 +36,7 @@ pub(super) fn predict_file(file: &Path, options: &[&str]) -> (u64, Vec<String>) 
     (tables["total"][0]["after_ns"].as_u64().unwrap(), missing.collect())
 }
 
-/// `first` runs on the default stream, and `second` runs later on another stream.
+/// Returns a trace in which `first` runs on the default stream, and `second` runs later on another stream.
 fn two_streams() -> Trace {
     Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -50,10 +51,10 @@ fn two_streams() -> Trace {
 fn a_stream_waits_for_the_default_stream_unless_it_does_not_block() {
     let double = &["--scale", "first=2"];
     let with = |flag: u32| stream(stream(two_streams(), 7, 3), 20, flag);
-    // `first` ends at 135, `second` runs from 135 to 175, and the wait returns 5 us later.
+    // `first` ends at 135 us, `second` runs from 135 to 175 us, and the wait returns 5 us later.
     assert_eq!(predict(two_streams(), "unknown", double), (180_000, vec!["default_stream".to_owned()]));
     assert_eq!(predict(with(1), "blocking", double), (180_000, vec![]));
-    // `second` ends at 125 as before, and `first` at 135.
+    // `second` ends at 125 us as before, and `first` ends at 135 us.
     assert_eq!(predict(with(2), "non-blocking", double), (135_000, vec![]));
     assert_eq!(predict(with(0), "no-kind", double), (180_000, vec!["default_stream".to_owned()]));
 }
@@ -77,9 +78,10 @@ fn with_host_function(has_row: bool) -> Trace {
 #[test]
 fn a_host_function_of_a_stream_takes_its_time_after_its_own_launch() {
     let short = &["--scale", "first=0.01"];
-    // `first` ends at 15.6. The function is launched at 10, runs from 25 to 45, and `second` to 85.
+    // `first` ends at 15.6 us. The host function is launched at 10 us and runs from 25 to 45 us, and `second` ends at
+    // 85 us.
     assert_eq!(predict(with_host_function(true), "host-function", short), (90_000, vec![]));
-    // Without the row, the 20 us between the kernels stay.
+    // If the row is missing, the 20 us between the kernels stay.
     let rules = vec!["host_functions".to_owned()];
     assert_eq!(predict(with_host_function(false), "no-host-function", short), (80_600, rules));
 }
@@ -97,13 +99,14 @@ fn a_barrier_opens_when_the_last_thread_arrives() {
         .kernel("last", 4, 8, (105, 115));
     let trace = thread_wait(trace, "pthread_barrier_wait", 6, (12, 85));
     let trace = || thread_wait(Trace::clone(&trace), "pthread_barrier_wait", 5, (85, 85));
-    // `first` ends at 45, its wait returns at 55, and the other thread launches `last` at 60.
+    // `first` ends at 45 us, its wait returns at 55 us, and the other thread launches `last` at 60 us.
     assert_eq!(predict(trace(), "barrier", &["--scale", "first=0.5"]), (85_000, vec![]));
-    // The waiting thread arrives at the barrier at 25.6 us at the earliest, after the other thread.
+    // The waiting thread arrives at the barrier at 25.6 us at the earliest, which is later than the other thread.
     assert_eq!(predict(trace(), "barrier-short", &["--scale", "first=0.01"]), (55_600, vec![]));
 }
 
-/// `early` lets the next kernel begin after 20 us. `next` takes 40 us alone, and ends at least 10 us after `early`.
+/// Returns a trace in which the kernel `early` allows the next kernel to begin after 20 us. The kernel `next` takes 40
+/// us if it runs alone, and ends at least 10 us after `early`.
 fn programmatic() -> Trace {
     let call: Value = json!({
         "ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernelExC", "pid": 1, "tid": 5, "ts": 50, "dur": 10,
@@ -128,13 +131,14 @@ fn a_programmatic_launch_keeps_the_times_that_its_kernels_show() {
     };
     // `next` begins at 75 us as before, and takes 40 us.
     assert_eq!(predict("0.5"), (115_000, vec![]));
-    // `early` ends at 70, before its trigger.
+    // `early` ends at 70 us, before it would trigger the next kernel.
     assert_eq!(predict("0.25"), (110_000, vec![]));
-    // `early` ends at 175.
+    // `early` ends at 175 us, and `next` ends 10 us after it.
     assert_eq!(predict("2"), (185_000, vec![]));
 }
 
-/// A thread records an event after `first`, and 5 us later another thread lets its stream wait for the event.
+/// Returns a trace in which a thread records a CUDA event after `first`. 5 us later, another thread makes its stream
+/// wait for the event.
 fn two_threads() -> Trace {
     let mut trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -162,13 +166,15 @@ fn two_threads() -> Trace {
 
 #[test]
 fn a_wait_before_the_record_of_its_event_does_not_hold_the_stream() {
-    // The record stays before the wait: `second` begins when `first` ends.
+    // The event is still recorded before the wait, so `second` begins when `first` ends.
     assert_eq!(predict(two_threads(), "order", &["--launch-ns", "12000"]), (85_000, vec![]));
-    // The event is recorded at 20, after the wait at 15: `second` runs from 32 to 42, and `first` ends last.
+    // The event is recorded at 20 us, after the wait at 15 us. So `second` runs from 32 to 42 us, and `first` ends
+    // last.
     assert_eq!(predict(two_threads(), "other-order", &["--launch-ns", "20000"]), (75_000, vec![]));
 }
 
-/// An event is recorded on an empty stream at 10, and after `long` at 25. The wait at 22 names the first record.
+/// Returns a trace in which a CUDA event is recorded on an empty stream at 10 us, and after `long` at 25 us. The wait
+/// at 22 us names the first record.
 fn two_records() -> Trace {
     let mut trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -203,8 +209,10 @@ fn two_records() -> Trace {
 
 #[test]
 fn a_wait_after_a_further_record_of_its_event_is_for_this_record() {
-    // The calls keep their order: the wait is at 26, the second record at 27. `last` begins 15 us after its call at 28.
+    // The calls keep their order: the wait is at 26 us, and the second record at 27 us. `last` begins 15 us after its
+    // call at 28 us.
     assert_eq!(predict(two_records(), "same-record", &["--launch-ns", "12000"]), (143_000, vec![]));
-    // The second record is at 35, and the wait at 42: `last` begins when `long` ends, at 115, and not at 44 + 15.
+    // The second record is at 35 us, and the wait at 42 us. So `last` begins when `long` ends, at 115 us, and not at 59
+    // us (44 + 15).
     assert_eq!(predict(two_records(), "further-record", &["--launch-ns", "20000"]), (215_000, vec![]));
 }

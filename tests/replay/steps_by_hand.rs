@@ -1,4 +1,4 @@
-//! Durations of steps before and after changes, computed by hand. Times are in us.
+//! Tests the durations of steps before and after changes. The expected durations, in us, are computed by hand.
 
 use serde_json::{Value, json};
 
@@ -11,7 +11,7 @@ fn step(trace: Trace, number: u32, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// A launch, its kernel of 60 us, and a wait until 10 us after its end.
+/// Adds a launch, its kernel of 60 us, and a wait that returns 10 us after the kernel ends.
 fn gemm(trace: Trace, id: u32, at: u32) -> Trace {
     let trace =
         trace.call("cudaLaunchKernel", id, 5, (at, at + 10)).kernel("gemm", id, 7, (at + 15, at + 75));
@@ -19,8 +19,8 @@ fn gemm(trace: Trace, id: u32, at: u32) -> Trace {
     trace.sync(id + 1, 7, (at + 21, at + 75))
 }
 
-/// Three steps, with 5 us between them. The second one begins with 300 us on the host. The last one launches `tail`, which
-/// runs on after its end.
+/// Writes a trace of three steps, with 5 us between them. The second step begins with 300 us on the host. The last step
+/// launches `tail`, which still runs when the step ends.
 fn slow_loader(name: &str) -> String {
     let mut trace = Trace::default();
     for (number, span, launch) in [(1, (0, 115), 10), (2, (120, 525), 420), (3, (530, 650), 540)] {
@@ -30,7 +30,7 @@ fn slow_loader(name: &str) -> String {
     trace.write(name).to_str().unwrap().to_owned()
 }
 
-/// Durations in us of the steps before and after the changes.
+/// Returns the durations of the steps before and after the changes, in us.
 fn steps(file: &str, options: &[&str]) -> (Vec<u64>, Vec<u64>) {
     let said = tables(&[&["what-if", file], options].concat());
     let us = |row: &Value, key: &str| {
@@ -47,7 +47,7 @@ fn a_step_lasts_from_its_begin_to_its_end() {
     let file = slow_loader("steps-slow-loader");
     let recorded = vec![115, 405, 120];
     assert_eq!(steps(&file, &["--scale", ".=1"]), (recorded.clone(), recorded.clone()));
-    // Each wait lasts 65 us.
+    // Each wait lasts 65 us, which `--no-sync` removes.
     assert_eq!(steps(&file, &["--no-sync"]), (recorded.clone(), vec![50, 340, 55]));
     // `gemm` takes 30 us less. No step waits for `tail`.
     assert_eq!(steps(&file, &["--gpu-speed", "2"]), (recorded, vec![85, 375, 90]));
@@ -56,8 +56,9 @@ fn a_step_lasts_from_its_begin_to_its_end() {
 #[test]
 fn a_step_saves_a_tenth_of_its_own_host_time() {
     let file = slow_loader("steps-causal");
-    // Host time on the path: 20 us after each wait, and 300 us before the launch of step 2. The call of 10 us is on the path,
-    // too, but saves nothing: the kernel begins 15 us after its begin in any case.
+    // The host time on the path is 20 us after each wait, and 300 us before the launch of step 2. The launch call of 10
+    // us is on the path too. But a shorter call saves nothing, because the kernel begins 15 us after the call begins in
+    // any case.
     for (number, host) in [("1", 20_000), ("2", 320_000)] {
         let said = tables(&["causal", &file, "--step", number]);
         let row = |name: &str| {
@@ -72,14 +73,15 @@ fn a_step_saves_a_tenth_of_its_own_host_time() {
 
 #[test]
 fn a_step_that_ends_after_the_calls_of_another_thread_keeps_its_distance_from_them() {
-    // Thread 6 works from 25 to 65, and thread 5 continues 35 us later.
+    // Thread 6 works from 25 to 65 us, and thread 5 continues 35 us later.
     let mut trace = step(step(Trace::default(), 1, (0, 70)), 2, (75, 120));
     for (id, thread, at) in [(1, 5, 10), (2, 6, 25), (3, 6, 55), (4, 5, 100)] {
         trace = trace.call("cudaLaunchKernel", id, thread, (at, at + 10));
         trace = trace.kernel("small", id, 7, (at + 12, at + 13));
     }
     let file = trace.write("steps-hand-off");
-    // Calls of 2 us: 10 to 12, 17 to 19, 39 to 41, and 76 to 78. So the steps last from 0 to 46, and from 51 to 88.
+    // The calls then take 2 us: they are at 10 to 12, 17 to 19, 39 to 41, and 76 to 78 us. So the steps last from 0 to
+    // 46 us, and from 51 to 88 us.
     let lengths = steps(file.to_str().unwrap(), &["--launch-ns", "2000"]);
     assert_eq!(lengths, (vec![70, 45], vec![46, 37]));
 }

@@ -1,4 +1,5 @@
-/** Launches from Java threads, often enough that methods are compiled while the program runs. LIBRARY THREADS LAUNCHES */
+/** Launches from Java threads, often enough that methods are compiled while the program runs. Arguments: LIBRARY
+ * THREADS LAUNCHES */
 public class Threads {
     static native void launch(int n);
 
@@ -21,7 +22,7 @@ public class Threads {
             threads[number] = new Thread(() -> {
                 for (int launch = 0; launch < launches; launch++) {
                     dig((first + launch) % 20, launch);
-                    // Garbage for the collector.
+                    // This array is garbage for Java's collector.
                     byte[] garbage = new byte[10_000];
                     garbage[launch % garbage.length] = 1;
                 }

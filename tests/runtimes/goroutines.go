@@ -1,4 +1,4 @@
-// Launches from many goroutines. GOROUTINES LAUNCHES
+// Launches from many goroutines. Arguments: GOROUTINES LAUNCHES
 package main
 
 // #include <stdlib.h>
@@ -32,13 +32,14 @@ func main() {
 		go func(number int) {
 			defer all.Done()
 			for launch := 0; launch < launches; launch++ {
-				// The calls are deep enough that Go moves the goroutine's stack now and then.
+				// The calls are so deep that Go sometimes moves the goroutine's stack.
 				dig((number+launch)%20*50, launch)
 			}
 		}(number)
 	}
 	all.Wait()
 	C.wait_for_all()
-	// Go ends a process without running C's exit handlers, so gpuflame's outputs would be missing.
+	// Go ends a process without running C's exit handlers, so gpuflame would write no outputs. Therefore the program calls
+	// C's `exit`.
 	C.exit(0)
 }

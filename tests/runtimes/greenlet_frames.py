@@ -1,5 +1,5 @@
-"""Launches from many greenlets, which take turns in the midst of Python's functions. Prints Python's own view of the
-stack at each launch, like frames.py; a greenlet's stack begins at its own function.
+"""Launches from many greenlets, which take turns in the middle of Python functions. Like frames.py, the program prints
+Python's own view of the stack at each launch. The stack of a greenlet begins at the greenlet's own function.
 
     greenlet_frames.py GREENLETS ROUNDS
 """
@@ -18,10 +18,10 @@ main = greenlet.getcurrent()
 
 def dig(depth):
     if depth:
-        # The call goes through C and through Python.
+        # The call goes through C functions and through Python functions.
         return next(map(dig, [depth - 1])) if depth % 2 else dig(depth - 1)
     frames.launch()
-    # Meanwhile other greenlets run on this very stack; its content is restored afterwards.
+    # During the switch, other greenlets run on this same stack. Its content is restored afterwards.
     main.switch()
     frames.launch()
 
@@ -40,7 +40,7 @@ def work(number):
 
 
 def nested(number):
-    # Runs a greenlet inside a greenlet.
+    # Runs another greenlet inside this greenlet.
     inner = greenlet.greenlet(work)
     inner.switch(number)
     while not inner.dead:

@@ -1,4 +1,4 @@
-"""Launches from many greenlets, which take turns after every launch. LIBRARY GREENLETS LAUNCHES"""
+"""Launches from many greenlets, which take turns after every launch. Arguments: LIBRARY GREENLETS LAUNCHES"""
 
 import ctypes
 import sys
@@ -12,10 +12,11 @@ main = greenlet.getcurrent()
 
 def dig(depth, launch):
     if depth:
-        # The call goes through C, whose frames are on the machine's stack; Python's frames are not.
+        # The call goes through C functions, whose frames are on the machine's stack. Python's own frames are not on
+        # this stack.
         return next(map(dig, [depth - 1], [launch]))
     library.launch_step(launch)
-    # Meanwhile other greenlets run on this very stack; its content is restored afterwards.
+    # During the switch, other greenlets run on this same stack. Its content is restored afterwards.
     return main.switch()
 
 

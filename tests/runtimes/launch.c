@@ -1,4 +1,4 @@
-/* A library that launches, for programs in any language. The library has C functions, and functions for Java's
+/* A library that launches kernels, for programs in any language. It has plain C functions, and functions for Java's
  * native interface. */
 #include "cuda_mini.h"
 

@@ -1,4 +1,4 @@
-"""Launches from functions that call each other. LIBRARY LAUNCHES"""
+"""Launches from functions that call each other. Arguments: LIBRARY LAUNCHES"""
 
 import ctypes
 import sys

@@ -1,5 +1,5 @@
-"""Launches from machine code that Numba's compiler makes while the program runs: from functions that call each other and
-themselves, and from a callback of C's. LIBRARY LAUNCHES"""
+"""Launches from machine code that Numba's compiler makes while the program runs. The launches are in functions that
+call each other and themselves, and in a callback of a C function. Arguments: LIBRARY LAUNCHES"""
 
 import ctypes
 import sys

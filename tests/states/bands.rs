@@ -1,4 +1,5 @@
-//! Culprits of idle time, and the tracks of states in Perfetto's format, on a program that a person can check.
+//! Tests culprits of idle time, and the tracks of states in Perfetto's format. A person can check the program that is
+//! used here.
 
 use std::process::{Command, Output};
 
@@ -27,8 +28,8 @@ fn python(trace: Trace, name: &str, (from, to): (u32, u32)) -> Trace {
     }))
 }
 
-/// `gemm` runs on stream 7 from 15 to 75 us. Stream 20 waits for the event after `gemm`, runs `relu`, and is idle while the host is
-/// in `load`.
+/// Returns a trace in which `gemm` runs on stream 7 from 15 to 75 us. Stream 20 waits for the CUDA event after `gemm`
+/// and runs `relu`. It is idle while the host is in the function `load`.
 fn two_streams() -> Trace {
     let trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))
@@ -68,13 +69,14 @@ fn idle_time_is_charged_to_the_function_in_which_the_thread_was_late() {
         rows.iter().map(row).collect::<Vec<_>>(),
         [
             (20, 20, 1, format!("{main};train.py(9): load")),
-            // From 15 to 30 us the GPU is busy but stream 20 is idle, so the launch itself is charged.
+            // From 15 to 30 us the GPU is busy but stream 20 is idle. So the launch itself is the cause of the stream's
+            // idle time.
             (20, 15, 1, format!("{main};cudaLaunchKernel")),
-            // From 100 to 105 and from 125 to 130 us.
+            // This row counts the times from 100 to 105 us and from 125 to 130 us.
             (20, 10, 0, main.to_owned()),
         ]
     );
-    // 20 of the 135 us from 15 to 150.
+    // The share is 20 of the 135 us from 15 to 150 us.
     assert_eq!((rows[0]["share_percent"].as_f64().unwrap() * 10.0).round(), 148.0);
     let intervals = tables["intervals"].as_array().unwrap();
     let late: Vec<_> =
@@ -110,7 +112,7 @@ fn the_culprits_of_the_only_stream_are_those_of_its_gpu() {
     assert_eq!(states, sums(&tables(&["top", file, "--by", "idle", "-n", "0"]), "idle", "total_ns"));
 }
 
-/// Writes the trace for Perfetto.
+/// Converts the trace to Perfetto's format, and returns the output.
 fn converted(file: &std::path::Path, flags: &[&str]) -> Vec<u8> {
     let out = file.with_extension("pftrace");
     let output =
@@ -126,7 +128,7 @@ fn perfetto_has_a_track_of_states_per_stream_with_flows_for_events() {
     assert_eq!(with[..without.len()], without[..], "the rest of the file is the same");
     assert!(slices_of(&without, "GPU 0 stream 7").is_empty());
     let [first, second] = ["GPU 0 stream 7", "GPU 0 stream 20"].map(|track| slices_of(&with, track));
-    // The window begins with `gemm`, 15 us after the first call.
+    // The window begins with `gemm`, which begins 15 us after the first call.
     let zero = first[0].start - 15_000;
     let spans = |slices: &[Slice]| -> Vec<(u64, u64, String)> {
         let us = |time: u64| (time - zero) / 1_000;
@@ -150,7 +152,7 @@ fn perfetto_has_a_track_of_states_per_stream_with_flows_for_events() {
     );
     assert_eq!((&*second[1].notes["event"], &*second[1].notes["work"]), ("3", "relu"));
     assert_eq!(second[4].notes["culprit"], "train.py(1): main;train.py(9): load");
-    // The flow leads from the work before the event to the work that waited for it.
+    // The flow leads from the work before the CUDA event to the work that waited for the event.
     assert_eq!((first[0].flows.len(), &first[0].flows), (1, &second[3].ending_flows));
     let others = [&first[1], &second[0], &second[1], &second[2], &second[4], &second[5], &second[6]];
     assert!(others.iter().all(|slice| slice.flows.is_empty() && slice.ending_flows.is_empty()));

@@ -1,7 +1,7 @@
-//! `gpuflame states` on random simulated programs, whose states follow from the simulator's schedule.
+//! Tests `gpuflame states` on random simulated programs, whose states follow from the simulator's schedule.
 //!
-//! The expected states are computed here, from the schedule alone. The schedule says when each CUDA event happened. The
-//! command must derive that time from the event's record and the GPU work before the record.
+//! This file computes the expected states from the schedule alone. The schedule contains the time at which each CUDA
+//! event happened. The command must derive that time from the event's record and the GPU work before the record.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ mod real_traces;
 
 /// Device, context and stream.
 type Key = (u64, u64, u64);
-/// Start and end of each interval, and its state.
+/// Intervals of a stream: start, end and state of each.
 type Intervals = Vec<(u64, u64, String)>;
 
 fn number(row: &Value, key: &str) -> u64 {
@@ -26,7 +26,7 @@ fn key(row: &Value) -> Key {
     (number(row, "device"), number(row, "context"), number(row, "stream"))
 }
 
-/// Adds the part of an interval that is in the window, and merges it with the one before it if the state is the same.
+/// Adds the part of an interval that is in the window. If the previous interval has the same state, the two are merged.
 fn add(to: &mut Intervals, window: (u64, u64), (start, end): (u64, u64), state: &str) {
     let (start, end) = (start.max(window.0), end.min(window.1));
     if start >= end {
@@ -38,8 +38,8 @@ fn add(to: &mut Intervals, window: (u64, u64), (start, end): (u64, u64), state: 
     }
 }
 
-/// States of one stream. `ops` are sorted by start. `waits` are the times of calls that made the stream wait for an
-/// event, and when the event happened.
+/// Returns the states of one stream. `ops` are sorted by start. `waits` maps the times of calls that made the stream
+/// wait for a CUDA event to the times at which the event happened.
 fn stream_states(ops: &[&Value], mut waits: BTreeMap<u64, u64>, window: (u64, u64)) -> Intervals {
     let (mut states, mut at, mut previous, mut happened) = (Intervals::new(), window.0, None, 0);
     for op in ops {
@@ -63,9 +63,10 @@ fn stream_states(ops: &[&Value], mut waits: BTreeMap<u64, u64>, window: (u64, u6
     states
 }
 
-/// States of all streams of a schedule, and the streams of whose waits a trace says too little: they waited for work
-/// without rows (host functions, and moves of unified memory), for an event that happened later than the work of its own
-/// stream because of an implicit wait, or for an event without record while no event has one.
+/// Returns the states of all streams in a schedule, and the streams about whose waits a trace does not say enough.
+/// There are three such waits: for work without rows (host functions, and moves of unified memory); for an event that
+/// an implicit wait delayed until after the work on its own stream; and for an event without a record if no event in
+/// the trace has a record.
 fn expected(schedule: &[Value], has_records: bool) -> (BTreeMap<Key, Intervals>, BTreeSet<Key>) {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let in_trace = |row: &&Value| row["kind"] != "host" && row["kind"] != "pages";
@@ -102,14 +103,14 @@ fn expected(schedule: &[Value], has_records: bool) -> (BTreeMap<Key, Intervals>,
     (states, unclear)
 }
 
-/// Whether any wait in a trace names the record of its event.
+/// Returns whether any wait in a trace names the record of its event.
 fn names_records(trace: &str) -> bool {
     let trace: Value = serde_json::from_str(trace).unwrap();
     let records = |row: &Value| row["args"]["wait_on_cuda_event_record_corr_id"].as_i64();
     trace["traceEvents"].as_array().unwrap().iter().any(|row| records(row).is_some_and(|record| record > 0))
 }
 
-/// Returns the intervals with `waiting` replaced by `pending`.
+/// Returns the intervals with the state `waiting` replaced by `pending`.
 fn without_waiting(intervals: &Intervals) -> Intervals {
     let mut merged = Intervals::new();
     for (start, end, state) in intervals {
@@ -119,7 +120,7 @@ fn without_waiting(intervals: &Intervals) -> Intervals {
     merged
 }
 
-/// States as the command prints them, with the start of the window added to their times.
+/// Returns the states as the command prints them. The start of the window is added to their times.
 fn printed(trace: &str, name: &str, first: u64) -> BTreeMap<Key, Intervals> {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}.json"));
     std::fs::write(&file, trace).unwrap();

@@ -1,4 +1,5 @@
-//! States of real traces: they add up to the window, and GPUs are busy for as long as `gpuflame info` prints.
+//! Tests the states of real traces. The states of each stream must add up to the window, and each GPU must be busy for
+//! as long as `gpuflame info` prints.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ fn rows<'a>(tables: &'a Value, table: &str) -> &'a [Value] {
     tables[table].as_array().unwrap_or_else(|| panic!("no table {table}"))
 }
 
-/// Intervals of each stream. The intervals of a stream must not overlap or have gaps.
+/// Returns the intervals of each stream. Asserts that the intervals of a stream do not overlap and have no gaps.
 fn intervals(name: &str, tables: &Value) -> BTreeMap<Key, Intervals> {
     let mut streams: BTreeMap<Key, Intervals> = BTreeMap::new();
     for row in rows(tables, "intervals") {
@@ -29,7 +30,7 @@ fn intervals(name: &str, tables: &Value) -> BTreeMap<Key, Intervals> {
     streams
 }
 
-/// Total time per GPU during which at least one stream was running work.
+/// Returns, for each GPU, the total time in which at least one stream ran work.
 fn busy(streams: &BTreeMap<Key, Intervals>) -> BTreeMap<u64, u64> {
     let mut running: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
     for (key, intervals) in streams {
@@ -48,7 +49,7 @@ fn busy(streams: &BTreeMap<Key, Intervals>) -> BTreeMap<u64, u64> {
     running.into_iter().map(|(device, times)| (device, length(times))).collect()
 }
 
-/// Checks a trace. Returns false if the file has no GPU work.
+/// Checks the states of a trace. Returns false if the file has no GPU work.
 fn check(name: &str) -> bool {
     let program = env!("CARGO_BIN_EXE_gpuflame");
     let Some(states) = files::tables(program, &["states", name, "--intervals", "-n", "0"]) else {

@@ -1,11 +1,11 @@
-//! `gpuflame stragglers`, tested on published data with published results, on the ranks of a real job, and on small
-//! jobs that are computed by hand.
+//! Tests `gpuflame stragglers` on published data with published results, on the ranks of a real job, and on small jobs
+//! whose results are computed by hand.
 
 mod pipeline_files;
 mod published;
 mod ranks;
 
-#[allow(unreachable_pub)] // Other test binaries use the module, too.
+#[allow(unreachable_pub)] // Other test binaries use this module, too.
 #[path = "../support/command.rs"]
 mod command;
 #[path = "../support/rank_traces.rs"]
@@ -23,7 +23,7 @@ fn stragglers(folder: &Path, args: &[&str]) -> Value {
     serde_json::from_str(&command::gpuflame(folder, args).ok().stdout).unwrap()
 }
 
-/// Returns a file or folder of real traces. Prints why a test is skipped if there is none.
+/// Returns a file or folder of real traces. If there is none, prints why the test is skipped and returns `None`.
 fn real(name: &str) -> Option<PathBuf> {
     let folder = std::env::var_os("GPUFLAME_TRACES").map(PathBuf::from);
     let path = folder.map(|folder| folder.join(name)).filter(|path| path.exists());

@@ -1,4 +1,4 @@
-//! Files of pipeline operations: the job of `docs/stragglers.md`, and files that cannot be read.
+//! Tests files of pipeline operations: the job in `docs/stragglers.md`, and files that cannot be read.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -11,10 +11,11 @@ use parquet::schema::parser::parse_message_type;
 use super::command::gpuflame;
 use super::{assert_near, number, row, scratch, stragglers};
 
-/// An operation as (stage, kind, sequence number, start and end in seconds). The data-parallel rank and the step are 0.
+/// An operation, as (stage, kind, sequence number, start and end in seconds). Its data-parallel rank and its step are
+/// 0.
 type Op = (i32, &'static str, i32, f32, f32);
 
-/// Two stages and two microbatches; the last stage takes twice as long.
+/// A job with two stages and two microbatches. The last stage takes twice as long as the first.
 const TWO_STAGES: [Op; 20] = [
     (0, "forward-compute", 0, 0.0, 1.0),
     (0, "forward-compute", 1, 1.0, 2.0),
@@ -38,10 +39,11 @@ const TWO_STAGES: [Op; 20] = [
     (1, "optimizer", 0, 16.5, 17.5),
 ];
 
-/// Index of a column of whole numbers, and its value.
+/// Index of a column that contains whole numbers, and a function that returns its value for an operation.
 type Whole<'a> = (usize, &'a dyn Fn(&Op) -> i32);
 
-/// Writes operations with the columns of ByteDance's files. `kind_column` is the name of the column of kinds.
+/// Writes operations with the columns of ByteDance's files. `kind_column` is the name of the column that contains the
+/// kind.
 fn write(path: &Path, ops: &[Op], kind_column: &str) {
     let schema = format!(
         "message schema {{ required int32 dp_rank; required int32 stage; required int32 rank; required int64 step; \
@@ -128,8 +130,8 @@ fn files_without_a_pipeline_get_one_line_with_the_reason() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// For a single worker, and for a job without a slowdown, the command prints the known figures, and the reason for each
-/// unknown figure.
+/// For a single worker, and for a job without a slowdown, some figures are unknown. The command prints the known
+/// figures, and the reason for each unknown figure.
 #[test]
 fn answers_that_the_data_does_not_support_are_withheld_with_the_reason() {
     let folder = scratch("withheld");
@@ -158,7 +160,7 @@ fn damaged_files_never_panic() {
     let file = folder.join("in.parquet");
     write(&file, &TWO_STAGES, "optype");
     let whole = fs::read(&file).unwrap();
-    // Each turn changes one byte. The random numbers are a linear congruential sequence.
+    // Each turn changes one byte at a random place. The random numbers are a linear congruential sequence.
     let mut random = 7_u64;
     for turn in 0..60 {
         let mut bytes = whole.clone();

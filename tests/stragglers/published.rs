@@ -1,4 +1,4 @@
-//! Tests on ByteDance's data, with the results that ByteDance published.
+//! Tests `gpuflame stragglers` on ByteDance's data. The expected results are those that ByteDance published.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{assert_near, number, real, row, stragglers};
 
-/// Job, slowdown, and maximum error of the simulated step times in percent.
+/// Name of a job, its slowdown, and the maximum error of its simulated step times in percent.
 const JOBS: [(&str, f64, f64); 3] = [("AR", 1.973, 0.67), ("SE", 1.537, 0.51), ("ST", 1.179, 1.89)];
 
 fn published(folder: &Path, kind: &str, job: &str) -> Value {
@@ -21,7 +21,7 @@ fn the_slowdown_and_the_step_times_are_the_published_ones() {
         let output = stragglers(&folder, &[&format!("trace-{job}.parquet"), "-n", "0"]);
         let found = &output["slowdown"][0];
         assert_near(job, number(found, "slowdown"), slowdown, 0.005);
-        // The published errors are rounded to two digits.
+        // The published errors are rounded to two digits after the decimal point.
         let error = number(found, "error_percent");
         assert!((error * 100.0).round() / 100.0 <= max_error, "{job}: {error} %");
         let result = published(&folder, "result", job);
@@ -71,7 +71,8 @@ fn the_shares_of_the_last_stage_and_of_the_worst_workers_are_the_published_ones(
     }
 }
 
-/// Slowdown of the job if only one part (a stage, a data-parallel rank or a kind) keeps its measured durations.
+/// The slowdown by a part (a stage, a data-parallel rank or a kind) is the slowdown of the job if only this part keeps
+/// its measured durations.
 #[test]
 fn the_slowdowns_by_stage_rank_and_kind_are_the_published_ones() {
     let Some(folder) = real("stragglers") else { return };

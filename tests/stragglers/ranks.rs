@@ -1,4 +1,4 @@
-//! Ranks of one job: the eight ranks of a public DLRM run, and hand-made ones.
+//! Tests the ranks of a job: the eight ranks of a public DLRM run, and hand-made ranks.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,8 @@ fn ranks_with_clocks_apart_have_the_slowdown_computed_by_hand() {
     {
         assert_near(key, number(whole, key), expected, 0.5);
     }
-    // The means are: 15 for the work before the gather, 5 for the idle time, and 15 for the work before the reduce.
+    // The means over the ranks are 15 us for the work before the gather, 5 us for the idle time, and 15 us for the work
+    // before the reduce.
     assert_near("S", number(whole, "slowdown"), 1.3, 1e-9);
     assert_near("rank 1", number(row(&output, "evened_out", "name", "1"), "saved_ns"), 10_000.0, 0.5);
     assert_near("rank 0", number(row(&output, "evened_out", "name", "0"), "saved_ns"), 5_000.0, 0.5);
@@ -40,8 +41,8 @@ fn even_ranks_have_the_step_time_computed_by_hand() {
         |args: &[&str]| gpuflame(&folder, [&["-q", "what-if"], args, &["--format", "json"]].concat());
     let output: Value =
         serde_json::from_str(&what_if(&["rank0.json", "rank1.json", "--ranks-even"]).ok().stdout).unwrap();
-    // Two steps of 65 us. With the means, each has 15 us of work, 5 us idle, a gather of 10 us, 15 us of work and a
-    // reduce of 5 us.
+    // The run has two steps of 65 us. With the means, each step has 15 us of work, 5 us of idle time, a gather of 10
+    // us, 15 us of work and a reduce of 5 us.
     let total = &output["total"][0];
     assert_eq!((&total["before_ns"], &total["after_ns"]), (&130_000.into(), &100_000.into()), "{output:#}");
     for step in output["steps"].as_array().unwrap() {
@@ -66,7 +67,8 @@ fn ranks_that_cannot_be_compared_have_no_slowdown() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// Unpacks the eight ranks into a folder of this name; tests run at the same time, so each needs its own.
+/// Unpacks the eight ranks of the DLRM run into a folder with this name. Each test needs a separate folder, because
+/// tests run at the same time.
 fn dlrm(name: &str) -> Option<PathBuf> {
     let archive = real("dlrm-8-ranks/dlrm_kineto.tar.gz")?;
     let folder = scratch(name);
@@ -76,8 +78,8 @@ fn dlrm(name: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A separate script computed the expected values. The script reads the files with Python's json, counts the busy
-/// microseconds between collectives one by one, and adds up the step.
+/// A separate script computed the expected values. It reads the files with Python's json, and counts the busy
+/// microseconds between collectives one by one.
 #[test]
 fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     let Some(folder) = dlrm("dlrm-slowdown") else { return };
@@ -102,8 +104,8 @@ fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// All ranks of the job are on one machine and have one clock. So the shift that the test adds to a rank is the true
-/// difference between the clocks.
+/// All ranks of the job are on one machine and have the same clock. So the shift that the test adds to a rank is the
+/// true difference between the clocks.
 #[test]
 fn the_stated_error_of_the_clocks_is_not_smaller_than_the_true_one() {
     let Some(folder) = dlrm("dlrm-clocks") else { return };
@@ -128,7 +130,7 @@ fn the_stated_error_of_the_clocks_is_not_smaller_than_the_true_one() {
         let rank = number(clock, "rank") as usize;
         let error = (number(clock, "ahead_ns") - 1e3 * shifts[rank] as f64).abs();
         assert!(error <= number(clock, "error_ns"), "rank {rank}: {error} ns off, {clock}");
-        // The ends of one collective are at most 12 us apart on these ranks.
+        // On these ranks, the ends of a collective are at most 12 us apart.
         assert!(error <= 12_000.0, "rank {rank}: {error} ns off");
     }
     fs::remove_dir_all(folder).unwrap();

@@ -1,6 +1,6 @@
-"""Reads a trace with Perfetto's own classes and prints what it holds as JSON: read_perfetto.py FILE.
+"""Reads a trace with Perfetto's own classes and prints the content as JSON: read_perfetto.py FILE.
 
-The GPU extensions are read by their field numbers from what the classes do not know."""
+The classes do not know Perfetto's GPU extensions, so this script reads them by their field numbers."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
 
 
 def fields(data):
-    """Returns the (number, value) pairs of a message."""
+    """Returns the fields of a message as pairs (field number, value)."""
     at = 0
 
     def varint():
