@@ -18,7 +18,7 @@ RULE = "=" * 80
 
 
 def linked_packages():
-    """Returns the metadata of the crates from other projects that are linked into our files."""
+    """Returns the metadata of all crates from other projects that are linked into gpuflame's files."""
     words = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", TARGET]
     metadata = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
     packages = {package["id"]: package for package in metadata["packages"]}
@@ -36,7 +36,8 @@ def linked_packages():
 
 
 def licence_files(folder):
-    """Returns the files with a crate's licences and notices. They are in the crate's folder and in its folder of licences."""
+    """Returns the files with a crate's licences and notices. These files are in the crate's folder or in its folder of
+    licences."""
     files = [file for file in folder.iterdir() if file.is_file() and file.name.upper().startswith(NAMES)]
     for name in ("LICENSES", "licenses"):
         files += [file for file in (folder / name).glob("*") if file.is_file()]

@@ -42,7 +42,8 @@ system_nvcc() {
     nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' | grep . || echo 0
 }
 
-# The stamp file is written last, and lists the installed packages. If it is missing or differs, install again.
+# The stamp file is written last, and lists the installed packages. If it is missing or lists other packages, the
+# toolkit is installed again.
 install_toolkit() {
     [ "$(cat "$toolkit/stamp" 2>/dev/null)" = "$packages" ] && return
     rm -rf "$toolkit"
@@ -58,7 +59,8 @@ install_toolkit() {
     echo "$packages" >"$toolkit/stamp"
 }
 
-# Machine code for Hopper, PTX for later GPUs, and PTX of compute_75 (the oldest that CUDA 13 supports) for earlier GPUs.
+# The programs contain machine code for Hopper, PTX for later GPUs, and PTX for compute_75 (the oldest architecture that
+# CUDA 13 supports) for earlier GPUs.
 set -- -g -O2 -lineinfo -Xcompiler -Wall,-Wextra -cudart $cudart \
     -gencode arch=compute_75,code=compute_75 -gencode 'arch=compute_90,code=[sm_90,compute_90]'
 

@@ -24,7 +24,8 @@ extern "C"
     void
     gpusim_site(const char *path) __attribute__((weak));
 
-/* A function that keeps its frame and its name: not inlined, no `forward.constprop.0`. */
+/* Makes a function keep its frame and its name: the function is not inlined, and is not renamed to
+ * `forward.constprop.0`. */
 #ifdef __clang__
 #define OWN_FRAME __attribute__((noinline))
 #else
@@ -35,7 +36,7 @@ extern "C"
 #define LEAVE() call_site_leave(call_site_caller)
 #define CUDA_CALL_SITE() call_site_tell()
 
-/* Path of the calling thread: the functions that it is in, root first. */
+/* Path of the calling thread: the functions that the thread is in, root first. */
 static __thread char call_site_path[512];
 static __thread size_t call_site_length;
 

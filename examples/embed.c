@@ -63,9 +63,9 @@ OWN_FRAME static int warm_up(void *memory)
     return good;
 }
 
-/* The part of the program to record. This function need not wait for the GPU, because gpuflame records launched work to its
- * end. If gpuflame cannot record, the function prints the reason, and the program continues as it would without
- * gpuflame. */
+/* The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records launched
+ * work until it ends. If gpuflame cannot record, the function prints the reason, and the program continues as it would
+ * without gpuflame. */
 OWN_FRAME static int measure(void *memory)
 {
     ENTER();

@@ -60,7 +60,8 @@ OWN_FRAME static void warm_up(const Memory &memory)
     LEAVE();
 }
 
-// The part of the program to record. It need not wait for the GPU, because gpuflame records launched work to its end.
+// The part of the program that is recorded. It need not wait for the GPU, because gpuflame records launched work until
+// it ends.
 OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();

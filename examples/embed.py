@@ -46,7 +46,7 @@ def second_half(memory):
 
 @gpuflame.window()
 def measure(memory):
-    """The part to record: the launches of all threads until this function returns."""
+    """The part of the program that is recorded: the launches of all threads until this function returns."""
     with gpuflame.range("first half"):
         fill(memory, LAUNCHES // 2)
     gpuflame.step()
@@ -58,7 +58,7 @@ def measure(memory):
 
 
 def main():
-    # Launches before the first window are neither recorded nor counted: gpuflame is not loaded yet.
+    # Launches before the first window are neither recorded nor counted, because gpuflame is not loaded yet.
     memory = ctypes.c_void_p()
     check(cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(BYTES)))
     fill(memory)

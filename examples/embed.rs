@@ -30,7 +30,7 @@ fn warm_up(cuda: &Cuda, memory: *mut c_void) -> Result<(), String> {
     cuda.fill(memory)
 }
 
-/// The part of the program to record.
+/// The part of the program that is recorded.
 #[inline(never)]
 fn measure(cuda: &Cuda, memory: *mut c_void) -> Result<(), String> {
     let window = gpuflame::window();
@@ -76,7 +76,7 @@ impl Cuda {
             let symbol = unsafe { libc::dlsym(library, name.as_ptr()) };
             (!symbol.is_null()).then_some(symbol).ok_or(format!("libcudart.so has no {name:?}"))
         };
-        // SAFETY: NVIDIA's documentation gives the functions of these names these types.
+        // SAFETY: in NVIDIA's documentation, the functions with these names have these types.
         unsafe {
             Ok(Self {
                 malloc: std::mem::transmute::<

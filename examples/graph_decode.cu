@@ -1,5 +1,6 @@
-// A decode loop that is captured into a CUDA graph and launched for every token; see graph/program.h. The kernels compute
-// nothing meaningful, but per token they read and write about as much data as the real kernels of the same names.
+// A decode loop that is captured into a CUDA graph, which is launched for every token. graph/program.h contains the
+// loop. The kernels compute nothing meaningful, but for each token they read and write about as much data as real
+// kernels with these names.
 //
 //     examples/build-cuda.sh
 //     CUDA_INJECTION64_PATH=$PWD/target/release/libgpuflame.so target/examples-cuda/graph_decode

@@ -8,7 +8,8 @@
 
 #include "llm/model.h"
 
-// Returns the sum or the maximum of all threads' values to every thread of the block. At most 1,024 threads.
+// Combines the values of all threads in the block (sum or maximum), and returns the result to every thread. At most
+// 1,024 threads.
 template <typename Combine>
 __device__ float across_block(float value, float neutral, Combine combine)
 {
@@ -34,7 +35,7 @@ struct Maximum {
     __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// out = x / rms(x) * weight. One block.
+// Computes out = x / rms(x) * weight, with one block.
 __global__ void rmsnorm_kernel(float *out, const float *x, const float *weight, int count)
 {
     float squares = 0;
@@ -45,7 +46,7 @@ __global__ void rmsnorm_kernel(float *out, const float *x, const float *weight, 
         out[i] = x[i] * scale * weight[i];
 }
 
-// out = matrix · x. One warp per row, whose lanes read neighbouring floats.
+// Computes out = matrix · x, with one warp per row. The lanes of a warp read neighbouring floats.
 __global__ void matmul_kernel(float *out, const float *x, const float *matrix, int inputs, int outputs)
 {
     const int row = (int)(blockIdx.x * blockDim.x + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -60,7 +61,7 @@ __global__ void matmul_kernel(float *out, const float *x, const float *matrix, i
         out[row] = sum;
 }
 
-// Rotates each pair of query and key by an angle that grows with the position. One thread per pair.
+// Rotates each pair of query and key by an angle that grows with the position. Each pair has one thread.
 __global__ void rope_kernel(float *query, float *key, int position)
 {
     const int i = 2 * (int)(blockIdx.x * blockDim.x + threadIdx.x);
@@ -76,7 +77,7 @@ __global__ void rope_kernel(float *query, float *key, int position)
     }
 }
 
-// scores[head][t] = query · key of slot t. One block per head.
+// Computes scores[head][t] = query · key of slot t, with one block per head.
 __global__ void attention_scores_kernel(float *scores, const float *query, const float *keys, int length)
 {
     const int head = blockIdx.x * HEAD_DIM;
@@ -88,7 +89,7 @@ __global__ void attention_scores_kernel(float *scores, const float *query, const
     }
 }
 
-// Converts each row to probabilities, in place. One block per row.
+// Converts each row to probabilities, in place, with one block per row.
 __global__ void softmax_kernel(float *rows, int length, int stride)
 {
     float *row = rows + (size_t)blockIdx.x * stride;
@@ -104,7 +105,8 @@ __global__ void softmax_kernel(float *rows, int length, int stride)
         row[i] /= sum;
 }
 
-// out = the sum of the values of all slots, weighted by scores. One block per head, one thread per float of a head.
+// Computes out = the sum of the values in all slots, weighted by the scores. Each head has one block, and each float of
+// a head has one thread.
 __global__ void attention_values_kernel(float *out, const float *scores, const float *values, int length)
 {
     const int i = blockIdx.x * HEAD_DIM + threadIdx.x;
@@ -122,7 +124,7 @@ __global__ void swiglu_kernel(float *gate, const float *up, int count)
         gate[i] = gate[i] / (1 + expf(-gate[i])) * up[i];
 }
 
-// x += y: adds the result of a block to the residual stream.
+// Adds the result of a block to the residual stream: x += y.
 __global__ void accumulate_kernel(float *x, const float *y, int count)
 {
     const int i = blockIdx.x * blockDim.x + threadIdx.x;

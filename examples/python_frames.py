@@ -1,5 +1,5 @@
-"""Shows Python functions in stacks, without PyTorch: it launches through NVIDIA's own binding from nested functions, a generator,
-threads and asyncio. The kernels do nothing.
+"""Shows Python functions in stacks, without PyTorch. The program launches kernels through NVIDIA's own binding, from
+nested functions, a generator, threads and asyncio. The kernels do nothing.
 
     pip install cuda-bindings
     gpuflame run python examples/python_frames.py                           # on a GPU
@@ -53,7 +53,7 @@ class Block:
 
 
 def batches(gpu, count):
-    """Launches in a generator, whose frame is called from the frame of the function that iterates over it."""
+    """Launches in a generator. Its frame is called from the frame of the function that iterates over the generator."""
     for batch in range(count):
         gpu.launch("load_d100")
         yield batch
@@ -88,7 +88,8 @@ async def answer(gpu, tokens):
 
 
 async def serve(gpu):
-    """Launches in tasks, which appear under the event loop that runs them, not under the function that created them."""
+    """Launches in asyncio tasks. They appear under the event loop that runs them, not under the function that created
+    them."""
     await asyncio.gather(*(answer(gpu, tokens) for tokens in (3, 5, 8)))
 
 

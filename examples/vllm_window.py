@@ -1,11 +1,12 @@
-"""Runs a server whose workers record while a file exists. The driver creates and removes the file, and each worker ticks at the
-start of each step.
+"""Runs a server whose workers record while a file exists. The driver process creates and removes the file. Each worker
+checks the file at the start of each step (a tick).
 
     pip install .
     python examples/vllm_window.py traces
 
-Two workers decode, and twice the driver lets them record three steps. Each worker writes two windows to `traces`. In vLLM, tick
-in the first line of the worker's `execute_model`; the driver is the process that calls `llm.generate()`.
+The two workers decode. Twice, the driver lets them record three steps, so each worker writes two windows to `traces`.
+In vLLM, call the tick in the first line of the worker's `execute_model`. The driver is the process that calls
+`llm.generate()`.
 """
 
 import ctypes

@@ -38,10 +38,9 @@ impl Drop for Frame {
 type Witness = unsafe extern "C" fn(path: *const c_char);
 static WITNESS: OnceLock<Option<Witness>> = OnceLock::new();
 
-/// Looks for the witness function `gpusim_site` in `libcuda.so.1`.
+/// Looks for the function `gpusim_site` (the witness) in `libcuda.so.1`.
 ///
-/// # Safety
-/// `libcuda` must be a handle from dlopen.
+/// # Safety `libcuda` must be a handle from dlopen.
 pub(crate) unsafe fn find_witness(libcuda: *mut c_void) {
     // SAFETY: the handle is the caller's, and the name is a C string.
     let symbol = unsafe { libc::dlsym(libcuda, c"gpusim_site".as_ptr()) };
@@ -50,7 +49,7 @@ pub(crate) unsafe fn find_witness(libcuda: *mut c_void) {
     WITNESS.get_or_init(|| witness);
 }
 
-/// Reports this thread's path to the witness function. Call right before submitting work to the GPU.
+/// Reports this thread's path to the witness function. Call this function right before submitting work to the GPU.
 pub(crate) fn tell() {
     let Some(Some(witness)) = WITNESS.get() else { return };
     let path = PATH.with_borrow(|path| CString::new(path.join(";"))).unwrap_or_default();

@@ -32,7 +32,8 @@ pub(crate) enum Argument<'a> {
     Count(u32),
 }
 
-/// Macro for the function table: `name: cuName(types)` declares a field of the function's type, looked up by name.
+/// Macro for the function table. A line `name: cuName(types)` declares a field with the function's type. The function
+/// is looked up by its name.
 macro_rules! functions {
     ($($field:ident: $symbol:ident($($type:ty),*);)*) => {
         struct Api { $($field: unsafe extern "C" fn($($type),*) -> c_uint),* }
@@ -46,7 +47,7 @@ macro_rules! functions {
                     if symbol.is_null() {
                         return Err(format!("libcuda.so.1 has no {}: the driver is too old", stringify!($symbol)));
                     }
-                    // SAFETY: NVIDIA's documentation gives the function of this name this type.
+                    // SAFETY: in NVIDIA's documentation, the function with this name has this type.
                     unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn($($type),*) -> c_uint>(symbol) }
                 }),* })
             }

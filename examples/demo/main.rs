@@ -1,15 +1,16 @@
-//! A complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows the result.
+//! A complete example in one command: `cargo run --release --example demo` profiles a small decode loop and shows the
+//! result.
 //!
-//! The demo does the same as a user by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. This program is
-//! the demo itself, started with an argument: `probe` looks for a GPU, and `workload` launches kernels. Without a GPU, the
-//! workload runs on the simulated CUDA stack that the tests use. Simulated kernels take an invented time and compute nothing.
-//! Stacks, files and ledger are as on a real GPU.
+//! The demo does what a user would do by hand: it starts a program with `CUDA_INJECTION64_PATH=libgpuflame.so`. This
+//! program is the demo itself, started with an argument: `probe` looks for a GPU, and `workload` launches kernels. If
+//! there is no GPU, the workload runs on the simulated CUDA stack that the tests use. Simulated kernels take a made-up
+//! time and compute nothing. Stacks, files and ledger are as on a real GPU.
 //!
 //! `gpuflame demo` runs this program from the folder in which it was installed, as `demo installed LIBRARY`.
 #![allow(clippy::print_stdout, reason = "a program for people: what it prints is its result")]
 
-/// Prints a line. Errors are ignored: if the reader has closed the pipe (as `head` does), the files must be written
-/// nevertheless.
+/// Prints a line. Errors are ignored, because the files must be written even if the reader has closed the pipe (as
+/// `head` does).
 macro_rules! say {
     ($($line:tt)*) => {{
         use std::io::Write as _;

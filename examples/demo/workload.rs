@@ -1,5 +1,5 @@
-//! The profiled program: a decode loop, whose functions the flame graph should show. On a real GPU the kernels compute, but
-//! the results are meaningless.
+//! The program that is profiled: a decode loop, whose functions the flame graph should show. On a real GPU the kernels
+//! compute, but the results are meaningless.
 //!
 //! The program uses two streams: one computes, and the other copies embeddings in and results out.
 
@@ -18,7 +18,7 @@ const CONTEXT: usize = PROMPT.len() + TOKENS;
 
 const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");
 
-/// Runs the workload. Called for the command-line argument `workload`.
+/// Runs the workload, for the command-line argument `workload`.
 #[inline(never)]
 pub(crate) fn run() -> Result<()> {
     frame!(run);
@@ -202,8 +202,8 @@ fn matmul(session: &Session, out: &Buffer, x: &Buffer, matrix: &Buffer) -> Resul
     unsafe { session.gpu.launch(session.matmul, WIDTH as u32, session.compute, &arguments) }
 }
 
-/// Runs the attention kernel. It takes longer with every token, because the cache grows. (Not on the simulated
-/// stack.)
+/// Runs the attention kernel. On a real GPU it takes longer with every token, because the cache grows. On the simulated
+/// stack it always takes the same time.
 #[inline(never)]
 fn attend(session: &Session, layer: &Layer) -> Result<()> {
     frame!(attend);
@@ -215,7 +215,7 @@ fn attend(session: &Session, layer: &Layer) -> Result<()> {
         Count(length),
         Count(WIDTH as u32),
     ];
-    // SAFETY: the arguments are as kernels.ptx declares them: two vectors and `length` rows; the cache has CONTEXT
+    // SAFETY: the arguments are as kernels.ptx declares them: two vectors and `length` rows. The cache has CONTEXT
     // rows.
     unsafe { session.gpu.launch(session.attention, WIDTH as u32, session.compute, &arguments) }
 }

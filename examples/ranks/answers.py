@@ -13,8 +13,8 @@ QUERIES = [
 
 
 def straggler(ranks):
-    """Returns the straggler. The rank that arrives last at a collective waits for no other rank, so it is the one with the least
-    communication. If not all ranks communicate, it is the rank with the most work."""
+    """Returns the straggler. The rank that arrives last at a collective waits for no other rank, so it is the one with
+    the least communication. If some ranks do not communicate, the straggler is the rank with the most work."""
     if all(row["communication_ns"] > 0 for row in ranks):
         return min(ranks, key=lambda row: (row["communication_ns"], row["rank"]))["rank"]
     return min(ranks, key=lambda row: (-row["work_ns"], row["rank"]))["rank"]

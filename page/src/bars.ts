@@ -1,11 +1,11 @@
-// Busy and idle time of each GPU as a bar, with the figures as text.
+// Shows the busy and idle time of each GPU as a bar, with the figures as text.
 import { element } from "./flame/dom.ts";
 import { human, percent } from "./flame/format.ts";
 import type { Bar } from "./report.ts";
 
 /** Number of bars to show at first. */
 const FIRST_BARS = 8;
-/** Minimum share of a bar, in percent, that a part needs for a label; the second value is for narrow screens. */
+/** Minimum share of a bar, in percent, that a part needs to get a label. The second value is for narrow screens. */
 const [LABEL_PERCENT, NARROW_LABEL_PERCENT] = [9, 20];
 
 /** Returns the bars, with one legend for all bars. `part` names the part of the run that a bar shows. The result is empty if
@@ -48,7 +48,8 @@ function words(bar: Bar): string {
   return `${bar.label}: ${parts.map((part) => `${percent(part.ns, bar.ns)} ${part.label}`).join(", ")}`;
 }
 
-/** Returns the legend: the colours with their names. If there is only one bar, the legend also contains the bar's figures. */
+/** Returns the legend, which names the colours. If there is only one bar, the legend also contains the bar's
+ * figures. */
 function legend(all: Bar[], part: string): HTMLElement {
   const kinds = new Map<string, { label: string; ns: number }>();
   for (const part of all.flatMap((bar) => bar.parts).filter((part) => part.ns > 0)) {

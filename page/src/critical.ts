@@ -1,12 +1,12 @@
-// The panel of the critical path: the parts of the path that take the most time. A click on a part shows it in the
-// timeline.
+// The panel of the critical path, with the parts of the path that take the most time. A click on a part shows the part
+// in the timeline.
 import { element } from "./flame/dom.ts";
 import { human, percent } from "./flame/format.ts";
 import type { CriticalPart, Panel } from "./report.ts";
 import { CLASS_COLOURS, OTHER_COLOUR } from "./timeline_colours.ts";
 
-/** Actions for a click on a part of the critical path: mark all its occurrences in the timeline, or show the
- * longest occurrence. */
+/** Actions for a click on a part of the critical path: mark all its occurrences in the timeline, or show its longest
+ * occurrence. */
 export interface PathActions {
   markAll(part: CriticalPart): void;
   showLongest(part: CriticalPart): void;
@@ -17,7 +17,7 @@ export function critical({ answer, ns, parts }: NonNullable<Panel["critical"]>, 
   return element("div", {}, element("p", {}, answer), element("ol", { class: "path-parts" }, ...items));
 }
 
-/** Returns a part of the critical path in words, such as `kernel: gemm in forward`. */
+/** Returns a part of the critical path as text, such as `kernel: gemm in forward`. */
 export function partText({ label, name, function: caller, rank }: CriticalPart): string {
   return `${rank === undefined ? "" : `rank ${rank}, `}${label}${name === "" ? "" : `: ${name}`}${caller === null || caller === name ? "" : ` in ${caller}`}`;
 }

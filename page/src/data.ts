@@ -2,10 +2,11 @@
 import type { View } from "./flame/index.ts";
 import type { Report } from "./report.ts";
 
-/** Characters that change the direction of the surrounding text, and could therefore change how other names look. */
+/** Characters that change the direction of the surrounding text. They could therefore change what other names look
+ * like. */
 const DIRECTIONS = /[\u200e\u200f\u202a-\u202e\u2066-\u2069]/g;
 
-/** Decodes the content of an element of the page. The content is zlib data in base64. */
+/** Decodes the content of an element of the page, which is zlib data in base64. */
 function unpacked(encoded: string): Response {
   const binary = atob(encoded.trim());
   const bytes = new Uint8Array(binary.length);

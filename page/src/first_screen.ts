@@ -1,4 +1,4 @@
-// The first screen: the findings about the run.
+// The first screen of the page, which shows the findings about the run.
 import { bars } from "./bars.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
@@ -8,7 +8,7 @@ import { command, sentence } from "./text.ts";
 /** Number of findings on the first screen. */
 const FIRST_FINDINGS = 3;
 
-/** Returns the first screen. `show` opens a view of the flame graph. */
+/** Returns the first screen of the page. `show` opens a view of the flame graph. */
 export function firstScreen(report: Report, show: (view: string) => void): HTMLElement {
   return element(
     "section",

@@ -1,4 +1,4 @@
-// Draws the page: replaces the plain text with the first screen, the flame graph and the panels.
+// Draws the page: replaces its plain text with the first screen, the flame graph and the panels.
 import "./page.css";
 import { partText, type PathActions } from "./critical.ts";
 import { readBytes, readReport } from "./data.ts";
@@ -20,7 +20,7 @@ function draw(app: HTMLElement, report: Report): (slices: Uint8Array) => void {
     if (report.views.some((known) => known.id === view)) handle?.show(view);
     graph.scrollIntoView();
   };
-  // Tables are about GPU time.
+  // The names in tables are about GPU time, so the view of GPU time is opened first.
   const find = (name: string) => {
     if (report.views.some((known) => known.id === "gpu")) handle?.show("gpu");
     handle?.search(escapePattern(name));
@@ -55,7 +55,8 @@ function draw(app: HTMLElement, report: Report): (slices: Uint8Array) => void {
   };
 }
 
-/** Returns the view for the most expensive finding. A comparison opens with its GPU time. */
+/** Returns the view to show first, which is that of the most expensive finding. A comparison opens with the view of its
+ * GPU time. */
 function firstView(report: Report): { view?: string } {
   const view = report.against ? undefined : report.findings[0]?.view;
   return view !== undefined && report.views.some((known) => known.id === view) ? { view } : {};

@@ -1,4 +1,4 @@
-// The panels below the flame graph. A panel without data shows the reason.
+// The panels below the flame graph. A panel without data shows the reason why it has none.
 import { critical, type PathActions } from "./critical.ts";
 import { element } from "./flame/dom.ts";
 import { ranks } from "./ranks.ts";

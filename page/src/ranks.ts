@@ -15,7 +15,8 @@ export function ranks(data: TableData, heat: RankSteps[], selection: Selection):
   return panel;
 }
 
-/** Returns the map, with a row for each rank and a column for each step. Cells are dark if a step took longer than the median. */
+/** Returns the heat map, with a row for each rank and a column for each step. Cells of steps that took longer than the
+ * median are dark. */
 function heatMap(ranks: RankSteps[], selection: Selection): HTMLElement {
   const columns = Math.max(...ranks.map((rank) => rank.groups.length));
   const width = Math.max(1, Math.floor(MAX_WIDTH / columns));

@@ -1,8 +1,8 @@
-// The data of a page as the command writes it.
+// The types of the page's data, as the command writes it.
 import type { FlameModel, View } from "./flame/index.ts";
 
 export interface BarPart {
-  /** `busy`, or the word of a cause of idle time. */
+  /** `busy`, or the word for a cause of idle time. */
   kind: string;
   label: string;
   ns: number;
@@ -17,32 +17,33 @@ export interface Bar {
 export interface Finding {
   id: string;
   bad: boolean;
-  /** Cost in percent of the part of the run that `part` names. The duration of this part is `wall`. */
+  /** Cost of the finding, in percent of the part of the run that `part` names. The duration of this part is `wall`. */
   share: number | null;
   ns: number | null;
   what: string;
   why: string;
-  /** Remedy; empty if the finding is that the data is wrong. */
+  /** How to repair the cause of the finding. The text is empty if the finding is that the data is wrong. */
   remedy: string;
-  /** Code that causes the finding. `at` is the same text, shortened to a maximum length. */
+  /** Code that causes the finding. `at` is the same text, cut to a maximum length. */
   culprit: string;
   at: string;
   command: string;
   view: string;
 }
 
-/** A name without a short form, or a short and a full name. */
+/** A name that has no short form, or a short and a full name. */
 export type NameCell = string | [short: string, full: string];
 export type Cell = NameCell | number | null;
 
 export interface TableData {
   columns: { title: string; unit: "name" | "ns" | "percent" | "count" | "id" | "change" | "change_percent" }[];
   rows: Cell[][];
-  /** Number of rows that the page leaves out. */
+  /** Number of table rows that the page leaves out. */
   more: number;
 }
 
-/** First step; number of steps; duration, GPU work and communication per step in ns; index of the kind, or -1. */
+/** A group of similar steps: number of its first step; number of steps; duration, GPU work and communication per step
+ * in ns; index of the kind, or -1. */
 export type StepGroup = [number: number, steps: number, ns: number, work: number, communication: number, kind: number];
 
 export interface RankSteps {
@@ -55,9 +56,10 @@ export interface RankSteps {
 /** A row of the timeline. A row's slices are in a separate element. */
 export interface TimelineRowData {
   label: string;
-  /** Names of slices are `names` for streams and threads, `causes` for idle time, and otherwise `classes`. */
+  /** Kind of the row, which decides what its slices are called: by `names` for streams and threads, by `causes` for
+   * idle time, and by `classes` for the critical path. */
   kind: "critical" | "idle" | "stream" | "thread";
-  /** Number of slices. */
+  /** Number of slices in the row. */
   slices: number;
 }
 
@@ -69,7 +71,7 @@ export interface KindName {
 
 export interface TimelineData {
   end: number;
-  /** Maximum time in ns that merged slices last together; 0 if no slices were merged. */
+  /** Maximum duration in ns of slices that were merged into one, or 0 if no slices were merged. */
   resolution: number;
   /** Number of activities that the page leaves out. The next field is the number of rows that are left out. */
   skipped: number;
@@ -89,17 +91,17 @@ export interface CriticalPart extends KindName {
   function: string | null;
   /** Rank of the part, in a job of several ranks. The timeline does not show parts of such a job. */
   rank?: number;
-  /** Start and end of the longest part, in ns. */
+  /** Start and end, in ns, of the longest occurrence of the part. */
   longest: [start: number, end: number] | null;
-  /** Start and length of each part, one after the other, in ns. Parts that are close to each other are merged into
-   * one. */
+  /** Start and length of each occurrence, one after the other, in ns. Occurrences that are close to each other are
+   * merged into one. */
   marks: number[];
 }
 
 export interface Panel {
   id: string;
   title: string;
-  /** Reason why the panel is empty, and how to record its data. */
+  /** Reason why the panel is empty, and how to record the data for it. */
   why?: string;
   note?: string;
   table?: TableData;

@@ -1,4 +1,4 @@
-// The selected step, which several panels show.
+// Holds the selected step, which several panels show.
 
 type Listener = (step: number | null) => void;
 

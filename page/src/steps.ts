@@ -1,4 +1,4 @@
-// The panel of steps, with a bar for each step. Slow steps are marked.
+// The panel of steps, with a bar for each step. Slow steps are marked in it.
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
 import type { RankSteps, StepGroup } from "./report.ts";
@@ -7,10 +7,10 @@ import { table } from "./table.ts";
 
 const SVG = "http://www.w3.org/2000/svg";
 const HEIGHT = 140;
-/** Number of slowest steps in the table. */
+/** Number of steps in the table of the slowest steps. */
 const SLOWEST = 10;
 
-/** Returns the panel. With several ranks, a menu selects one. */
+/** Returns the panel of steps. If there are several ranks, a menu selects one of them. */
 export function steps(ranks: RankSteps[], selection: Selection): HTMLElement {
   const chart = element("div", { class: "steps" });
   const draw = (rank: RankSteps) => chart.replaceChildren(...rankSteps(rank, selection));
@@ -22,12 +22,12 @@ export function steps(ranks: RankSteps[], selection: Selection): HTMLElement {
   return element("div", {}, element("p", {}, menu), chart);
 }
 
-/** Median of the durations of all steps of a kind. */
+/** Returns the median duration of all steps of the same kind. */
 export function medianOf(rank: RankSteps, group: StepGroup): number {
   return rank.kinds[Math.max(group[5], 0)]?.p50 ?? 0;
 }
 
-/** Whether a step takes clearly longer than the median step of its kind. */
+/** Returns whether a step takes clearly longer than the median step of its kind. */
 export function isSlow(rank: RankSteps, group: StepGroup): boolean {
   const median = medianOf(rank, group);
   return median > 0 && group[2] > median * (1 + rank.slowPercent / 100);

@@ -1,21 +1,22 @@
-// A table that is sorted by a click on a column and filtered by a text.
+// A table that the user can sort by a click on a column, and filter by a text.
 import { element } from "./flame/dom.ts";
 import { grouped, human, signed } from "./flame/format.ts";
 import type { Cell, TableData } from "./report.ts";
 
-/** Number of rows to show at first, and to add with each click. */
+/** Number of table rows to show at first, and to add with each click. */
 const PAGE_ROWS = 30;
-/** Minimum number of rows of a table with a filter. */
+/** Minimum number of rows that a table needs to have a filter. */
 const MIN_FILTERED_ROWS = 4;
 
-/** Returns the table without columns whose values are all unknown. */
+/** Returns the data of the table without the columns whose values are all unknown. */
 export function withoutUnknown(data: TableData): TableData {
   const kept = data.columns.map((_, at) => at).filter((at) => data.rows.some((row) => (row[at] ?? null) !== null));
   const pick = <T>(list: T[]) => kept.map((at) => list[at]!);
   return { ...data, columns: pick(data.columns), rows: data.rows.map(pick) };
 }
 
-/** Returns the table. If `open` is given, it is called with the short name of the row that the user chooses. */
+/** Returns the table as an element. If `open` is given, it is called with the short name of the row that the user
+ * chooses. */
 export function table(all: TableData, label: string, open?: (name: string) => void): HTMLElement {
   const data = withoutUnknown(all);
   let [sortedBy, falling, limit, filter] = [-1, true, PAGE_ROWS, ""];
@@ -72,7 +73,7 @@ function tableRow(data: TableData, row: Cell[], open?: (name: string) => void): 
   return element("tr", {}, ...cells);
 }
 
-/** Returns the text of a number. An unknown number is a dash. */
+/** Returns the text for a number. An unknown number is a dash. */
 export function text(value: Cell, unit: TableData["columns"][number]["unit"]): string {
   if (typeof value !== "number") return value === null ? "–" : String(value);
   if (unit === "ns") return human(value, "ns");
@@ -88,7 +89,7 @@ function matches(row: Cell[], filter: string): boolean {
   return row.some((cell) => typeof cell !== "number" && cell !== null && contains(cell));
 }
 
-/** Returns the rows sorted by a column, in the given direction. Unknown numbers are last. */
+/** Returns the rows sorted by a column, in the given direction. Rows whose number is unknown are last. */
 export function sorted(rows: Cell[][], column: number, falling: boolean): Cell[][] {
   if (column < 0) return rows;
   const sign = falling ? -1 : 1;

@@ -1,4 +1,5 @@
-// The timeline: slices of each stream and launching thread, idle time by cause, and the critical path. A drag zooms in.
+// The timeline: slices of each stream and launching thread, idle time for each cause, and the critical path. Dragging
+// over a range zooms into it.
 import { button, element } from "./flame/dom.ts";
 import { grouped, human } from "./flame/format.ts";
 import type { TimelineData } from "./report.ts";
@@ -7,9 +8,9 @@ import { TimelineCanvas } from "./timeline_canvas.ts";
 import { type Range, pan, sliceAt, zoom } from "./timeline_model.ts";
 import { type Row, readRows } from "./timeline_slices.ts";
 
-/** Minimum width in pixels of a drag that zooms, and distance of the tooltip from the pointer. */
+/** Minimum width in pixels of a drag that zooms, and distance in pixels of the tooltip from the pointer. */
 const [MIN_DRAG, TOOLTIP_DISTANCE] = [4, 14];
-/** Time shown on each side of a part, as a multiple of the part's length. */
+/** Time that is shown on each side of a part, as a multiple of the part's duration. */
 const MARGIN = 1;
 const HELP = "Drag to zoom. Arrow keys move, + and - zoom, Escape shows everything; so does Ctrl with the wheel.";
 
@@ -70,7 +71,7 @@ export class TimelineView {
     this.schedule();
   }
 
-  /** Marks times in all rows. `marks` has the start and the length of each, one after the other. */
+  /** Marks times in all rows. `marks` contains the start and the length of each marked time, one after the other. */
   mark(marks: number[], text: string): void {
     this.showAll();
     this.picture.marks = marks;
@@ -131,7 +132,7 @@ export class TimelineView {
     for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", () => this.draw());
   }
 
-  /** Shows in the tooltip what is under the pointer: a slice, or the gap between two slices. */
+  /** Shows in the tooltip the slice that is under the pointer, or the gap between two slices. */
   private tell(x: number, y: number): void {
     const row = this.rows[this.picture.rowAt(y)];
     this.tooltip.hidden = !row;

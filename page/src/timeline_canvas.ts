@@ -1,5 +1,5 @@
-// Draws the visible part of a timeline. A row is one line of pixels, stretched to the height of the row. Therefore
-// drawing takes the same time for any number of slices.
+// Draws the visible part of a timeline. A row is drawn as one line of pixels, which is stretched to the height of the
+// row. Therefore drawing takes the same time for any number of slices.
 import { textOn } from "./flame/colours.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
@@ -10,7 +10,8 @@ import { levelFor, type Row, type Slices } from "./timeline_slices.ts";
 
 const ROW_HEIGHT = 20;
 const AXIS_HEIGHT = 18;
-/** Minimum widths in pixels: of a slice with a name in it, of the gap between two marks of the axis, and of a mark. */
+/** Minimum widths in pixels: of a slice whose name is written into it, of the gap between two marks of the axis, and of
+ * a mark. */
 const [MIN_NAME, AXIS_GAP, MIN_MARK] = [36, 110, 2];
 
 export class TimelineCanvas {
@@ -26,7 +27,7 @@ export class TimelineCanvas {
   constructor(private readonly rows: Row[], private readonly fills: RowColours, private readonly nameOf: (row: Row, name: number) => string) {
     const { critical, idle, stream, thread } = fills;
     this.channels = { critical: channels(critical), idle: channels(idle), stream: channels(stream), thread: channels(thread) };
-    // The height is set before the first drawing, so that the drawing does not move other parts of the page.
+    // The height is set before the first drawing, so that drawing does not move other parts of the page.
     this.height = AXIS_HEIGHT + rows.length * ROW_HEIGHT;
     this.canvas.style.height = `${this.height}px`;
   }
@@ -35,7 +36,7 @@ export class TimelineCanvas {
     return Math.floor((y - AXIS_HEIGHT) / ROW_HEIGHT);
   }
 
-  /** Draws a range. `drag`: the part of the width that is being dragged over. */
+  /** Draws a range of the run. `drag`: the part of the width over which the user drags. */
   draw(range: Range, drag: { from: number; to: number } | null): void {
     const ratio = window.devicePixelRatio || 1;
     const width = this.canvas.clientWidth;
@@ -43,7 +44,8 @@ export class TimelineCanvas {
     const context = this.canvas.getContext("2d");
     if (!context || width === 0) return;
     const [columns, lines] = [Math.round(width * ratio), Math.round(height * ratio)];
-    // A new size clears the canvas, and takes longer than the drawing.
+    // Setting a new size clears the canvas, and takes longer than the drawing. So the size is set only if it has
+    // changed.
     if (this.canvas.width !== columns || this.canvas.height !== lines) [this.canvas.width, this.canvas.height] = [columns, lines];
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
@@ -88,7 +90,7 @@ export class TimelineCanvas {
     });
   }
 
-  /** Writes names into slices that are wide enough. */
+  /** Writes the names of slices into the slices that are wide enough. */
   private drawNames(context: CanvasRenderingContext2D, row: Row, slices: Slices, range: Range, [top, width]: [number, number]): void {
     const scale = width / (range.to - range.from);
     const [first, last] = shown(slices, range);
@@ -123,7 +125,7 @@ export class TimelineCanvas {
   }
 }
 
-/** Darkens a part of the width, or lightens it in dark mode. */
+/** Darkens a part of the width. In dark mode, lightens it. */
 function band(context: CanvasRenderingContext2D, ink: string, left: number, width: number, top: number, bottom: number): void {
   context.globalAlpha = 0.2;
   context.fillStyle = ink;

@@ -1,5 +1,5 @@
-// Colours of a timeline. The names with the most time each have their own colour; all others are grey. Causes of idle
-// time have the colours of the bars.
+// Colours of the timeline. Each of the names with the most time has its own colour, and all other names are grey.
+// Causes of idle time have the same colours as in the bars.
 import { rgb } from "./flame/colours.ts";
 import { element } from "./flame/dom.ts";
 import { human } from "./flame/format.ts";
@@ -7,10 +7,10 @@ import type { KindName, TimelineData } from "./report.ts";
 import { cutMiddle } from "./text.ts";
 import type { Row } from "./timeline_slices.ts";
 
-/** Colours that readers can distinguish who cannot distinguish red and green (Okabe and Ito). */
+/** Colours that readers who cannot distinguish red and green can distinguish (Okabe and Ito). */
 export const NAME_COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#cc79a7", "#d55e00", "#8fa3ff"];
 export const OTHER_COLOUR = "#bcc3ca";
-/** Colours of causes, as in `page.css`. */
+/** Colours of the causes of idle time. `page.css` contains the same colours. */
 export const CAUSE_COLOURS: Record<string, string> = {
   host_late: "#e8603c",
   launch_latency: "#f5b133",
@@ -34,17 +34,17 @@ export const CLASS_COLOURS: Record<string, string> = {
 /** Maximum length of a name in the legend, in characters. */
 const MAX_NAME = 48;
 
-/** For each kind of row, the colours by index of the name. */
+/** Colours for each kind of row, by the index of the name. */
 export type RowColours = Record<Row["kind"], string[]>;
 
-/** Time of each name in the rows of a kind. */
+/** Returns the time of each name in the rows of a kind. */
 function times(rows: Row[], kind: Row["kind"], names: number): Float64Array {
   const sums = new Float64Array(names);
   for (const { levels } of rows.filter((row) => row.kind === kind)) levels[0]!.name.forEach((name, at) => (sums[name]! += levels[0]!.busy[at]!));
   return sums;
 }
 
-/** Returns the colour of each name. `sums` has the time of each name. */
+/** Returns the colour of each name. `sums` contains the time of each name. */
 export function nameColours(sums: Float64Array): string[] {
   const order = [...sums.keys()].filter((name) => sums[name]! > 0).sort((a, b) => sums[b]! - sums[a]! || a - b);
   const colours = Array.from(sums, () => OTHER_COLOUR);
@@ -58,12 +58,12 @@ export function rowColours(data: TimelineData, rows: Row[]): RowColours {
   return { stream: named, thread: named, idle: of(CAUSE_COLOURS, data.causes), critical: of(CLASS_COLOURS, data.classes) };
 }
 
-/** Colours as numbers from 0 to 255. */
+/** Returns the red, green and blue parts of the colours, as numbers from 0 to 255. */
 export function channels(colours: string[]): Uint8Array {
   return Uint8Array.from(colours.flatMap((colour) => [...rgb(colour)]));
 }
 
-/** Returns a legend for each kind of row. */
+/** Returns a legend for each kind of row in the timeline. */
 export function legends(data: TimelineData, rows: Row[], colours: RowColours): HTMLElement[] {
   const list = (title: string, kind: Row["kind"], labels: string[], shown: (name: number) => boolean) => {
     const sums = times(rows, kind, labels.length);

@@ -1,4 +1,4 @@
-// Computes which part of a timeline is visible.
+// Computes which part of the timeline is visible.
 import type { Slices } from "./timeline_slices.ts";
 
 export interface Range {
@@ -6,7 +6,7 @@ export interface Range {
   to: number;
 }
 
-/** Smallest range in ns. */
+/** Smallest range that can be shown, in ns. */
 const MIN_RANGE = 50;
 
 /** Returns the first index for which `is` holds. `is` must hold for all later indices too. */
@@ -40,7 +40,7 @@ export function zoom(range: Range, share: number, factor: number, end: number): 
   return inside({ from: time - share * width, to: time + (1 - share) * width }, end);
 }
 
-/** Returns the range after a move by a share of its width. */
+/** Returns the range after it is moved by a share of its width. */
 export function pan(range: Range, share: number, end: number): Range {
   const move = share * (range.to - range.from);
   return inside({ from: range.from + move, to: range.to + move }, end);
@@ -52,7 +52,7 @@ function inside(range: Range, end: number): Range {
   return { from, to: from + width };
 }
 
-/** Returns the times of about `count` marks, at round numbers. */
+/** Returns the times of about `count` marks on the axis, at round numbers. */
 export function ticks(range: Range, count: number): number[] {
   const raw = (range.to - range.from) / Math.max(count, 1);
   const power = 10 ** Math.floor(Math.log10(raw));

@@ -1,30 +1,30 @@
-// Slices of the timeline: columns with their data, and coarser levels of the slices. With these levels, drawing two
-// million slices takes as long as drawing a few thousand.
+// The slices of the timeline: columns with their data, and coarser levels in which slices are merged. With these
+// levels, drawing two million slices takes as long as drawing a few thousand.
 import type { TimelineRowData } from "./report.ts";
 
-/** Slices of a row, by start. Times are in ns. */
+/** Slices of a row, sorted by start. Times are in ns. */
 export interface Slices {
-  /** Maximum duration of a merged slice, from the start of its first slice to the end of its last slice. */
+  /** Maximum duration of a merged slice, from the start of the first slice in it to the end of the last one. */
   resolution: number;
   start: Float64Array;
   end: Float64Array;
-  /** Index of the name. Merged slices have the name of the longest slice. */
+  /** Index of the name. A merged slice has the name of the longest slice in it. */
   name: Uint32Array;
   count: Uint32Array;
-  /** Sum of the durations. */
+  /** Total duration of the slices that were merged. */
   busy: Float64Array;
-  /** Latest end of the slice and all slices before it. */
+  /** Latest end of this slice and all slices before it. */
   latest: Float64Array;
 }
 
 export interface Row extends TimelineRowData {
-  /** The first level has all slices. Each next level is coarser. */
+  /** Levels of the slices. The first level has all slices, and each next level is coarser. */
   levels: Slices[];
 }
 
 /** Maximum number of slices of the coarsest level, so that it can be drawn at any zoom. */
 const MAX_COARSE_SLICES = 2_000;
-/** Ratio of the resolutions of two consecutive levels. */
+/** Ratio between the resolutions of two consecutive levels. */
 const LEVEL_FACTOR = 4;
 
 function room(count: number, resolution: number): Slices {
@@ -52,7 +52,7 @@ export function readRows(rows: TimelineRowData[], bytes: Uint8Array, resolution:
     let [value, factor] = [0, 1];
     for (;;) {
       const byte = bytes[at++] ?? 0;
-      // Multiply instead of shifting, because times may have more than 32 bits.
+      // The value is multiplied and not shifted, because times may have more than 32 bits.
       value += (byte & 0x7f) * factor;
       if (byte < 0x80) return value;
       factor *= 0x80;
@@ -87,13 +87,13 @@ export function levels(finest: Slices): Slices[] {
   let resolution = Math.max((LEVEL_FACTOR * span) / Math.max(count, 1), 1);
   for (let last = finest; last.start.length > MAX_COARSE_SLICES && resolution < span; resolution *= LEVEL_FACTOR) {
     const coarser = merged(last, resolution);
-    // If all slices are long, merging removes few of them. A level is kept only if it has clearly fewer slices.
+    // If all slices are long, merging removes few of them. A coarser level is kept only if it has clearly fewer slices.
     if (coarser.start.length < last.start.length * 0.75) all.push((last = coarser));
   }
   return all;
 }
 
-/** Merges neighbours if they and the gaps between them last at most `resolution` together. */
+/** Merges neighbouring slices if they and the gaps between them last at most `resolution` together. */
 export function merged(slices: Slices, resolution: number): Slices {
   const { start, end, name, count, busy } = slices;
   const to = room(start.length, resolution);
@@ -114,7 +114,7 @@ export function merged(slices: Slices, resolution: number): Slices {
   return withLatest(first(to, made + 1));
 }
 
-/** Returns the coarsest level on which slices of `ns` are not merged with their neighbours. */
+/** Returns the coarsest level in which slices of `ns` are not merged with their neighbours. */
 export function levelFor(row: Row, ns: number): Slices {
   let best = row.levels[0]!;
   for (const level of row.levels) if (level.resolution <= ns) best = level;

@@ -1,4 +1,5 @@
-// Colours: contrast by WCAG 2, and distances as readers with dichromacy see them (Machado, Oliveira and Fernandes 2009, severity 1).
+// Tests the contrast of colours by WCAG 2, and their distances as readers with dichromacy see them (Machado, Oliveira
+// and Fernandes 2009, severity 1).
 import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import { test } from "node:test";
@@ -7,7 +8,7 @@ import { KINDS } from "../src/flame/model.ts";
 import { CAUSE_COLOURS, CLASS_COLOURS, NAME_COLOURS, OTHER_COLOUR } from "../src/timeline_colours.ts";
 
 const MIN_CONTRAST = 4.5;
-/** CIE76 distance; about 2.3 is just noticeable side by side. */
+/** Minimum CIE76 distance between two colours. A distance of about 2.3 is just noticeable side by side. */
 const MIN_DISTANCE = 10;
 
 type Matrix = readonly [Rgb, Rgb, Rgb];

@@ -1,4 +1,4 @@
-// Positions, look-ups and moves in a picture of 47 ns: main(47) = decode(37: gemm 35) + load(10: copy 10).
+// Tests positions, look-ups and moves in a picture of 47 ns: main(47) = decode(37: gemm 35) + load(10: copy 10).
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { frameAt, lastRowWithin, layOut, neighbour, rowOf } from "../src/flame/layout.ts";

@@ -1,4 +1,4 @@
-// Tables and steps: what is computed before anything is drawn.
+// Tests what tables and the panel of steps compute before anything is drawn.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { readReport } from "../src/data.ts";

@@ -1,4 +1,4 @@
-// Views and trees from folded stacks, for the tests of the viewer's parts.
+// Makes views and trees from folded stacks, for the tests of the viewer's parts.
 import type { FlameModel, Source, Track } from "../src/flame/model.ts";
 import { createNames, type Names } from "../src/flame/names.ts";
 import { sourcesOf } from "../src/flame/source.ts";
@@ -44,7 +44,7 @@ export function all(source: Source): Uint8Array {
   return new Uint8Array(source.node.length).fill(1);
 }
 
-/** `path total` of each frame, sorted. Callers begin with `^`. */
+/** Returns a text `path total` for each frame, sorted. The texts of callers begin with `^`. */
 export function described(tree: Tree, names: Names): string[] {
   const path = (node: number): string => {
     const name = names.text[tree.name[node]!] ?? "";

@@ -1,4 +1,4 @@
-// Words, numbers, keys and search.
+// Tests words, numbers, keys and the search.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { factsOf } from "../src/flame/facts.ts";

@@ -1,4 +1,4 @@
-// The timeline: what is visible of it.
+// Tests which part of the timeline is visible, and how it is drawn.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { nameColours, OTHER_COLOUR } from "../src/timeline_colours.ts";
@@ -6,7 +6,7 @@ import { pan, shown, sliceAt, ticks, zoom } from "../src/timeline_model.ts";
 import { PixelLine } from "../src/timeline_pixels.ts";
 import { levelFor, levels, merged, readRows, type Slices, withLatest } from "../src/timeline_slices.ts";
 
-/** Slices with these starts, ends and names. */
+/** Returns slices with these starts, ends and names. */
 function slicesOf(all: [start: number, end: number, name: number][]): Slices {
   const column = (of: (one: [number, number, number]) => number) => Float64Array.from(all, of);
   return withLatest({
@@ -20,11 +20,12 @@ function slicesOf(all: [start: number, end: number, name: number][]): Slices {
   });
 }
 
-// Slices from 0 to 100, 10 to 20 (inside the first) and 200 to 210.
+// A row with slices from 0 to 100, from 10 to 20 (inside the first slice) and from 200 to 210.
 const ROW = slicesOf([[0, 100, 0], [10, 20, 1], [200, 210, 1]]);
 
 test("columns are read as the command writes them", () => {
-  // The bytes of the command's own test: from 300 to 310 with 13 ns, and from 301 to 302 with 1 ns.
+  // The bytes are those in the command's own test: a slice from 300 to 310 that is busy for 13 ns, and a slice from 301
+  // to 302 that is busy for 1 ns.
   const bytes = Uint8Array.from([0xac, 2, 1, 10, 1, 5, 0, 0, 0, 5, 0]);
   const [row] = readRows([{ label: "", kind: "stream", slices: 2 }], bytes, 0);
   const { start, end, name, count, busy, latest } = row!.levels[0]!;
@@ -48,7 +49,8 @@ test("a drawing of a million slices reads a few thousand, whose sums are those o
   for (const width of [1e7, 1e6, 1e5, 1e4]) {
     const level = levelFor(row, width / 2000);
     const [first, last] = shown(level, { from: 0, to: width });
-    // Neighbours that are not merged last longer than a level's resolution, which is at least a quarter of a pixel.
+    // Neighbours that are not merged last longer together than the level's resolution, which is at least a quarter of a
+    // pixel.
     assert.ok(last - first <= 16_100, `${last - first} slices of ${width} ns`);
     assert.equal(level.busy.reduce((sum, ns) => sum + ns, 0), 4_000_000);
   }
@@ -88,7 +90,7 @@ test("marks of the axis are at round numbers", () => {
 });
 
 test("the names with most time have colours of their own", () => {
-  // The time of a name is its number + 1, except that the last has none.
+  // The time of each name is its index + 1. Only the last name has no time.
   const colours = nameColours(Float64Array.from([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0]));
   assert.deepEqual(colours.map((colour) => colour === OTHER_COLOUR), [true, true, true, false, false, false, false, false, false, false, true]);
   assert.equal(new Set(colours.slice(3, 10)).size, 7);

@@ -1,4 +1,4 @@
-// Trees of all orders, with sums by hand.
+// Tests trees in all orders. The expected sums are computed by hand.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { keepRows, type Order, sumOf, treeOf } from "../src/flame/order.ts";

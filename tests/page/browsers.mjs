@@ -1,5 +1,5 @@
-// Chromium (by Playwright) and Firefox (by WebDriver BiDi) behind one interface. A test fails if a page that it opened
-// logs an error, throws, or makes a network request.
+// Gives Chromium (through Playwright) and Firefox (through WebDriver BiDi) the same interface. A test fails if a page
+// that it opened logs an error, throws, or makes a network request.
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { chromium } from 'playwright-core';
@@ -69,7 +69,7 @@ function watched(page) {
     async wheel(x, y, down, key) {
       await page.mouse.move(x, y);
       if (key) await page.keyboard.down(key);
-      // Puppeteer takes an object; Playwright takes two numbers.
+      // Puppeteer's function takes an object, and Playwright's takes two numbers.
       await (page.mouse.wheel.length >= 2 ? page.mouse.wheel(0, down) : page.mouse.wheel({ deltaY: down }));
       if (key) await page.keyboard.up(key);
       await settled(this);
@@ -80,8 +80,8 @@ function watched(page) {
   };
 }
 
-/** Waits until the viewer in a page or frame is drawn. The page's content security policy forbids waiting with code in
- * a string. */
+/** Waits until the viewer in a page or frame is drawn. The page's content security policy does not allow waiting with
+ * code in a string. */
 export async function isReady(frame) {
   for (let tries = 0; tries < 1000; tries++) {
     if (await frame.evaluate(() => window.readyAt > 0)) return;
@@ -90,7 +90,7 @@ export async function isReady(frame) {
   throw new Error('the viewer was not drawn within 10 s');
 }
 
-/** Waits for two animation frames after the last input, when the flame graph has been redrawn. */
+/** Waits for two animation frames after the last input. Then the flame graph has been redrawn. */
 export async function settled(tab) {
   await tab.run(() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(0)))));
 }

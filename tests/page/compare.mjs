@@ -1,7 +1,7 @@
 // Measures three viewers in Chromium, without a GPU and without a limit of frames per second: node compare.mjs FOLDER
-// STACKS... Each viewer has its own browser. Times are medians. A picture counts as shown when the animation frame
-// after it was presented. "Any change" is the time that the browser needs to show another background colour on the same
-// page. No viewer can be faster on average.
+// STACKS... Each viewer has its own browser. Times are medians. A picture counts as shown when the browser has
+// presented the animation frame after it. "Any change" is the time that the browser needs to show another background
+// colour on the same page. On average, no viewer can be faster than that.
 import { execFileSync } from 'node:child_process';
 import { mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from 'node:fs';
 import { dirname, join } from 'node:path';
@@ -11,14 +11,14 @@ import { modelOf, writePage } from './model.mjs';
 
 const LOADS = 3;
 const ZOOMS = 24;
-/** A viewer that needs longer to show its first picture is not measured further. */
+/** Maximum time for the first picture, in ms. A viewer that takes longer is not measured further. */
 const MAX_LOAD_MS = 60_000;
 const here = dirname(fileURLToPath(import.meta.url));
 const [folder, ...words] = process.argv.slice(2);
 const counts = words.flatMap((word) => word.split(' ')).map(Number);
 const release = join(folder, 'node_modules/speedscope/dist/release');
 
-/** Distinct stacks, up to 40 frames deep, each with about 3 new frames. Neighbours share most callers, as in real
+/** Returns distinct stacks of up to 40 frames, each with about 3 new frames. Neighbours share most callers, as in real
  * programs. */
 function stacks(count) {
   let seed = 1;
@@ -90,8 +90,8 @@ function speedscopePage(rows) {
   return { url: 'index.html#profileURL=/stacks.folded&title=stacks', code: bytes, page: bytes + text.length };
 }
 
-/** Runs in the page: zooms once, and returns the time in ms until the browser presented the animation frame after the
- * change. */
+/** Zooms once, and returns the time in ms until the browser has presented the animation frame after the change. This
+ * function runs in the page. */
 const zoom = {
   own: (step) => {
     const canvas = document.querySelector('canvas');
@@ -121,14 +121,14 @@ const zoom = {
   },
 };
 
-/** Runs in the page: changes the background, and returns the time as `zoom` does. */
+/** Changes the background, and returns the time as `zoom` does. This function runs in the page. */
 const recolour = (step) => {
   const { style } = document.body;
   return window.timed(() => { style.backgroundColor = `rgb(${step}, 1, 1)`; }, () => { style.backgroundColor = ''; });
 };
 
-/** Runs in the page, before its scripts: notes when speedscope is drawn (the two other pages note it themselves), and
- * measures changes. */
+/** Notes when speedscope is drawn (the two other pages note it themselves), and measures changes. This function runs in
+ * the page, before the page's scripts. */
 function installTimer() {
   const lookForSpeedscope = () => {
     if (!document.title.includes('stacks')) setTimeout(lookForSpeedscope, 1);

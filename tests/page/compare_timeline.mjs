@@ -1,7 +1,7 @@
 // Measures 200 moves in the timeline of a page and in speedscope: node compare_timeline.mjs COMMAND FOLDER SLICES...
 // Each viewer has its own browser. A move is a step to the left or right, or a zoom by the wheel at some place. A move
-// lasts until the animation frame after it was presented. The time to the first picture starts at the navigation to the
-// page.
+// lasts until the browser has presented the animation frame after it. The time to the first picture starts when the
+// browser navigates to the page.
 import { execFileSync } from 'node:child_process';
 import { closeSync, mkdirSync, openSync, statSync, writeSync } from 'node:fs';
 import { join } from 'node:path';
@@ -9,13 +9,14 @@ import { launchUnlimited, rendererMemory, serve } from './measuring.mjs';
 
 const MOVES = 200;
 const MAX_LOAD_MS = 180_000;
-/** Number of kinds of kernels. */
+/** Number of different kernel names. */
 const NAMES = 60;
 const [command, folder, ...words] = process.argv.slice(2);
 const counts = words.flatMap((word) => word.split(' ')).map(Number);
 const release = join(folder, 'node_modules/speedscope/dist/release');
 
-/** Calls of 2 us and kernels of 1 to 40 us alternate, so half of the slices are calls. Times are in us. */
+/** Returns slices in which calls of 2 us and kernels of 1 to 40 us alternate. So half of the slices are calls. Times
+ * are in us. */
 function* slices(count) {
   let [seed, time] = [1, 0];
   const random = (below) => {
@@ -78,7 +79,7 @@ function speedscopePage(count) {
   return { url: 'index.html#profileURL=/timeline.speedscope.json&title=timeline', bytes };
 }
 
-/** Runs in the page, before its scripts: notes when the timeline is drawn, and measures moves. */
+/** Notes when the timeline is drawn, and measures moves. This function runs in the page, before the page's scripts. */
 function installTimer() {
   const isDrawn = () => (location.hash ? document.title.includes('timeline') : document.documentElement?.dataset.ready === 'true');
   const presented = () => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));

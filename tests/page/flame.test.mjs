@@ -1,5 +1,5 @@
-// The flame graph viewer in real browsers, on stacks whose sums are known by hand. Run by `cargo test --test page`; GPUFLAME_BROWSER
-// chooses among chromium, firefox and axe, and GPUFLAME_SHOTS names a folder for screenshots.
+// Tests the flame graph viewer in real browsers, on stacks whose sums are computed by hand. `cargo test --test page`
+// runs these tests. GPUFLAME_BROWSER is chromium, firefox or axe, and GPUFLAME_SHOTS names a folder for screenshots.
 import assert from 'node:assert/strict';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -13,7 +13,8 @@ const ROW = 18; // height of a row, in pixels
 const HOSTILE = '<img src=x onerror=alert(1)>';
 const DEEP = 2000;
 
-// 72,001 ns: main 57,001 (train.py 57,001: forward.py 32,001, load.py 9,000, the hostile name 16,000) and 15,000 idle.
+// The rows total 72,001 ns: 57,001 ns under main (train.py 57,001: forward.py 32,001, load.py 9,000, the hostile name
+// 16,000), and 15,000 ns of idle time.
 const ROWS = [
   ['main;train.py;forward.py;cudaLaunchKernel;gemm<float, 128> [GPU0_Kernel]', 20001, 3, '0/0/7/main'],
   ['main;train.py;forward.py;cudaLaunchKernel;kernel_softmax', 12000, 4, '0/0/7/main'],
@@ -42,7 +43,7 @@ const crumbs = (tab) => tab.run(() => [...document.querySelectorAll('.fg-crumbs 
 const found = (tab) => tab.run(() => document.querySelector('.fg-found').textContent);
 const focusCanvas = (tab) => tab.run(() => document.querySelector('canvas').focus());
 
-/** Returns the position in a row of the flame graph at `share` of its width. */
+/** Returns a position in a row of the flame graph, at `share` of its width. */
 async function at(tab, row, share) {
   const box = await tab.run(() => {
     const { left, top, width } = document.querySelector('canvas').getBoundingClientRect();
@@ -73,7 +74,7 @@ async function search(tab, text) {
   }, text);
 }
 
-/** Presses keys in the flame graph, and returns the name of the selected frame. */
+/** Presses keys while the flame graph has the focus, and returns the name of the selected frame. */
 async function keys(tab, ...names) {
   await focusCanvas(tab);
   for (const name of names) await tab.press(name);
@@ -88,7 +89,7 @@ for (const name of installed.filter((name) => wanted.includes(name))) {
     before(async () => { browser = await launch(name); });
     after(() => browser.close());
 
-    /** Opens a page, runs `body` in it, and fails on errors and requests. */
+    /** Opens a page and runs `body` in it. Fails if the page logs an error or makes a request. */
     const inPage = (title, file, body, size) => test(title, async () => {
       const tab = await browser.open(file, size);
       try {

@@ -1,5 +1,5 @@
 //! Tests of the HTML report's code: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
-//! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages; if they are
+//! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages. If they are
 //! missing, these tests are skipped.
 use std::path::Path;
 use std::process::Command;
@@ -27,7 +27,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}\n{stdout}\n{stderr}");
 }
 
-/// Runs the tests in the browser for one value of `GPUFLAME_BROWSER`.
+/// Runs the tests of the flame graph viewer for one value of `GPUFLAME_BROWSER`.
 fn run_browser_tests(browser: &str, program: &str) {
     let needed = [program, "page/node_modules/.bin/esbuild", "tests/page/node_modules/playwright-core"];
     if is_installed(&needed) {
@@ -53,7 +53,7 @@ fn the_viewer_works_in_firefox() {
     run_browser_tests("firefox", "/usr/bin/firefox-esr");
 }
 
-/// Runs the tests of pages that `gpuflame report` writes, in a browser.
+/// Runs the tests of the pages that `gpuflame report` writes, in a browser.
 fn run_page_tests(browser: &str, program: &str) {
     if is_installed(&[program, "tests/page/node_modules/playwright-core"]) {
         let mut command = Command::new("node");

@@ -1,5 +1,5 @@
-// Shared by the comparisons with other viewers: a server, a browser that is not limited to 60 frames per second, and
-// the browser's memory.
+// Functions that the comparisons with other viewers share: a server, a browser that is not limited to 60 frames per
+// second, and the memory that the browser uses.
 import { readFileSync } from 'node:fs';
 import { createServer } from 'node:http';
 import { join } from 'node:path';
@@ -23,13 +23,13 @@ export async function serve(folders) {
   return { base: `http://127.0.0.1:${server.address().port}`, close: () => server.close() };
 }
 
-/** Chromium without a GPU and without a limit of frames per second. */
+/** Starts Chromium without a GPU and without a limit on frames per second. */
 export function launchUnlimited() {
   const args = ['--no-sandbox', '--disable-gpu-vsync', '--disable-frame-rate-limit', '--use-gl=angle', '--use-angle=swiftshader', '--enable-unsafe-swiftshader'];
   return chromium.launch({ executablePath: '/usr/bin/chromium', args });
 }
 
-/** Resident memory of the largest renderer, in MiB. */
+/** Returns the resident memory of the largest renderer process, in MiB. */
 export async function rendererMemory(browser) {
   const session = await browser.newBrowserCDPSession();
   const { processInfo } = await session.send('SystemInfo.getProcessInfo');

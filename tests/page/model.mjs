@@ -1,4 +1,4 @@
-// Models for the viewer from folded stacks, as the command would write them, and pages that show them.
+// Makes models for the viewer from folded stacks, as the command would write them, and pages that show these models.
 import { execFileSync } from 'node:child_process';
 import { createHash } from 'node:crypto';
 import { mkdirSync, readFileSync, writeFileSync } from 'node:fs';
@@ -8,7 +8,7 @@ import { deflateSync } from 'node:zlib';
 
 const here = dirname(fileURLToPath(import.meta.url));
 
-/** `rows` are [stack, value, count, track]. */
+/** Returns a view. `rows` are [stack, value, count, track]. */
 export function viewOf(names, rows, { id = 'gpu', label = 'GPU time', unit = 'ns', tracks = new Map() } = {}) {
   const view = { id, label, unit, parent: [-1], name: [-1], node: [], track: [], value: [], count: [] };
   const children = new Map();
@@ -33,8 +33,8 @@ export function viewOf(names, rows, { id = 'gpu', label = 'GPU time', unit = 'ns
   return view;
 }
 
-/** `views` is a list of [rows, options of `viewOf`]. A track is `rank/gpu/stream/thread`; each of the four may be
- * empty. `kinds` and `places` are keyed by name. */
+/** Returns a model. `views` is a list of [rows, options of `viewOf`]. A track is `rank/gpu/stream/thread`, and each of
+ * the four may be empty. `kinds` and `places` are keyed by name. */
 export function modelOf(views, { kinds = {}, places = {} } = {}) {
   const names = new Map();
   const tracks = new Map();
@@ -62,7 +62,7 @@ function kindOf(name) {
 
 let bundle;
 
-/** Writes `folder/name` with the viewer and `model`, and with the real page's content security policy. */
+/** Writes the page `folder/name` with the viewer and `model`, and with the content security policy of real pages. */
 export function writePage(folder, name, model, against) {
   mkdirSync(folder, { recursive: true });
   if (!bundle) {

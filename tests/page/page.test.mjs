@@ -1,5 +1,5 @@
-// Pages that `gpuflame report` writes, in real browsers. Run by `cargo test --test page`; GPUFLAME_COMMAND is the command,
-// GPUFLAME_BROWSER the browser, and GPUFLAME_SHOTS names a folder for screenshots.
+// Tests pages that `gpuflame report` writes, in real browsers. `cargo test --test page` runs these tests.
+// GPUFLAME_COMMAND names the command, GPUFLAME_BROWSER the browser, and GPUFLAME_SHOTS a folder for screenshots.
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -16,7 +16,8 @@ const STEPS = 20;
 /** Number of the step that takes three times as long as the others, counted from 1. */
 const SLOW_STEP = 8;
 
-/** A trace of 20 steps of 1 ms, except for one of 3 ms. Each step has a kernel of 100 us and a kernel of `other` us. */
+/** Returns a trace of 20 steps, one of 3 ms and the others of 1 ms. Each step has a kernel of 100 us and a kernel of
+ * `other` us. */
 function trace(other) {
   const events = [];
   const slice = (cat, name, pid, tid, ts, dur, args = {}) => events.push({ ph: 'X', cat, name, pid, tid, ts, dur, args });
@@ -84,8 +85,8 @@ async function withBrowser(options, body) {
 test('the first screen says how busy the GPU was, why not, and what to do', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, single);
-    // The headline is the most expensive finding: in each step, the GPU works for 130 us and otherwise waits for the
-    // host.
+    // The headline of the page is the most expensive finding: in each step, the GPU works for 130 us and waits for the
+    // host the rest of the time.
     const [first] = await texts(tab, '.first-line');
     assert.match(first, /^[A-Z].*: \d+\.\d % of the steady part \(/);
     const [busy, idle] = await texts(tab, '.second-line');
@@ -98,7 +99,7 @@ test('the first screen says how busy the GPU was, why not, and what to do', asyn
     assert.ok(commands.length > 0 && commands.every((text) => text.startsWith('gpuflame ')), String(commands));
     const bottom = await tab.run(() => document.querySelector('.findings').getBoundingClientRect().bottom);
     assert.ok(bottom <= 800, `the findings end at ${bottom} px`);
-    // Names are only text: none became an element.
+    // Names are only text. No name has become an element.
     assert.equal(await tab.run(() => document.querySelectorAll('img').length), 0);
     assert.ok((await texts(tab, '#functions td.name')).some((name) => name.includes(HOSTILE)));
     tab.assertClean();
@@ -122,7 +123,7 @@ test('a table is filtered and sorted, and a name is found in the flame graph', a
     await clickOn(tab, '#kernels th:nth-child(2) button');
     await clickOn(tab, '#kernels th:nth-child(2) button');
     assert.deepEqual(await texts(tab, '#kernels td.name'), ['softmax_kernel', 'gemm']);
-    // 20 x 100 us and 20 x 30 us.
+    // The kernels take 20 x 100 us and 20 x 30 us.
     assert.deepEqual(await texts(tab, '#kernels td:nth-child(2)'), ['600 us', '2 ms']);
     await tab.run(() => {
       const input = document.querySelector('#functions input');
@@ -184,7 +185,7 @@ test('a drag in the timeline zooms, and Escape shows everything', async () => {
     await mouse.move(box.left + box.width * 0.75, y);
     await mouse.up();
     const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
-    // The run takes 21.42 ms, from the first call to the end of the last kernel. Half of that is 10.7 ms.
+    // The run takes 21.42 ms, from the first call to the end of the last kernel. The middle is at 10.7 ms.
     await eventually(shown, /: 10\.7 ms$/);
     await tab.run(() => document.querySelector('.timeline').focus());
     await tab.press('Escape');
@@ -196,7 +197,8 @@ test('a drag in the timeline zooms, and Escape shows everything', async () => {
 test('idle time in the timeline has a colour by cause, a legend and a tooltip', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, single);
-    // The call of a step's first kernel begins 15 us after the step, and its kernel 5 us later: 10 us of idle time end with the call.
+    // The call that launches the first kernel of a step begins 15 us after the step, and its kernel begins 5 us later.
+    // So 10 us of idle time end with the call.
     const legend = await texts(tab, '#timeline .legend');
     assert.match(legend[1], /^idle:host late \(.*launch latency \(/);
     const rows = await texts(tab, '.timeline-labels li');
@@ -226,7 +228,7 @@ test('a part of the critical path is marked in the timeline, and the longest is 
     const tab = await open(browser, single);
     const parts = await texts(tab, '.path-parts li');
     assert.equal(parts.length, 5);
-    // For most of the time between two functions, the host makes no call.
+    // In most of the time between two functions, the host makes no call.
     assert.match(parts[0], /host between two calls: from cudaLaunchKernel to cudaLaunchKernel/);
     const shown = async () => (await texts(tab, '#timeline .step-details'))[0];
     const click = (text) => tab.run((text) => [...document.querySelectorAll('.path-parts li:first-child button')].find((one) => one.textContent === text).click(), text);
@@ -237,11 +239,12 @@ test('a part of the critical path is marked in the timeline, and the longest is 
       const canvas = document.querySelector('.timeline');
       return [...canvas.getContext('2d').getImageData(x * canvas.width, 16 * window.devicePixelRatio, 1, 1).data].join();
     }, x);
-    // 11.7 of the 21.42 ms is in the middle between the calls of two steps.
+    // 11.7 of the 21.42 ms are between the calls of two steps. The middle of the run is in this time.
     assert.equal(await dark(11.7 / 21.42), '27,27,27,255');
     await click('show the longest');
-    // The slow step: from the end of its second function, 600 us after its begin, to the begin of the first function of the
-    // next step, 3,010 us after it. The slow step is a third of the view.
+    // The longest occurrence is in the slow step. It lasts from the end of the step's second function, 600 us after the
+    // step begins, to the begin of the next step's first function, 3,010 us after the step begins. The slow step is a
+    // third of the view.
     const [from, to] = /^(\S+) ms to (\S+) ms/.exec(await shown()).slice(1).map(Number);
     assert.ok(Math.abs((to - from) / 3 - 2.41) < 0.05, `${from} to ${to}`);
     await tab.run(() => document.querySelector('.timeline').focus());
@@ -254,7 +257,7 @@ test('a part of the critical path is marked in the timeline, and the longest is 
 
 test('a printed page begins with the headline, the findings and the flame graph', { skip: browserName !== 'chromium' && 'Chromium prints' }, async () => {
   await withBrowser({ dark: true }, async (browser) => {
-    // A page of A4 has 794 x 1123 pixels.
+    // A page of A4 paper has 794 x 1123 pixels.
     const tab = await open(browser, single, { width: 794, height: 1123 });
     await tab.page.emulateMedia({ media: 'print' });
     await settled(tab);
@@ -286,7 +289,7 @@ test('a printed page begins with the headline, the findings and the flame graph'
 test('a comparison shows what changed', async () => {
   await withBrowser({}, async (browser) => {
     const tab = await open(browser, compared);
-    // The total GPU time is 20 x 160 us in the new trace and 20 x 130 us in the old one.
+    // The total GPU time is 20 x 160 us in the new trace, and 20 x 130 us in the old trace.
     assert.match((await texts(tab, '.change'))[0], /GPU work 3\.200 ms, before 2\.600 ms \(\+23\.1 %\)/);
     const [row] = await texts(tab, '#changes tbody tr');
     assert.match(row, /softmax_kernel.*\+600 us.*\+100\.0 %.*yes/);
@@ -327,7 +330,7 @@ test('axe finds nothing serious', { skip: browserName !== 'chromium' && 'axe run
   for (const dark of [false, true]) {
     await withBrowser({ dark }, async (browser) => {
       const tab = await open(browser, job);
-      // The page's policy forbids other scripts, except those of the debugger.
+      // The page's policy does not allow other scripts, except those of the debugger.
       const session = await tab.page.context().newCDPSession(tab.page);
       await session.send('Runtime.evaluate', { expression: axe });
       const { result } = await session.send('Runtime.evaluate', {

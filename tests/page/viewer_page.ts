@@ -1,4 +1,4 @@
-// A page with the viewer alone, for its tests.
+// A page that contains only the viewer, for the viewer's tests.
 import "../../page/src/page.css";
 import { readJson } from "../../page/src/data.ts";
 import { type FlameHandle, type FlameModel, mountFlame } from "../../page/src/flame/index.ts";

@@ -1,16 +1,16 @@
-// Colours by kind of frame. Readers who cannot distinguish red and green can still distinguish the fills; tests
-// simulate this. Text on a fill is black or white, whichever has more contrast; the contrast is at least 4.5:1 on any
+// Colours for each kind of frame. Readers who cannot distinguish red and green can still distinguish the fills, which
+// tests simulate. Text on a fill is black or white, whichever has more contrast. The contrast is at least 4.5:1 on any
 // fill.
 
 export type Rgb = readonly [number, number, number];
 
 export interface Palette {
   background: string;
-  /** Lines around frames, and the text of the page. */
+  /** Colour of lines around frames and of the text of the page. */
   ink: string;
-  /** Fill of each kind, in the order of `KINDS`. */
+  /** Fill colour of each kind of frame, in the order of `KINDS`. */
   kinds: readonly string[];
-  /** Fills from "much less" to "much more"; the one in the middle means "unchanged". */
+  /** Fill colours from "much less" to "much more". The one in the middle means "unchanged". */
   changeFills: readonly string[];
 }
 
@@ -28,10 +28,10 @@ export const DARK: Palette = {
   changeFills: ["#3d95cc", "#2f76a3", "#285a7a", "#274353", "#3b3f45", "#5a4530", "#80562b", "#b0701f", "#e08a2c"],
 };
 
-/** Kind whose fill is hatched, so that readers can see idle time without colours. */
+/** Index of the kind whose fill is hatched, so that readers can see idle time without colours. */
 export const KIND_HATCHED = 6;
 
-/** Returns the fill of frames that do not match a search: a colour near the background's. */
+/** Returns the fill of frames that do not match a search, which is close to the background's colour. */
 export function faded(fill: string, palette: Palette): string {
   return hex(mix(rgb(fill), rgb(palette.background), 0.75));
 }
@@ -41,7 +41,7 @@ export function hatchLine(fill: string): string {
   return hex(mix(rgb(fill), textOn(fill) === "#000000" ? [255, 255, 255] : [0, 0, 0], 0.3));
 }
 
-/** Luminance from which black contrasts more than white: (L + 0.05) / 0.05 = 1.05 / (L + 0.05). */
+/** Luminance above which black contrasts more than white, from (L + 0.05) / 0.05 = 1.05 / (L + 0.05). */
 const BLACK_FROM = 0.179;
 
 /** Returns black or white, whichever contrasts more with the fill. */
@@ -50,7 +50,7 @@ export function textOn(fill: string): string {
 }
 
 /** Returns an index into `changeFills`. The first and the last fill are for frames that are in only one of the two
- * runs. */
+ * compared runs. */
 export function changeStep(now: number, old: number, steps: number): number {
   const middle = (steps - 1) / 2;
   const larger = Math.max(now, old);
@@ -72,7 +72,7 @@ function mix(from: Rgb, to: Rgb, share: number): Rgb {
   return from.map((part, index) => part + (to[index]! - part) * share) as unknown as Rgb;
 }
 
-/** Contrast ratio as defined by WCAG 2. */
+/** Returns the contrast ratio of two colours, as WCAG 2 defines it. */
 export function contrast(one: string, other: string): number {
   const [low, high] = [luminance(rgb(one)), luminance(rgb(other))].sort((a, b) => a - b) as [number, number];
   return (high + 0.05) / (low + 0.05);

@@ -6,21 +6,21 @@ import { fitted, type Names } from "./names.ts";
 
 export const ROW_HEIGHT = 18;
 const FONT = "12px ui-monospace, monospace";
-/** Margin of a label on both sides in pixels, and the minimum number of characters of a useful label. */
+/** Margin in pixels on both sides of a label, and minimum number of characters that a label needs to be useful. */
 const MARGIN = 4;
 const MIN_LABEL_CHARS = 4;
 const MIN_FRAME_WIDTH = 0.5;
-/** Minimum width of a frame that is followed by a gap, a line of the background colour. */
+/** Minimum width in pixels of a frame that is followed by a gap. A gap is a line in the background colour. */
 const MIN_WIDTH_WITH_GAP = 3;
 
 export interface Scene {
   layout: Layout;
   names: Names;
   rootLabel: string;
-  /** Visible part of the frames below the root. `above` is the visible part of the callers above the root. */
+  /** Visible range of the frames below the root. `above` is the visible range of the callers above the root. */
   below: Span;
   above: Span;
-  /** Pixels of the picture above the top of the canvas. */
+  /** Height in pixels of the part of the picture above the top of the canvas. */
   scroll: number;
   width: number;
   height: number;
@@ -54,7 +54,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   const row = layout.rows[rowIndex]!;
   const top = rowIndex * ROW_HEIGHT - scene.scroll;
   const { low, high } = rowIndex < layout.rootRow ? scene.above : scene.below;
-  // Narrow neighbours of one colour are drawn as one rectangle, because there may be thousands of them.
+  // Narrow neighbours with the same colour are drawn as one rectangle, because there may be thousands of them.
   let [from, to, colour] = [0, 0, ""];
   const fillNarrow = () => fill(context, colour, from, top, to - from);
   for (let index = firstEndingAfter(layout, row, low); index < row.length; index++) {
@@ -79,7 +79,7 @@ function drawRow(context: CanvasRenderingContext2D, scene: Scene, rowIndex: numb
   fillNarrow();
 }
 
-/** Left end and width of the visible part of a frame. */
+/** Returns the left end and the width, in pixels, of the visible part of a frame. */
 function pixelsOf(scene: Scene, node: number): [number, number] {
   const span = isCaller(scene.layout, node) ? scene.above : scene.below;
   const scale = scene.width / (span.high - span.low);

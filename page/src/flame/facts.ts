@@ -9,7 +9,7 @@ export interface Facts {
   name: string;
   kind: string;
   place: string | null;
-  /** Pairs of a label and a value, the most important first. */
+  /** Pairs of a label and a value. The most important pair is first. */
   numbers: [string, string][];
 }
 
@@ -44,7 +44,7 @@ function both(value: number, unit: Unit): string {
   return short === long ? long : `${short} (${long})`;
 }
 
-/** Returns one sentence for screen readers. */
+/** Returns the facts as a sentence for screen readers. */
 export function sentence(facts: Facts, row: number): string {
   const numbers = facts.numbers.map(([label, value]) => (label.startsWith("of ") ? `${value} ${label}` : `${label} ${value}`));
   return [facts.name, facts.kind, facts.place, `row ${row}`, ...numbers].filter(Boolean).join(", ");

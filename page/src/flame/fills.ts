@@ -1,4 +1,4 @@
-// Chooses the fill of each frame: by its kind, or by its change if two runs are compared.
+// Chooses the fill of each frame. It depends on the frame's kind, or on the frame's change if two runs are compared.
 import { changeStep, faded, hatchLine, KIND_HATCHED, type Palette, textOn } from "./colours.ts";
 import { element } from "./dom.ts";
 import { KIND_ROOT } from "./model.ts";
@@ -8,7 +8,7 @@ import type { Tree } from "./tree.ts";
 export interface Fill {
   colour: string;
   text: string;
-  /** Pattern of lines over the colour, or null. */
+  /** Pattern of hatch lines over the colour, or null for a plain fill. */
   hatch: CanvasPattern | null;
 }
 
@@ -18,7 +18,7 @@ export interface FrameColours {
   fillOf(node: number, isMatch: Uint8Array | null): Fill;
 }
 
-/** Returns the fills for all frames. `context` creates the hatch. */
+/** Returns the fills for all frames. `context` creates the pattern of hatch lines. */
 export function frameColours(context: CanvasRenderingContext2D, palette: Palette, names: Names, tree: Tree): FrameColours {
   const byKind = palette.kinds.map((colour, kind) => pair(context, palette, colour, kind === KIND_HATCHED));
   const byChange = palette.changeFills.map((colour) => pair(context, palette, colour, false));

@@ -40,7 +40,7 @@ export function signed(value: number, unit: Unit): string {
   return `${value > 0 ? "+" : ""}${human(value, unit)}`;
 }
 
-/** Formats a number with three significant digits, but always with all digits before the point. */
+/** Formats a number with three significant digits. All digits before the decimal point are kept in any case. */
 function digits(value: number): string {
   const size = Math.abs(value);
   const decimals = size >= 99.95 || size === 0 ? 0 : size >= 9.995 ? 1 : 2;

@@ -1,4 +1,4 @@
-// Keys of the canvas and their commands.
+// Keys that the canvas handles, and their commands.
 
 export type Command =
   | "up" | "down" | "left" | "right" | "zoom" | "reset" | "in" | "out" | "search" | "next" | "previous"
@@ -29,7 +29,7 @@ export const HELP =
   "Click or Enter zooms, Escape shows all, arrows move, + - and Ctrl + wheel zoom, / searches, n N next and previous match, " +
   "s callers and callees, h hides, c C copy name and stack.";
 
-/** Returns the command of a key press, or null. Key combinations are left to the browser. */
+/** Returns the command of a key press, or null. Key combinations such as Ctrl with a key are left to the browser. */
 export function commandOf(event: Pick<KeyboardEvent, "key" | "ctrlKey" | "metaKey" | "altKey">): Command | null {
   if (event.ctrlKey || event.metaKey || event.altKey) return null;
   return COMMANDS[event.key] ?? null;

@@ -1,5 +1,6 @@
-// The layout gives each frame a row and a start, in the unit of its value. Siblings are side by side from the start of their
-// parent, from the largest to the smallest. Frames of a row are sorted by start, so that a look-up is a binary search.
+// The layout gives each frame a row and a start, in the unit of its value. Siblings are side by side from the start of
+// their parent, from the largest to the smallest. Frames in a row are sorted by start, so that a frame can be found by
+// binary search.
 import type { Tree } from "./tree.ts";
 
 /** Range of values that the canvas shows from left to right. */
@@ -10,13 +11,13 @@ export interface Span {
 
 export interface Layout {
   tree: Tree;
-  /** Width of each frame: its total in this run or in the other run. */
+  /** Width of each frame: its total value in this run or in the other run. */
   width: Float64Array;
   starts: Float64Array;
   depth: Int32Array;
-  /** Nodes by row, from the top of the picture to its bottom. */
+  /** Nodes in each row, from the top of the picture to its bottom. */
   rows: Int32Array[];
-  /** Row of the root. Callers are above it. */
+  /** Index of the root's row. Callers are above it. */
   rootRow: number;
 }
 
@@ -50,7 +51,8 @@ export function layOut(tree: Tree, width: Float64Array): Layout {
   return { tree, width, starts, depth, rows: [...up, ...down], rootRow: up.length };
 }
 
-/** Returns the children of all nodes, parent after parent. Children of a parent are sorted from the largest to the smallest. */
+/** Returns the children of all nodes, parent after parent. The children of a parent are sorted from the largest to the
+ * smallest. */
 function childrenBySize(tree: Tree, width: Float64Array): { first: Int32Array; nodes: Int32Array } {
   const size = tree.parent.length;
   const first = new Int32Array(size + 2);
@@ -73,12 +75,12 @@ export function rowOf(layout: Layout, node: number): number {
   return layout.rootRow + (isCaller(layout, node) ? -1 : 1) * layout.depth[node]!;
 }
 
-/** Range of values that a frame covers. */
+/** Returns the range of values that a frame covers. */
 export function extentOf(layout: Layout, node: number): Span {
   return { low: layout.starts[node]!, high: layout.starts[node]! + layout.width[node]! };
 }
 
-/** Deepest row below the root with a frame in `span`. */
+/** Returns the deepest row below the root that has a frame in `span`. */
 export function lastRowWithin(layout: Layout, span: Span): number {
   let last = layout.rootRow;
   for (let row; (row = layout.rows[last + 1]); last++) {
@@ -88,7 +90,7 @@ export function lastRowWithin(layout: Layout, span: Span): number {
   return last;
 }
 
-/** Position in `row` of the first frame that ends after `x`. */
+/** Returns the position in `row` of the first frame that ends after `x`. */
 export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): number {
   let low = 0;
   let high = row.length;
@@ -101,7 +103,7 @@ export function firstEndingAfter(layout: Layout, row: Int32Array, x: number): nu
   return low;
 }
 
-/** Frame at `x` in a row, or -1. */
+/** Returns the frame at `x` in a row, or -1. */
 export function frameAt(layout: Layout, rowIndex: number, x: number): number {
   const row = layout.rows[rowIndex] ?? new Int32Array();
   const node = row[firstEndingAfter(layout, row, x)] ?? -1;
@@ -110,7 +112,7 @@ export function frameAt(layout: Layout, rowIndex: number, x: number): number {
 
 export type Direction = "up" | "down" | "left" | "right";
 
-/** Frame to which an arrow key moves from `node`, or `node` if there is none. */
+/** Returns the frame to which an arrow key moves from `node`, or `node` if there is no such frame. */
 export function neighbour(layout: Layout, node: number, direction: Direction): number {
   const step = { up: -1, down: 1, left: 0, right: 0 }[direction];
   const isBack = node !== 0 && step === (isCaller(layout, node) ? 1 : -1);

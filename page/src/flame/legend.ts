@@ -5,7 +5,8 @@ import { KINDS } from "./model.ts";
 import type { Names } from "./names.ts";
 import type { Tree } from "./tree.ts";
 
-/** Words for five fills of a comparison: the first, the middle and the last one, and the two between them. */
+/** Words for five of the fills that a comparison uses: the first, the middle and the last fill, and the two between
+ * them. */
 const CHANGES = ["gone", "less", "unchanged", "more", "new"];
 
 export function legendOf(palette: Palette, tree: Tree, names: Names): HTMLElement[] {

@@ -1,6 +1,6 @@
-// The data of a flame graph as the command writes it: trees of frames, and rows that give nodes a value.
+// The data of a flame graph, as the command writes it: trees of frames, and rows that give values to nodes.
 
-/** Origin of a row, by which the graph can be split. */
+/** Where the value of a row comes from. The graph can be split by each of these fields. */
 export interface Track {
   rank: string | null;
   gpu: string | null;
@@ -17,14 +17,14 @@ export function trackWord(key: SplitKey): string {
 
 export type Unit = "ns" | "samples" | "bytes";
 
-/** One aspect of a run. `parent[i] < i`; node 0 is the root and has the name -1. */
+/** One aspect of a run, such as GPU time. `parent[i] < i`. Node 0 is the root and has the name -1. */
 export interface View {
   id: string;
   label: string;
   unit: Unit;
   parent: number[];
   name: number[];
-  /** Rows. Each row has the value of `node` itself, without its children, on one track. */
+  /** Rows. Each row has a value of `node` itself, without its children, on one track. */
   node: number[];
   track: number[];
   value: number[];
@@ -34,17 +34,17 @@ export interface View {
 }
 
 export interface FlameModel {
-  /** Frame names, each once. Names are text, never HTML. */
+  /** Names of frames. Each name occurs once. Names are text, never HTML. */
   names: string[];
-  /** Index into `KINDS`, for each name. */
+  /** Index into `KINDS` for each name. */
   kinds: number[];
-  /** `file:line` of each name. */
+  /** File and line of each name, as `file:line`. */
   places: (string | null)[];
   tracks: Track[];
   views: View[];
 }
 
-/** Kinds of frames, in the order of their numbers in the data. */
+/** Kinds of frames. The data contains their indices. */
 export const KINDS: readonly string[] = [
   "host function",
   "Python",
@@ -57,10 +57,11 @@ export const KINDS: readonly string[] = [
   "library or system",
 ];
 
-/** Kind of frames that the viewer adds: the root, and streams, threads, ranks and GPUs. */
+/** Kind of the frames that the viewer adds: the root, and streams, threads, ranks and GPUs. */
 export const KIND_ROOT = 7;
 
-/** A view with rows of two runs. `old` and `oldCount` are values of the other run, or null if there is none. */
+/** A view with the rows of two runs. `old` and `oldCount` are the values of the other run, or null if there is no other
+ * run. */
 export interface Source extends View {
   old: Float64Array | null;
   oldCount: Float64Array | null;

@@ -1,23 +1,26 @@
-// Names of frames with their kinds and places. The data's names come first; the viewer appends its own, such as `stream 7`.
+// Names of frames with their kinds and places. The names in the data come first. The viewer appends its own names, such
+// as `stream 7`.
 import { shorten } from "./format.ts";
 import { type FlameModel, KIND_ROOT } from "./model.ts";
 
 /** Characters that would hide the rest of a name, or change the order of its letters. */
 const INVISIBLE = /[\0-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Mark of kernel names in folded stacks. Labels omit the mark, because the colour shows the same. */
+/** Mark in the names of kernels in folded stacks. Labels omit the mark, because the colour shows that the frame is a
+ * kernel. */
 const KERNEL_MARK = /\s*\[GPU\d*_Kernel\]\s*/;
 
-/** File and line, at the start of the names of Python's functions. */
+/** File and line, which are at the start of the names of Python functions. */
 const PLACE = /^(\S+\.py\(\d+\)|nn\.Module): /;
 
-/** Returns the text of a frame in at most `room` characters: without its mark, and without its place if there is no room. */
+/** Returns the text of a frame in at most `room` characters. The mark is omitted, and so is the place if there is no
+ * room for it. */
 export function fitted(name: string, room: number): string {
   const label = name.replace(KERNEL_MARK, "");
   return shorten(label.length <= room ? label : label.replace(PLACE, ""), room);
 }
 
-/** Returns `name` with a visible sign in place of each invisible character. */
+/** Returns `name` with a visible character in place of each invisible one. */
 export function visible(name: string): string {
   return name.replace(INVISIBLE, "\ufffd");
 }

@@ -1,5 +1,5 @@
-// The order determines how stacks become a tree: from the root, from the leaves, or around a name. Each can be split by
-// track.
+// The order determines how stacks become a tree: from the root, from the leaves, or around a name. Each of these trees
+// can be split by track.
 import type { Source, SplitKey, Track } from "./model.ts";
 import type { Names } from "./names.ts";
 import { aroundName, fromLeaves, fromRoot, type Tree } from "./tree.ts";
@@ -12,15 +12,15 @@ export interface Order {
   split: SplitKey | null;
 }
 
-/** Returns the tree of the rows that are not 0 in `keep`. */
+/** Returns the tree of the rows whose value in `keep` is not 0. */
 export function treeOf(source: Source, names: Names, order: Order, keep: Uint8Array): Tree {
   const weights = order.split ? weighSplit(source, keep, order.split, names) : weigh(source, keep);
   if (order.kind === "leaves") return fromLeaves(weights);
   return order.kind === "around" ? aroundName(weights, order.name) : fromRoot(weights);
 }
 
-/** A frame of a tree, identified by the names on the path from the root. It can therefore be found again with another filter,
- * and in the other run. */
+/** A frame of a tree, identified by the names on the path from the root. These names allow the viewer to find the frame
+ * again with another filter, and in the other run. */
 export interface Subtree {
   view: string;
   order: Order;

@@ -4,12 +4,12 @@ import type { Names } from "./names.ts";
 
 export interface Pattern {
   matches(text: string): boolean;
-  /** Reason why the text is searched literally, or null. */
+  /** Reason why the search text is not used as a regular expression, or null. */
   problem: string | null;
 }
 
-/** Compiles the text of a search. With upper-case letters in `text`, the search is case-sensitive. Text that is not a regular
- * expression matches itself. */
+/** Compiles the text of a search. If `text` contains upper-case letters, the search is case-sensitive. A text that is
+ * not a valid regular expression matches itself. */
 export function compile(text: string): Pattern {
   const flags = /[A-Z]/.test(text.replace(/\\./g, "")) ? "u" : "iu";
   try {
@@ -22,11 +22,11 @@ export function compile(text: string): Pattern {
 }
 
 export interface Matches {
-  /** 1 for each node that matches. */
+  /** Contains 1 for each node that matches. */
   isMatch: Uint8Array;
-  /** Matching nodes that are not below another match, sorted by width, the widest first. */
+  /** Matching nodes that are not below another match, sorted by width. The widest node is first. */
   topmost: number[];
-  /** Sum of the widths of `topmost`; no time counts twice. */
+  /** Sum of the widths of `topmost`. No time counts twice in it. */
   sum: number;
 }
 
@@ -46,7 +46,7 @@ export function find(layout: Layout, names: Names, pattern: Pattern): Matches {
     isMatch[node] = Number(matches);
     const below = node > 0 ? isBelow[tree.parent[node]!]! : 0;
     // Only matches from the root downwards count. A matching caller above the root would count the same time again.
-    // (The root's name is in both halves of the tree.)
+    // (The name of the root is in both halves of the tree: the callers above it and the callees below it.)
     isBelow[node] = below | Number(matches && node < tree.callers);
     if (!matches || below || width[node] === 0) continue;
     topmost.push(node);

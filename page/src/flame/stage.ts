@@ -9,16 +9,16 @@ import type { Names } from "./names.ts";
 import { isPrinted } from "./theme.ts";
 import { revealing, shifted, zoomAt } from "./zoom.ts";
 
-/** Minimum distance of a drag. If the pointer moved less, it is a click. */
+/** Minimum distance of a drag in pixels. If the pointer moved less, the action is a click. */
 const MIN_DRAG_PX = 4;
-/** Maximum height of the picture in rows. A higher picture scrolls. */
+/** Maximum height of the picture in rows. A higher picture can be scrolled. */
 const MAX_ROWS = 36;
-/** Zoom factor per pixel of the wheel. One notch of 100 pixels enlarges by 1.22. */
+/** Zoom factor per pixel of the mouse wheel. One notch of 100 pixels enlarges by 1.22. */
 const WHEEL_ZOOM = 1.002;
 
 export interface StageEvents {
   clicked(node: number, event: MouseEvent): void;
-  /** `node` is -1 outside the frames. */
+  /** Called when the pointer moves. `node` is -1 outside the frames. */
   hovered(node: number, event: PointerEvent): void;
   key(event: KeyboardEvent): void;
   zoomChanged(): void;
@@ -35,7 +35,7 @@ export function createStage(events: StageEvents) {
   let frame = 0;
   let drag: { x: number; from: Span; moved: boolean; above: boolean } | null = null;
   let scene: Scene;
-  /** The frame that fills the width. */
+  /** Node whose frame fills the width of the picture. */
   let zoomed = 0;
 
   observer.observe(box);
@@ -62,7 +62,7 @@ export function createStage(events: StageEvents) {
     box.scrollTop = layout.rootRow && layout.rootRow * ROW_HEIGHT - box.clientHeight / 2;
   }
 
-  /** Replaces colours, matches or the selection without moving the picture. */
+  /** Replaces colours, matches or the selection. The picture does not move. */
   function update(part: Partial<Pick<Scene, "colours" | "isMatch" | "selected">>): void {
     Object.assign(scene, part);
     redraw();
@@ -83,7 +83,7 @@ export function createStage(events: StageEvents) {
     setSpan(above, zoomAt(span, extentOf(scene.layout, 0), middle, factor));
   }
 
-  /** Scrolls and shifts so that the frame is visible. */
+  /** Scrolls and moves the picture so that the frame is visible. */
   function reveal(node: number): void {
     const above = isCaller(scene.layout, node);
     const span = spanOf(above);
@@ -116,7 +116,7 @@ export function createStage(events: StageEvents) {
     return above ? scene.above : scene.below;
   }
 
-  /** Sets the visible part. Without `node`, the zoomed frame becomes the deepest one that fills the width. */
+  /** Sets the visible range. Without `node`, the zoomed frame becomes the deepest frame that fills the width. */
   function setSpan(above: boolean, span: Span, node = frameThatHolds(above, span)): void {
     if (above) scene.above = span;
     else scene.below = span;
@@ -143,7 +143,8 @@ export function createStage(events: StageEvents) {
     space.style.height = `${(lastRowWithin(scene.layout, scene.below) + 1) * ROW_HEIGHT}px`;
   }
 
-  /** Fits the canvas into its box. A new size clears the canvas, so paint it before the browser shows it. */
+  /** Fits the canvas into its box. A new size clears the canvas, so the picture must be painted before the browser
+   * shows the canvas. */
   function resize(): boolean {
     let isNew = false;
     scene.width = box.clientWidth;
@@ -183,7 +184,8 @@ export function createStage(events: StageEvents) {
     events.hovered(node, event);
   }
 
-  /** Handles the wheel. Distances are in pixels; Firefox gives lines only to pages that read `deltaMode`. */
+  /** Handles the mouse wheel. Distances are in pixels, because Firefox gives lines only to pages that read
+   * `deltaMode`. */
   function wheel(event: WheelEvent): void {
     const { above, span, perPixel, x } = position(event);
     const whole = extentOf(scene.layout, 0);
@@ -193,7 +195,7 @@ export function createStage(events: StageEvents) {
     } else if (Math.abs(sideways) > Math.abs(down)) {
       setSpan(above, shifted(span, whole, sideways * perPixel));
     } else {
-      return; // The browser scrolls.
+      return; // In this case the browser scrolls.
     }
     event.preventDefault();
   }

@@ -1,8 +1,9 @@
-// The theme determines whether the page is dark. Printed pages are light.
+// The theme determines whether the page is dark. A printed page is always light.
 
 const queries = ["print", "(prefers-color-scheme: dark)"].map((query) => matchMedia(query));
 
-/** Whether the page is being printed. While it is, the browser does not wait for another animation frame. */
+/** Returns whether the page is being printed. While it is printed, the browser does not wait for another animation
+ * frame. */
 export function isPrinted(): boolean {
   return queries[0]!.matches;
 }

@@ -1,8 +1,8 @@
-// The tree of frames in the picture, with total values, in one of three orders: from the root, from the leaves, or the callers
-// and callees of one name. Frames of the same name below the same frame are merged.
+// The tree of frames in the picture, with total values, in one of three orders: from the root, from the leaves, or with
+// the callers and callees of one name. Frames with the same name below the same frame are merged.
 import type { Weights } from "./weights.ts";
 
-/** `parent[i] < i`; node 0 is the root. */
+/** A tree of frames. `parent[i] < i`, and node 0 is the root. */
 export interface Tree {
   parent: Int32Array;
   name: Int32Array;
@@ -10,7 +10,7 @@ export interface Tree {
   count: Float64Array;
   old: Float64Array | null;
   oldCount: Float64Array | null;
-  /** Index of the first caller node; callers are drawn above the root. */
+  /** Index of the first caller node. Callers are drawn above the root. */
   callers: number;
 }
 
@@ -35,8 +35,8 @@ export function fromLeaves(weights: Weights): Tree {
   return builder.finish();
 }
 
-/** Returns the tree with the callees of `name` below the root and its callers above. A stack with several frames of
- * that name counts once, from the outermost of them. */
+/** Returns the tree with the callees of `name` below the root, and its callers above the root. A stack with several
+ * frames of that name counts once, from the outermost of these frames. */
 export function aroundName(weights: Weights, name: number): Tree {
   const isInside = new Uint8Array(weights.parent.length);
   const outermost = indices(weights, (node) => {
@@ -56,7 +56,7 @@ export function pathOf(tree: Tree, node: number): number[] {
   return ancestors(tree, node).map((at) => tree.name[at]!).filter((name) => name >= 0);
 }
 
-/** Nodes from the root to `node`. */
+/** Returns the nodes on the path from the root to `node`. */
 export function ancestors(tree: Tree, node: number): number[] {
   const path: number[] = [];
   for (let at = node; at >= 0; at = tree.parent[at]!) path.push(at);
@@ -76,14 +76,14 @@ export function nodeAt(tree: Tree, path: readonly number[]): number {
   return node;
 }
 
-/** Returns the nodes below the root for which `keep` is true. */
+/** Returns the nodes, without the root, for which `keep` is true. */
 function indices(weights: Weights, keep: (node: number) => boolean): number[] {
   const kept: number[] = [];
   for (let node = 1; node < weights.parent.length; node++) if (keep(node)) kept.push(node);
   return kept;
 }
 
-/** Returns the leaves of each track. */
+/** Returns the leaves that belong to each track. */
 function groupByTop(weights: Weights, leaves: number[]): Map<number, number[]> {
   const groups = new Map<number, number[]>();
   const top: number[] = [];
@@ -110,7 +110,7 @@ function createBuilder(weights: Weights, rootName: number, origin: number[]) {
     nextSibling[node] = firstChild[weights.parent[node]!]!;
     firstChild[weights.parent[node]!] = node;
   }
-  /** Group of each name, used only while nodes are grouped. */
+  /** Index of the group for each name. It is used only while nodes are grouped. */
   const groupOfName: number[] = [];
   push(-1, rootName, origin, totals);
 

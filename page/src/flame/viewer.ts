@@ -1,5 +1,6 @@
-// The viewer connects all parts. The viewer's state is a view, an order, hidden subtrees, a zoom, a selection and a
-// search. A change of the view, the order or the hidden subtrees makes a new tree. Any other change only paints again.
+// The viewer connects all parts of the flame graph. Its state is a view, an order, hidden subtrees, a zoom, a selection
+// and a search. A change of the view, the order or the hidden subtrees makes a new tree. Any other change only paints
+// again.
 import { DARK, LIGHT } from "./colours.ts";
 import { createControls } from "./controls.ts";
 import { fillCrumbs } from "./crumbs.ts";
@@ -23,7 +24,7 @@ import { trackValues } from "./weights.ts";
 
 export interface FlameOptions {
   view?: string;
-  /** Run to compare with. Widths show `model`, and colours show the change. */
+  /** The run to compare with. Widths of frames show `model`, and colours show the change. */
   against?: FlameModel;
   onSelect?(name: string): void;
 }
@@ -44,7 +45,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
   let hidden: Subtree[] = [];
   let isOldWidth = false;
   let layout: Layout | undefined;
-  /** Sum of the visible rows. */
+  /** Sum of the values of all visible rows. */
   let whole = 0;
   let searched = "";
   let matches: Matches | null = null;
@@ -112,7 +113,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     if (isEmpty) message.textContent = "Nothing to draw: all values are 0.";
   }
 
-  /** Rows that neither the filter of tracks nor a hidden subtree removes. */
+  /** Returns the rows that neither the filter of tracks nor a hidden subtree removes. */
   function keptRows(): Uint8Array {
     const subtrees = hidden.filter((subtree) => subtree.view === source.id);
     const all = sumOf(source, keepRows(source, names, keepTrack, []));
@@ -259,7 +260,7 @@ export function mountFlame(host: HTMLElement, model: FlameModel, options: FlameO
     rebuild();
   }
 
-  /** Frames from the outermost to the innermost, one per line. */
+  /** Returns the names of the frames from the outermost to the innermost, one per line. */
   function stackOf(node: number): string {
     const path = pathOf(layout!.tree, node).map((name) => names.text[name]!);
     return (order.kind === "leaves" || isCaller(layout!, node) ? path.reverse() : path).join("\n");

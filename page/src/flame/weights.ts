@@ -1,9 +1,9 @@
-// Adds the values of a view's rows to the nodes of its tree. Rows that a filter removes do not count. On request each
-// stream, thread, rank or GPU gets its own tree below the root.
+// Adds the values of a view's rows to the nodes of its tree. Rows that a filter removes do not count. If the graph is
+// split, each stream, thread, rank or GPU gets its own tree below the root.
 import { type Source, type SplitKey, type Track, trackWord } from "./model.ts";
 import type { Names } from "./names.ts";
 
-/** A prefix tree with a value for each node, not including its children. `parent[i] < i`. */
+/** A prefix tree with a value for each node. The value does not include the node's children. `parent[i] < i`. */
 export interface Weights {
   parent: ArrayLike<number>;
   name: ArrayLike<number>;
@@ -15,12 +15,12 @@ export interface Weights {
   isSplit: boolean;
 }
 
-/** Adds the values of the rows that are not 0 in `keep` to the nodes of the view. */
+/** Adds the values of the rows for which `keep` is not 0 to the nodes of the view. */
 export function weigh(source: Source, keep: Uint8Array): Weights {
   return addRows(source, keep, source.parent, source.name, source.node);
 }
 
-/** Like `weigh`, with a frame for each value of `key` between the root and the stacks. */
+/** Does the same as `weigh`, but puts a frame for each value of `key` between the root and the stacks. */
 export function weighSplit(source: Source, keep: Uint8Array, key: SplitKey, names: Names): Weights {
   const parent: number[] = [-1];
   const name: number[] = [-1];
@@ -40,7 +40,7 @@ export function weighSplit(source: Source, keep: Uint8Array, key: SplitKey, name
   return { ...addRows(source, keep, parent, name, nodeOfRow), isSplit: true };
 }
 
-/** Label of the frame for a track in a graph that is split by `key`. */
+/** Returns the label of a track's frame in a graph that is split by `key`. */
 export function trackLabel(track: Track | undefined, key: SplitKey): string {
   const word = trackWord(key);
   const value = track?.[key];
@@ -48,7 +48,7 @@ export function trackLabel(track: Track | undefined, key: SplitKey): string {
   return value.toLowerCase().startsWith(word.toLowerCase()) ? value : `${word} ${value}`;
 }
 
-/** Values of `key` in the rows of `source`. A graph with fewer than two values cannot be split. */
+/** Returns the values of `key` in the rows of `source`. A graph with fewer than two values cannot be split. */
 export function trackValues(source: Source, key: SplitKey): Set<string> {
   return new Set(Array.from(new Set(source.track), (track) => trackLabel(source.tracks[track], key)));
 }
@@ -63,7 +63,8 @@ function groupRows(source: Source, keep: Uint8Array, key: SplitKey): Map<string,
   return groups;
 }
 
-/** Returns the nodes that `rows` need, parents first, without the root. `mark` must be 0 for these nodes, and is changed. */
+/** Returns the nodes that `rows` need, without the root. Parents come before their children. `mark` must be 0 for these
+ * nodes, and is changed. */
 function touchedNodes(source: Source, rows: number[], mark: Int32Array): Int32Array {
   const touched: number[] = [];
   for (const row of rows) {

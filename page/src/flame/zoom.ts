@@ -1,5 +1,5 @@
-// Computes the visible part of the picture. The visible part has at least the share `MIN_SHARE` of the picture, and
-// never extends beyond the picture's ends.
+// Computes which part of the picture is visible. This part has at least the share `MIN_SHARE` of the picture, and never
+// extends beyond the picture's ends.
 import type { Span } from "./layout.ts";
 
 /** Smallest share of the picture that can fill the canvas. */
