@@ -1,13 +1,14 @@
 #!/bin/sh
 # Builds every examples/*.cu into target/examples-cuda/, without an installed CUDA toolkit.
 #
-# If an nvcc of CUDA 12 or later is on PATH, it is used. Otherwise the script installs one from PyPI (about 420 MB, under
-# NVIDIA's licence) into target/cuda-toolkit/, once. The build needs no GPU.
+# If an nvcc of CUDA 12 or later is on PATH, it is used. If there is none, the script installs an nvcc from PyPI (about
+# 420 MB, under NVIDIA's licence) into target/cuda-toolkit/, once. The build needs no GPU.
 #
 #     examples/build-cuda.sh            libcudart as a shared library, as nvcc users need for LD_PRELOAD tools
 #     examples/build-cuda.sh --static   libcudart inside the program (nvcc's own default): NAME-static
 #
-# Programs that are up to date are not rebuilt. The script prints only the programs that it built, and one line per error.
+# Programs that are up to date are not rebuilt. The script prints only the programs that it built, and one line per
+# error.
 set -eu
 
 packages="nvidia-cuda-nvcc==13.0.88 nvidia-cuda-crt==13.0.88 nvidia-nvvm==13.0.88
@@ -42,8 +43,8 @@ system_nvcc() {
     nvcc --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p' | grep . || echo 0
 }
 
-# The stamp file is written last, and lists the installed packages. If it is missing or lists other packages, the
-# toolkit is installed again.
+# The stamp file is written last, and lists the installed packages. If the stamp file is missing or lists other
+# packages, the toolkit is installed again.
 install_toolkit() {
     [ "$(cat "$toolkit/stamp" 2>/dev/null)" = "$packages" ] && return
     rm -rf "$toolkit"

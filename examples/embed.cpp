@@ -60,8 +60,8 @@ OWN_FRAME static void warm_up(const Memory &memory)
     LEAVE();
 }
 
-// The part of the program that is recorded. It need not wait for the GPU, because gpuflame records launched work until
-// it ends.
+// The part of the program that is recorded. This function need not wait for the GPU, because gpuflame records launched
+// work until it ends.
 OWN_FRAME static void measure(const Memory &memory)
 {
     ENTER();

@@ -1,6 +1,6 @@
-/* llm_inference.cu in plain C, so that it builds without nvcc. It is the same program (llm/program.h), but its kernels are only
- * names. It is for the simulated CUDA stack, which gives each kernel a duration and computes nothing. On a real GPU the
- * launches of this program fail with "invalid device function".
+/* llm_inference.cu in plain C, so that it builds without nvcc. Both files contain the same program (llm/program.h), but
+ * the kernels of this one are only names. This program is for the simulated CUDA stack, which gives each kernel a
+ * duration and computes nothing. On a real GPU the launches of this program fail with "invalid device function".
  *
  *     libs=$(tests/gpusim/run --stage)
  *     cc -std=c99 -O2 -g examples/llm_inference.c -o llm -isystem tests/gpusim/include -L $libs -lcudart -lpthread -lm

@@ -53,7 +53,8 @@ class Block:
 
 
 def batches(gpu, count):
-    """Launches in a generator. Its frame is called from the frame of the function that iterates over the generator."""
+    """Launches in a generator. The generator's frame is called from the frame of the function that iterates over the
+    generator."""
     for batch in range(count):
         gpu.launch("load_d100")
         yield batch
@@ -88,8 +89,8 @@ async def answer(gpu, tokens):
 
 
 async def serve(gpu):
-    """Launches in asyncio tasks. They appear under the event loop that runs them, not under the function that created
-    them."""
+    """Launches in asyncio tasks. The tasks appear under the event loop that runs them, not under the function that
+    created them."""
     await asyncio.gather(*(answer(gpu, tokens) for tokens in (3, 5, 8)))
 
 

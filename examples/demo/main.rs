@@ -51,7 +51,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Records on the real CUDA stack if there is one. Otherwise, or if that fails, records on the simulated stack.
+/// Records on the real CUDA stack if there is one. If there is none, or if recording on it fails, records on the
+/// simulated stack.
 fn demonstrate(files: &Files) -> Result<()> {
     match probe()? {
         Ok(gpu) => {

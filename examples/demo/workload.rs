@@ -98,7 +98,8 @@ fn load_layer(gpu: &Gpu, random: &mut Random) -> Result<Layer> {
     })
 }
 
-/// Uploads a matrix of random numbers. They are so small that numbers do not grow in products with the matrix.
+/// Uploads a matrix of random numbers. The matrix's numbers are so small that numbers do not grow in products with the
+/// matrix.
 #[inline(never)]
 fn upload(gpu: &Gpu, rows: usize, random: &mut Random) -> Result<Buffer> {
     frame!(upload);
@@ -247,7 +248,7 @@ fn sample(session: &Session) -> Result<usize> {
     Ok(largest.map_or(0, |(token, _)| token))
 }
 
-/// A generator of random numbers by xorshift64* (Vigna 2016). They are the same in every run.
+/// A generator of random numbers by xorshift64* (Vigna 2016). The numbers are the same in every run.
 struct Random(u64);
 
 impl Random {

@@ -85,7 +85,7 @@ static inline float random_unit(uint64_t *state)
     return (float)((*state * UINT64_C(2685821657736338717)) >> 40) / 16777216.0f;
 }
 
-/* Draws uniform random weights. Their variance keeps activations near 1 in every layer. */
+/* Draws uniform random weights. The variance of the weights keeps activations near 1 in every layer. */
 static inline void draw(float *tensor, size_t count, int inputs, uint64_t *state)
 {
     const float reach = sqrtf(3.0f / (float)inputs);

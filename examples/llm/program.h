@@ -1,10 +1,10 @@
-/* The program of the inference examples, from the command line to the kernel launches. It is a decode loop
+/* The program of the inference examples, from the command line to the kernel launches. The program is a decode loop
  * like that of a server, with a cache of keys and values, a stream for kernels and a stream for copies.
  *
  * llm_inference.cu and llm_inference.c include this file after they have defined the kernels and a launch,
  *     LAUNCH(kernel, blocks, threads, stream)(arguments)
- * so both are the same program, and both must give the same stacks. This file uses only what C99 and C++
- * have in common. Its functions are arranged for a readable flame graph:
+ * so both are the same program, and both must give the same stacks. This file uses only what C99 and C++ have in
+ * common. The functions in this file are arranged for a readable flame graph:
  *
  *     main;serve;generate;decode;forward;layer;attention_block;matmul;matmul_kernel
  */

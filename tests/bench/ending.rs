@@ -3,12 +3,12 @@
 //!
 //! Before the signal, each program launches from many stacks, or launches many different kernels, on the simulated CUDA
 //! stack. gpuflame writes its output files to the page cache only. When the signal arrives, a program is either idle or
-//! still launching. Other load on the machine affects the time until the process ends. It does not affect the CPU time
-//! of the writing thread, which the scheduler counts.
+//! still launching. Other load on the machine affects the time until the process ends. Other load does not affect the
+//! CPU time of the writing thread, which the scheduler counts.
 //!
 //! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
-//! time that the checkpoint thread takes. It measures three programs: one that launches from ten stacks, one that
-//! launches from 10,000 stacks that all change each second, and one whose rows are recorded.
+//! time that the checkpoint thread takes. With `-- bytes`, it measures three programs: one that launches from ten
+//! stacks, one that launches from 10,000 stacks that all change each second, and one whose rows are recorded.
 
 #[path = "staged.rs"]
 mod staged;

@@ -228,7 +228,7 @@ fn evaluated<const VERSION: u32>(
 }
 
 /// Returns the path of the tests' fake interpreter for `version` of Python. This interpreter has the memory layout of
-/// that Python version but evaluates nothing. It is compiled only once, into this program's folder.
+/// that Python version but evaluates nothing. The fake interpreter is compiled only once, into this program's folder.
 fn interpreter(version: u32) -> CString {
     let program = std::env::current_exe().expect("a program has a path");
     let library = program.with_extension(format!("interpreter-{version:x}.so"));
@@ -302,7 +302,7 @@ fn time() -> ExitCode {
             *fastest = fastest.min(text.trim().parse().unwrap_or(f64::INFINITY));
         }
     }
-    // Cases that do other work between launches have no time. Their lines are omitted.
+    // Cases that do other work between launches have no time. The output has no lines for these cases.
     for (case, nanos) in CASES.iter().zip(fastest).filter(|(_, nanos)| nanos.is_finite()) {
         let name = case.name.replace("instructions", "time");
         let _ = writeln!(std::io::stdout(), "{name} {nanos:.1} ns");

@@ -1,8 +1,8 @@
 //! Measures the cost that gpuflame adds to a launch, and compares its unwinder with others in the same run.
 //!
-//! The benchmark first checks that all unwinders return the same stacks. Then it measures the unwinders in three
-//! situations (see `paths`), each at four stack depths, with one thread and with two threads. After that it measures
-//! the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the tables of
+//! The benchmark first checks that all unwinders return the same stacks. Then the benchmark measures the unwinders in
+//! three situations (see `paths`), each at four stack depths, with one thread and with two threads. After that it
+//! measures the whole callback on the simulated CUDA stack, and a whole process. The benchmark writes the tables of
 //! `tests/bench/performance.md` and `docs/cost.md`. At the end it prints a line `name value unit` for each figure. With
 //! arguments (`-- half 64`) it measures only the named situations and depths, and writes nothing. With `-- checkpoints`
 //! it compares two whole processes: one that writes checkpoints fifty times as often as by default, and one that writes
@@ -55,8 +55,8 @@ use turns::{Figure, Slice};
 const DEPTHS: [usize; 4] = [16, 32, 64, 128];
 /// Number of captures of the same stack that are timed together.
 const CAPTURES: u32 = 100;
-/// Average number of captures per stack and turn before the measurement begins. It applies to situations with different
-/// stacks.
+/// Average number of captures per stack and turn before the measurement begins. The number applies to situations with
+/// different stacks.
 const WARM_UP: usize = 4;
 /// Average number of captures per stack and turn during the measurement of such situations.
 const ROUNDS: usize = 2;
@@ -254,7 +254,8 @@ impl OnSimulated {
     fn measure(places: &[Place], libraries: &[Vec<Function>; 2]) -> Self {
         let folder = staged::stage("cuda");
         let runtime = simulated::Runtime::subscribed(&folder);
-        // The last job measures a closed window. In this case the callback captures no stack and makes no launch id.
+        // The last job measures a closed window. While the window is closed, the callback captures no stack and makes
+        // no launch id.
         let beyond = Place::new(Situation::Hot, 64, libraries);
         let figures = turns::measure(
             places.len() + 1,

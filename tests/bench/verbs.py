@@ -3,7 +3,7 @@
 
     cargo build --release -p gpuflame-cli && tests/bench/verbs.py [--megabytes N] [--rounds N] [--trace FILE] [VERB ...]
 
-Without --trace, the script writes a trace like those of torch.profiler to the temporary folder. It has steps,
+Without --trace, the script writes a trace like those of torch.profiler to the temporary folder. This trace has steps,
 operators, launches with correlation ids and flows, and a kernel for each launch. Each command runs in a separate
 process. Each round runs every command once, and the best round of a command counts. `cpu` is the CPU time of all
 threads together, which other load affects least. On a busy machine, only speeds by CPU time can be compared. Verbs with

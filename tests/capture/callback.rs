@@ -118,8 +118,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     gpuflame_unwind::prepare();
     capture::refill_chunks();
 
-    // While the window is closed, launches are only counted. Their ids, and the ids of the calls nested in them, are
-    // noted.
+    // While the window is closed, launches are only counted. The ids of these launches, and the ids of the calls nested
+    // in them, are noted.
     call(CallKind::Launch, 1, None, 0);
     let outside = drained();
     assert_eq!((outside.contexts.len(), outside.launches.len()), (0, 0));
@@ -175,8 +175,8 @@ fn the_callback_records_each_launch_once_and_allocates_nothing() {
     around.sort_unstable();
     assert_eq!(around, [(60, 60, 1), (63, 63, 1)]);
 
-    // In the steady state, launches allocate no memory and none is lost. Their times are computed from the clock's
-    // calibration, which is available once the collector has run twice.
+    // In the steady state, launches allocate no memory and none is lost. The times of launches are computed from the
+    // clock's calibration, which is available once the collector has run twice.
     capture::recalibrate_clock();
     thread::sleep(Duration::from_millis(5));
     let mut seen = 0;

@@ -36,7 +36,7 @@ fn frames() -> Vec<[Frame; 3]> {
     STACKS.iter().map(|stack| stack.map(|label| Frame::label(LabelId(label)))).collect()
 }
 
-/// Returns the rows of a run of 4 threads on 2 devices. They include every kind of row:
+/// Returns the rows of a run of 4 threads on 2 devices. The run includes every kind of row:
 /// - activities that arrive before their launch, long after their launch, or never;
 /// - activities without a launch, activities under two ids, and activities outside of windows;
 /// - nodes of graphs that were created, cloned, destroyed, or never announced.

@@ -37,8 +37,8 @@ const CATCH: u8 = 1;
 /// Number by which Linux identifies the system call that was caught, or -1 if none was caught.
 static CAUGHT: AtomicI64 = AtomicI64::new(-1);
 
-/// Signal handler, which notes the attempted system call. It lets all further system calls pass, including the one by
-/// which the handler returns.
+/// Signal handler, which notes the attempted system call. The handler lets all further system calls pass, including the
+/// one by which the handler returns.
 extern "C" fn caught(_signal: c_int, _info: *mut libc::siginfo_t, context: *mut c_void) {
     SELECTOR.store(PASS, Ordering::Relaxed);
     // SAFETY: the kernel passes the interrupted registers.
@@ -98,8 +98,8 @@ fn deep(calls: u32, leaf: &dyn Fn()) -> u32 {
     black_box(deep(black_box(calls - 1), leaf)) + 1
 }
 
-/// Makes launches of every kind. Their stacks have 40 depths in turn, so that each stack differs in part from the
-/// previous one.
+/// Makes launches of every kind. The stacks of the launches have 40 depths in turn, so that each stack differs in part
+/// from the previous one.
 fn launches(first: u32) {
     for turn in 0..1000 {
         let id = first + turn * 10;

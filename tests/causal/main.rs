@@ -26,8 +26,8 @@ fn name(row: &Value) -> &str {
     row["name"].as_str().unwrap().trim_start_matches("planted.py(2): ").trim_end_matches("()")
 }
 
-/// Returns the row of a planted function or kernel. If it is not on the critical path, there is no row, and its
-/// predicted saving is 0.
+/// Returns the row of a planted function or kernel. A function or kernel that is not on the critical path has no row,
+/// and its predicted saving is 0.
 fn said(table: &Value, planted: &str) -> Said {
     let rows = table["causal"].as_array().unwrap();
     rows.iter().find(|row| name(row) == planted).map_or_else(Said::default, |row| Said {
@@ -89,6 +89,6 @@ fn reruns_with_faster_functions_and_kernels_save_the_predicted_time() {
             assert!(beyond > 100 || !is_even(beyond), "{what}: it holds at {beyond} %");
         }
     }
-    // docs/accuracy.md contains these two numbers. If they change, change them in both places.
+    // docs/accuracy.md contains these two numbers. If the numbers change, change them in both places.
     assert_eq!((count, saving), (31, 24));
 }

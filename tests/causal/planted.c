@@ -67,7 +67,7 @@ NOINLINE void join(cudaEvent_t event, cudaStream_t from, cudaStream_t to) {
     CALL(cudaStreamWaitEvent(to, event, 0));
 }
 
-/* The GPU has already finished its work, so this call does not wait. It takes only host time. */
+/* The GPU has already finished its work, so this call does not wait, and takes only host time. */
 NOINLINE void check(unsigned long long ns) {
     OWN_WORK(ns);
     CALL(cudaDeviceSynchronize());

@@ -191,8 +191,8 @@ fn calls_and_their_gpu_work_get_the_external_id_of_the_innermost_operator() {
     assert_eq!(copied[1]["args"], json!({"External id": 2, "Record function id": 102}));
 }
 
-/// Writes a trace with one operator of 100 us. Its time `ts` relative to `base` is such that the operator covers the
-/// calls of the recording.
+/// Writes a trace with one operator of 100 us. The operator's time `ts`, which is relative to `base`, is such that the
+/// operator covers the calls of the recording.
 fn one_operator(folder: &Path, base: &str, process: &Value, ts: f64) {
     let operator = json!({"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": process, "tid": 100, "ts": ts,
         "dur": 100.0, "args": {"External id": 9}});

@@ -1,5 +1,5 @@
-//! Tests `gpuflame doctor`. Together, the tests make doctor print every kind of line that it can print. They use the
-//! simulated CUDA libraries, and need no GPU.
+//! Tests `gpuflame doctor`. Together, the tests make doctor print every kind of line that it can print. The tests use
+//! the simulated CUDA libraries, and need no GPU.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -12,7 +12,8 @@ use crate::support::scratch;
 use crate::support::traces::Trace;
 use crate::tables::at_terminal;
 
-/// Writes the trace of two steps of a program. Its names contain every kind of number that differs from run to run.
+/// Writes the trace of two steps of a program. The names in the trace contain every kind of number that differs from
+/// run to run.
 fn run(path: &Path, first_step: u32, address: &str, operation: u32, us: u64) {
     let mut trace = Trace::default();
     for at in 0..2 {

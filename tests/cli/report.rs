@@ -1,5 +1,5 @@
-//! Tests the page that `gpuflame report` writes. Its sums equal those of the folded stacks, it loads nothing, and it
-//! does not run code that is in names.
+//! Tests the page that `gpuflame report` writes. The page's sums equal those of the folded stacks, the page loads
+//! nothing, and it does not run code that is in names.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

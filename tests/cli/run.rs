@@ -15,8 +15,8 @@ use crate::support::command::gpuflame as command;
 use crate::support::{self, Done, Run, Way, compile, scratch, skip};
 use gpuflame_offline::run::{self, ReadOptions};
 
-/// Compiles a program that launches kernels of 1,000 ns and can end in many ways. Its source, `ending.c`, lists these
-/// ways.
+/// Compiles a program that launches kernels of 1,000 ns and can end in many ways. The program's source, `ending.c`,
+/// lists these ways.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| compile("tests/programs/ending.c", &["-O2", "-g0"]))
@@ -772,8 +772,8 @@ fn a_musl_program_runs_with_preload() {
     assert_eq!(done.code, Some(5), "{}", done.stderr);
 }
 
-/// The first process of the command sets the environment variable that the driver reads. Its descendants inherit the
-/// variable.
+/// The first process of the command sets the environment variable that the driver reads. The descendants of the first
+/// process inherit the variable.
 #[test]
 fn preload_loads_the_library_at_once_in_descendants_too() {
     let script = "grep -c 'libgpuflame[.]so' /proc/self/maps; true";

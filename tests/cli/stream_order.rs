@@ -207,8 +207,8 @@ fn the_summary_withholds_shares_of_the_time_if_durations_are_impossible() {
     assert!(path.contains("Some durations are impossible"), "{path}");
 }
 
-/// Two of ten kernels end 5 us before they begin. Their durations are unusable, so the GPU seems to be idle while they
-/// run.
+/// Two of ten kernels end 5 us before they begin. The durations of these two kernels are unusable, so the GPU seems to
+/// be idle while they run.
 #[test]
 fn the_summary_withholds_shares_if_work_ends_before_it_begins() {
     let folder = scratch("backwards");

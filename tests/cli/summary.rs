@@ -1,4 +1,5 @@
-//! Tests `gpuflame summary`, which prints one screen. Its figures must equal those of the detailed verbs.
+//! Tests `gpuflame summary`, which prints one screen. The figures of the summary must equal those of the detailed
+//! verbs.
 
 use std::fs;
 use std::path::Path;

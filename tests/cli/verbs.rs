@@ -302,7 +302,7 @@ fn merge_ranks_makes_ranks_frames_and_names_the_straggler_and_its_collective() {
         let text = format!("{{\"traceEvents\":[{}]}}", events.join(","));
         fs::write(folder.join(format!("rank{rank}.json")), text).unwrap();
     };
-    // The runs have nine steps. That is too few to call a rank a straggler.
+    // The runs have nine steps. Nine steps are too few to call a rank a straggler.
     [0, 1].into_iter().for_each(|rank| write(9, rank));
     let few = gpuflame(&folder, ["merge-ranks", ".", "--format", "json"]).ok();
     assert!(!few.stdout.contains("others wait"), "{}", few.stdout);
@@ -406,8 +406,8 @@ fn viewers() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().join("viewers")
 }
 
-/// Returns whether Python has the module `module`. If not, prints how to install it. In CI a missing module is an
-/// error.
+/// Returns whether Python has the module `module`. If the module is missing, prints how to install it. In CI a missing
+/// module is an error.
 fn has(module: &str, install: &str) -> bool {
     let python = viewers().join("venv/bin/python");
     let import = format!("import {module}");

@@ -138,8 +138,8 @@ fn a_short_call_of_another_thread_does_not_explain_a_pause() {
 }
 
 /// The work of the first launch begins 5 us after the call begins. The second launch call takes 20 us, and its work
-/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call. That is at
-/// 40 us instead of 75 us, so it saves 35 us.
+/// begins after the end of the call. If `first` took no time, `second` would begin at the end of its call, at 40 us
+/// instead of 75 us. So `first` can save 35 us.
 #[test]
 fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
     let trace = Trace::default()
@@ -162,7 +162,7 @@ fn work_that_began_after_its_call_cannot_begin_before_the_end_of_the_call() {
 }
 
 /// No dependency leads to `free`, because its launch is not recorded. If `main` took no time, the run would end with
-/// `free`. That is at 105 us instead of 112 us, so it saves 7 us.
+/// `free`, at 105 us instead of 112 us. So `main` can save 7 us.
 #[test]
 fn work_without_a_cause_limits_what_a_part_before_it_can_save() {
     let trace = Trace::default()

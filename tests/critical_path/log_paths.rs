@@ -5,7 +5,8 @@
 //! the time that is in the log, the module misses no dependency.
 //!
 //! The log contains the calls with which a thread waits for other threads. A trace without such calls does not show
-//! which thread it waited for. It may have waited for any call of another thread that ended since its own last call.
+//! which thread it waited for. The waiting thread may have waited for any call of another thread that ended since its
+//! own last call.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

@@ -18,7 +18,7 @@ pub(super) enum Lack {
     GraphEdges,
     /// Times at which a running kernel allows the next kernel to begin.
     Triggers,
-    /// Duration of a launch. It is unknown if every launch of the same kind waited for other work.
+    /// Duration of a launch. The duration is unknown if every launch of the same kind waited for other work.
     LaunchTimes,
     /// Host functions in streams.
     HostFunctions,

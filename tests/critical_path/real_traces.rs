@@ -1,5 +1,5 @@
-//! Tests the critical path of real traces. Its parts must add up, and the output must name the time that the records do
-//! not explain.
+//! Tests the critical path of real traces. The parts of the path must add up, and the output must name the time that
+//! the records do not explain.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

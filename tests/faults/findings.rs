@@ -61,8 +61,8 @@ fn position<'a>(found: &'a [Found], fault: &str) -> Option<(usize, &'a Found)> {
     same_sort.find(|(_, finding)| finding.id == fault || ids(fault).contains(&&*finding.id))
 }
 
-/// Returns whether the finding names the culprit. It must name one of the culprit's functions, and the rank and the GPU
-/// if the right answer specifies them.
+/// Returns whether the finding names the culprit. The finding must name one of the culprit's functions, and the rank
+/// and the GPU if the right answer specifies them.
 fn names_culprit(finding: &Found, truth: &Truth) -> bool {
     let culprit = truth.culprit;
     let function = |place: &&&str| {
@@ -192,7 +192,7 @@ fn mistake_of_program(program: &Program, strength: u64) -> Option<String> {
         let gpu = program.device.is_none_or(|device| finding.text.contains(&format!("GPU {device}")));
         finding.id == program.id && gpu && finding.text.contains(program.function)
     });
-    // The Linux kernel may refuse samples. If it does, these faults have no visible effect.
+    // The Linux kernel may refuse samples. Without samples, these faults have no visible effect.
     let is_refused = recorded.done.stderr.contains("perf_event_open");
     (!named && !is_refused).then(|| {
         let list: Vec<_> =

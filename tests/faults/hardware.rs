@@ -1,6 +1,6 @@
 //! Tests findings about runs on a real GPU: `tests/pytorch/programs/faults.py` with each of its faults. The runs were
 //! recorded on an H100, in the default files, which contain only sums. In these runs, the import of PyTorch's optimizer
-//! took 4 to 6 s. It came between the first copies and the first step.
+//! took 4 to 6 s. The import came between the first copies and the first step.
 
 use serde_json::Value;
 

@@ -113,7 +113,7 @@ fn time_after_a_wait_whose_function_is_unknown_is_no_cost_of_the_wait() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The clocks of ranks 1 and 2 differ most, by 52 ms. Neither of the two is the first rank in the list.
+/// The clocks of ranks 1 and 2 differ most, by 52 ms. Neither rank 1 nor rank 2 is the first rank in the list.
 #[test]
 fn the_two_ranks_whose_clocks_differ_most_come_first() {
     let folder = scratch("late_hosts");

@@ -43,7 +43,7 @@ fn recorded(plan: &Plan) -> Vec<Vec<Slice>> {
     ranks
 }
 
-/// Asserts that the list `wrong` is empty. If not, prints its lines.
+/// Asserts that the list `wrong` is empty. If the list is not empty, prints its lines.
 fn assert_none(wrong: &[String]) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
@@ -296,8 +296,8 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
         let recorded = program.record_combined();
         assert!(is_near(recorded.lengthened_ns as f64, (HEALTHY_NS * 40 / 60) as f64), "{}", program.id);
         // If the launching thread waited for a processor, usually other programs were using the processors, so the wait
-        // is not part of the fault's cost. Only in the case `starved_thread` is this wait the fault. Its cost depends
-        // on how the operating system divides the processor between threads.
+        // is not part of the fault's cost. Only in the case `starved_thread` is this wait the fault. The cost of
+        // `starved_thread` depends on how the operating system divides the processor between threads.
         let cost_ns = recorded.cost_ns.saturating_sub(recorded.waited_ns);
         let is_smaller = program.id == "starved_thread" || cost_ns < recorded.lengthened_ns;
         assert!(recorded.cost_ns > 0 && is_smaller, "{}: {} ns", program.id, recorded.cost_ns);

@@ -114,8 +114,8 @@ impl Compared<'_> {
         }
     }
 
-    /// Compares launches. The other tool omits calls that launch several kernels. It counts the launch delay from the
-    /// time at which the call returns.
+    /// Compares launches. The other tool omits calls that launch several kernels. The other tool counts the launch
+    /// delay from the time at which the call returns.
     fn launches(&mut self, folder: &Path, file: &str, slices: &[Slice], theirs: &Value) {
         let calls = calls(slices);
         let mut works: BTreeMap<u64, Vec<&Slice>> = BTreeMap::new();

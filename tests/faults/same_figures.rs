@@ -36,7 +36,7 @@ struct Figures {
     info: Value,
     top: Value,
     check: Value,
-    /// Tables of `critical-path`. They are null for a default file, which has only sums.
+    /// Tables of `critical-path`. The tables are null for a default file, which has only sums.
     path: Value,
     /// Time since the first step that kernels run on GPU 0, in ns, added up from a trace.
     kernel_ns: Option<i64>,

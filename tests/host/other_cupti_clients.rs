@@ -42,8 +42,8 @@ fn a_takeover_of_the_records_is_reported_when_it_happens() {
     assert!(said < done.stderr.find("rival: flushes").unwrap(), "{}", done.stderr);
 }
 
-/// The client reads a CUPTI attribute that gpuflame sets. It does so before it takes over the records, and again after
-/// gpuflame has noticed the takeover.
+/// The client reads a CUPTI attribute that gpuflame sets. The client does so before it takes over the records, and
+/// again after gpuflame has noticed the takeover.
 #[test]
 fn a_client_that_took_the_records_sees_none_of_our_cupti_settings() {
     let program = compile("tests/programs/rival.c", &["-O2"]);
@@ -286,7 +286,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
 }
 
 /// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both the enter
-/// and the exit callback of a launch, or neither. It must not attribute a kernel to the wrong launch.
+/// and the exit callback of a launch, or neither. gpuflame must not attribute a kernel to the wrong launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {

@@ -112,6 +112,6 @@ pub(crate) fn starved_for(process: u32) -> u64 {
 
 /// Sends a signal to a process that has not been waited for.
 pub(crate) fn send(process: u32, signal: i32) {
-    // SAFETY: callers have not waited for the process yet. So its id cannot have been reused.
+    // SAFETY: callers have not waited for the process yet. So the id of the process cannot have been reused.
     assert_eq!(unsafe { libc::kill(process as i32, signal) }, 0);
 }

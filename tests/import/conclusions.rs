@@ -102,7 +102,7 @@ fn a_copy_of_another_thread_hides_no_wait() {
 }
 
 /// Returns a trace of three steps of a program that calls an operator. If `is_closed`, the Python function that calls
-/// the operator ends after 12 us. If not, it ends at the end of the trace.
+/// the operator ends after 12 us. If not `is_closed`, the function ends at the end of the trace.
 fn calls_operator(is_closed: bool) -> Trace {
     let mut trace = Trace::default();
     trace.python("train.py(1): main", 9, 0, 3000);
@@ -250,7 +250,7 @@ fn times_of_ranks_are_relative_to_the_base_of_their_file() {
     assert_eq!(path["clocks"][1]["ahead_ns"], 0);
 }
 
-/// The kernels follow each other without a gap. Their times are microseconds since 1970, written as `f64`.
+/// The kernels follow each other without a gap. The times of the kernels are microseconds since 1970, written as `f64`.
 #[test]
 fn times_that_were_rounded_to_a_quarter_of_a_microsecond_do_not_overlap() {
     let mut events = Vec::new();

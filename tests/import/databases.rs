@@ -27,8 +27,8 @@ fn fact(folder: &Path, name: &str, what: &str) -> String {
     row.unwrap_or_else(|| panic!("no {what}: {table}")).to_owned()
 }
 
-/// Tables that every export of Nsight Systems has. They contain one launch and its kernel of 50 ns in process 3, thread
-/// 9.
+/// Tables that every export of Nsight Systems has. The tables contain one launch and its kernel of 50 ns in process 3,
+/// thread 9.
 const NSYS: &str = "
     CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT);
     INSERT INTO StringIds VALUES (1, 'cudaLaunchKernel_v7000'), (2, 'add'), (3, 'cudaGraphLaunch_v10000');
@@ -267,8 +267,8 @@ fn waits_and_records_of_events_survive_sbt() {
     for (from, to) in [("again.sqlite", "a.sbt"), ("a.sbt", "b.sbt"), ("b.sbt", "c.sbt")] {
         gpuflame(&folder, ["convert", from, "--to", "sbt", "-o", to]).ok();
         assert_eq!(waiting_of_stream_8(&folder, to), [(1, 0, 40_000), (2, 0, 20_000)], "{to}");
-        // This format has the times at which the stream waited. It does not have the times of the API call that made
-        // the stream wait.
+        // This format has the times at which the stream waited. This format does not have the times of the API call
+        // that made the stream wait.
         let ran = gpuflame(&folder, ["flamegraph", to, "--view", "wait", "--format", "folded"]).ok();
         assert_eq!(ran.stdout, "cudaStreamSynchronize 171780\n", "{to}");
         for fact in ["event records", "wait records stream wait", "wait records stream"] {
@@ -290,8 +290,8 @@ fn waits_of_nsys_have_the_stack_and_the_kind_of_their_calls() {
     assert_eq!(ran.stdout, "cudaStreamSynchronize 86000\nstep;cudaStreamSynchronize 86000\n");
 }
 
-/// Tables of rocpd with the suffix `_0f`, as schema 3 has them. They contain process 1 with thread 5, and GPU 1 as
-/// agent 4.
+/// Tables of rocpd with the suffix `_0f`, as schema 3 has them. The tables contain process 1 with thread 5, and GPU 1
+/// as agent 4.
 fn rocpd_common(suffix: &str) -> String {
     format!(
         "CREATE TABLE rocpd_metadata{suffix} (id INTEGER PRIMARY KEY, tag TEXT, value TEXT);
@@ -409,7 +409,8 @@ fn rocpd_of_schema_4_has_places_in_tracks_and_times_in_a_table() {
 #[test]
 fn merged_rocpd_does_not_mix_up_the_ids_of_two_processes() {
     let folder = scratch("databases");
-    // The second process runs on another machine. So its GPUs are different from those of the first process.
+    // The second process runs on another machine. So the GPUs of the second process are different from those of the
+    // first process.
     let second = rocpd_3("_b").replace("'machine'", "'other machine'");
     database(&folder, "merged.db", &format!("{}{second}", rocpd_3("_a")));
     let stacks = folded(&folder, "merged.db").stdout;

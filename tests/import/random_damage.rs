@@ -7,7 +7,7 @@
 #[path = "../fuzz/property.rs"]
 mod property;
 
-/// The trace to damage. It has an example of everything that a trace may contain.
+/// The trace to damage. This trace has an example of everything that a trace may contain.
 const TRACE: &str = r#"{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "a \"b\" \\"}], "traceEvents": [
 {"ph": "X", "cat": "kernel", "name": "void gemm<float, [4]>({})", "pid": 0, "tid": 7, "ts": 1712195495505583.173, "dur": 12.5,
  "args": {"External id": 3, "device": 0, "context": 1, "stream": 7, "correlation": 9, "grid": [1, 2, 3], "x": {"y": ["]}"]}}},

@@ -99,7 +99,7 @@ impl<'a> Program<'a> {
             };
             all.push(Expected { kind, row: wait, streams, nodes: Vec::new() });
         }
-        // The nodes of a graph follow the launch of the graph. They are sorted by begin, end and node id.
+        // The nodes of a graph follow the launch of the graph. The nodes are sorted by begin, end and node id.
         all.sort_by_key(|one| {
             let corr = number(one.row, "corr");
             let ran = ["begin", "end", "node"].map(|key| one.row[key].as_u64().unwrap_or(0));

@@ -1,6 +1,6 @@
 //! Tests of the HTML report's code: unit tests in Node, the flame graph viewer in Chromium and Firefox, and the
-//! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages. If they are
-//! missing, these tests are skipped.
+//! accessibility checker axe. `tests/page/install` installs Node, the browsers and the npm packages. If any of these
+//! programs is missing, the tests are skipped.
 use std::path::Path;
 use std::process::Command;
 

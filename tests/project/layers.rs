@@ -13,7 +13,7 @@ const COMMAND_ONLY: [&str; 3] = ["gpuflame-traces", "gpuflame-offline", "gpuflam
 fn the_shared_library_depends_on_nothing_of_the_command() {
     let tree = packages_below("gpuflame-capi", "normal");
     assert!(tree.contains("gpuflame-recorder"), "{tree:?}");
-    // `gpuflame mcp` uses the packages rmcp and tokio. They must not be in the library either.
+    // `gpuflame mcp` uses the packages rmcp and tokio. These packages must not be in the library either.
     for package in COMMAND_ONLY.iter().chain(&["rmcp", "tokio"]) {
         assert!(!tree.contains(*package), "gpuflame-capi depends on {package}");
     }

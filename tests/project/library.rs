@@ -347,8 +347,8 @@ fn looked_for(library: &Path) -> Vec<(String, Option<String>, bool)> {
     undefined.map(symbol).collect()
 }
 
-/// The loader of an older C library must accept this library. It must not refuse the library because of a symbol, and
-/// must find every symbol that is called.
+/// The loader of an older C library must accept this library. The loader must not refuse the library because of a
+/// symbol, and must find every symbol that is called.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn the_library_runs_on_glibc_2_17() {

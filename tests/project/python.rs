@@ -1,5 +1,5 @@
-//! Tests the Python package. Its wheel is installed into empty environments, for the oldest supported and the newest
-//! Python of this machine. In these environments, the tests use the package on the simulated CUDA stack.
+//! Tests the Python package. The package's wheel is installed into empty environments, for the oldest supported and the
+//! newest Python of this machine. In these environments, the tests use the package on the simulated CUDA stack.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -136,7 +136,7 @@ fn the_python_module_runs_and_records_a_script() {
     let Some(python) = shared() else { return };
     let run = Run::new(python, Way::None).args(["-m", "gpuflame", "run"]);
     let done = run.arg(root().join("examples/embed.py")).ok();
-    // If gpuflame is injected, it records from the start. So its first window contains the launches before the
+    // If gpuflame is injected, it records from the start. So gpuflame's first window contains the launches before the
     // program's own window.
     let (launches, parts) = done.sum("launches");
     assert_eq!((launches, parts["matched"], parts["outside"]), (300, 200, 100), "{}", done.stderr);

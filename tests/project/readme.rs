@@ -55,7 +55,7 @@ fn the_cost_table_agrees_with_the_performance_page() {
     let machine =
         page.lines().find_map(|line| line.strip_prefix("Measured on: ")).expect("the page names the machine");
     assert!(short.contains(&format!("({machine})")), "{machine}");
-    // The page has one table per situation. Its columns are the method, 16, 32 and 64 calls.
+    // The page has one table per situation. The columns of each table are the method, 16, 32 and 64 calls.
     let rows = cells(&page);
     for row in &cells(&short)[2..] {
         let on_page: Vec<_> = rows.iter().filter(|other| other[0] == row[0]).collect();

@@ -1,5 +1,5 @@
-//! Tests the recipes for containers, Homebrew and conda, and the workflow of a release. Their syntax must be valid, and
-//! the files and commands in them must exist. `dist/try` runs the steps of the container recipe.
+//! Tests the recipes for containers, Homebrew and conda, and the workflow of a release. The syntax of the recipes must
+//! be valid, and the files and commands in them must exist. `dist/try` runs the steps of the container recipe.
 
 use std::fs;
 use std::path::PathBuf;

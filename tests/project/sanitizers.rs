@@ -60,8 +60,8 @@ fn the_address_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// The thread sanitizer sees some memory accesses by libraries that were not built for it. But it does not see the
-/// synchronization that orders these accesses.
+/// The thread sanitizer sees some memory accesses by libraries that were not built for it. But the sanitizer does not
+/// see the synchronization that orders these accesses.
 #[test]
 fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     if runtime("tsan").is_some() {

@@ -1,4 +1,4 @@
-"""A stand-in for PyTorch. Its execution trace and its profiler contain one operator, which lasts from the start to the
+"""A stand-in for PyTorch, whose execution trace and profiler contain one operator, which lasts from the start to the
 end of a window."""
 
 import contextlib
@@ -45,7 +45,7 @@ def execution_trace():
 
 
 class Profile:
-    """A stand-in for PyTorch's profiler. It records one operator, which lasts from the start to the end of the
+    """A stand-in for PyTorch's profiler, which records one operator, which lasts from the start to the end of the
     profile."""
 
     def __init__(self, **options):

@@ -16,8 +16,8 @@ use crate::installed::{folder, run};
 use crate::support::{Done, Way};
 use crate::witness::{calls, events, ran};
 
-/// Fails if a newer wheel shares CUPTI's records with gpuflame. In that case, a test can compare gpuflame's records
-/// with Kineto's one by one.
+/// Fails if a newer wheel shares CUPTI's records with gpuflame. If the records are shared, a test can compare
+/// gpuflame's records with Kineto's one by one.
 #[test]
 fn the_wheels_profiler_does_not_share_its_cupti_records() {
     let Some(folder) = folder() else { return };

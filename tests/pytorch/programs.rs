@@ -275,7 +275,7 @@ fn a_training_step_is_recorded_completely() {
         };
         assert!(stacks.iter().any(reads), "{stacks:#?}");
         // The stack must not show frames of an operator's implementation, except frames of a library that the operator
-        // calls. It must also not show a C++ function that has the operator's name and calls the operator.
+        // calls. The stack must also not show a C++ function that has the operator's name and calls the operator.
         for (frames, _) in &stacks {
             assert_eq!(native_in_operator(frames), None, "{frames:#?}");
             assert!(
@@ -292,7 +292,7 @@ fn a_training_step_is_recorded_completely() {
         for (frames, _) in stacks.iter().filter(|(frames, _)| !backward(frames)) {
             assert!(frames[0].starts_with("<module> (train.py:"), "{frames:?}");
         }
-        // cuBLAS has no symbols. Its callers must be shown nevertheless.
+        // cuBLAS has no symbols. The callers of cuBLAS must be shown nevertheless.
         let callers = stacks.iter().filter(|(frames, _)| gemms(frames));
         callers.for_each(|(frames, _)| {
             assert!(frames.iter().any(|frame| frame.starts_with("at::cuda::blas::")), "{frames:?}")

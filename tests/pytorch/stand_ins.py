@@ -1,4 +1,5 @@
-"""Builds stand-ins for the libraries in NVIDIA's packages. They have the functions that the wheel's own libraries call.
+"""Builds stand-ins for the libraries in NVIDIA's packages. The stand-ins have the functions that the wheel's own
+libraries call.
 
     stand_ins.py FOLDER VERSION              FOLDER has the installed wheel; fills FOLDER/stand-ins
     stand_ins.py --check FOLDER LIBRARIES    checks that the simulated libraries there have all functions that the wheel's call

@@ -172,7 +172,8 @@ fn without_own_wait(events: &[Value]) -> Vec<Value> {
 }
 
 /// Asserts that Kineto's trace has as many allocations and frees as the text above gpuflame's flame graph of
-/// allocations states. They are counted over all threads, because gpuflame does not report the thread of such a call.
+/// allocations states. Allocations and frees are counted over all threads, because gpuflame does not report the thread
+/// of such a call.
 fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
     let count =
         |names: &[&str]| calls(kineto).filter(|call| names.contains(&call["name"].as_str().unwrap())).count();

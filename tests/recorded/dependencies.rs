@@ -147,8 +147,8 @@ fn assert_exact(done: &Done, has_ids: bool) {
     drawn.retain(|stack| stack.starts_with("main;captured"));
     assert_eq!(drawn.len(), 4, "{drawn:?}");
     assert_eq!(called + drawn.len(), found.calls.len());
-    // In each of three rounds, the program records a reused CUDA event and a new one. It also records an event through
-    // the driver API, and the event that it queries.
+    // In each of three rounds, the program records a reused CUDA event and a new one. The program also records an event
+    // through the driver API, and the event that it queries.
     assert_eq!((records, called), (8, 8 + 8), "{}", done.stderr);
     assert!(handles.len() == 4 && handles.values().collect::<std::collections::BTreeSet<_>>().len() < 4);
 }

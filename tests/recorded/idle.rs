@@ -40,7 +40,7 @@ fn true_gaps(done: &Done) -> Gaps {
 }
 
 /// Returns two tables from the idle profile: the gaps with all causes combined, and the part of each gap that is
-/// charged to a single call. That call is usually the last call before the launch that ended the gap.
+/// charged to a single call. The single call is usually the last call before the launch that ended the gap.
 fn found_gaps(done: &Done) -> (Gaps, Gaps) {
     let (mut ended, mut alone) = (Gaps::new(), Gaps::new());
     for (frames, nanos) in idle(done).filter(|(frames, _)| !frames[0].starts_with('[')) {

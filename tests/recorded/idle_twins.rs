@@ -48,7 +48,7 @@ struct Program {
     culprit: &'static str,
     /// Number of functions, each with a loop, between `main` and `train_step`.
     outer: usize,
-    /// Whether the culprit computes during a pause. If not, it sleeps.
+    /// Whether the culprit computes during a pause. If it does not compute, it sleeps.
     computes: bool,
 }
 

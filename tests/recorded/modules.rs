@@ -142,7 +142,8 @@ fn launches_from_an_address_with_too_many_files_are_unknown_and_counted() {
     let done = reload(5000, 0, "-", &links);
     let [red, green, unknown] = launches_by_plugin(&done);
     assert_eq!((red + unknown, green), (2500 + 5000, 0), "{}", done.stderr);
-    // The dynamic loader chooses the addresses of the plugins. It may choose other addresses if the test maps memory.
+    // The dynamic loader chooses the addresses of the plugins. The loader may choose other addresses if the test maps
+    // memory.
     let mut files = BTreeMap::<_, u64>::new();
     done.stdout.lines().for_each(|line| *files.entry(line.split(' ').next()).or_default() += 1);
     let too_many: u64 = files.values().map(|count| count.saturating_sub(4094)).sum();

@@ -183,7 +183,7 @@ fn launches_in_greenlets_appear_under_the_frames_that_python_reports() {
     }
 }
 
-/// Returns the path of py-spy. If it cannot be installed, prints a line and returns `None`.
+/// Returns the path of py-spy. If py-spy cannot be installed, prints a line and returns `None`.
 pub(crate) fn py_spy() -> Option<String> {
     let cache = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let output = Command::new(root().join("tests/python/py-spy")).arg(cache).output().unwrap();
@@ -438,8 +438,8 @@ fn frames_outside_every_evaluator_call_are_rejected_or_counted_as_unsure() {
     }
 }
 
-/// A thread that is being created has no Python frames yet. That is harmless, even if the thread's Python state holds
-/// arbitrary values.
+/// A thread that is being created has no Python frames yet. A missing frame is harmless, even if the thread's Python
+/// state holds arbitrary values.
 #[test]
 fn a_partly_initialized_thread_state_is_safe_and_native_frames_are_kept() {
     let garbage = ["1", "0x7001", "0x4141414141414141", "0xdead0000", "0xffffffffffffffff", "own"];

@@ -108,8 +108,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             }
             if what == "loader" {
                 let idle = done.folded_file("out.idle.folded");
-                // If other programs had the processor during idle time, that time has no samples. It is under `[after`,
-                // which names the calls before and after the gap.
+                // If other programs had the processor during idle time, that time has no samples. Idle time without
+                // samples is under `[after`, which names the calls before and after the gap.
                 let is_sampled = |frames: &[String]| {
                     frames.last().unwrap().contains("host late")
                         && !frames.iter().any(|frame| frame.starts_with("[after"))

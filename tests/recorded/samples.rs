@@ -169,7 +169,7 @@ fn off_cpu_time_equals_the_sleep_and_includes_the_caller() {
             slept += nanos;
         }
     }
-    // After its sleep, the thread waits for a processor. That time does not count as sleep.
+    // After its sleep, the thread waits for a processor. The wait for a processor does not count as sleep.
     assert!(slept * 100 > taken * 95 && slept <= taken, "{slept} of {taken} ns\n{}", done.stderr);
     let [line] = done.ledger("off cpu")[..] else { panic!("one line of waits\n{}", done.stderr) };
     assert!(line.contains("dropped 0,") && line.ends_with("on 1 threads"), "{line}");

@@ -89,8 +89,8 @@ const VERBS_OF_TWO: [&[&str]; 5] = [
     ],
 ];
 
-/// Prefixes of the lines of `gpuflame info` that differ between rows and sums. They show the kind of file, and the
-/// steps without GPU work (unknown for sums).
+/// Prefixes of the lines of `gpuflame info` that differ between rows and sums. These lines show the kind of file, and
+/// the steps without GPU work (unknown for sums).
 const LINES_OF_ONE_FILE: [&str; 2] = ["contents,", "steps without GPU work,"];
 /// Checks that `check` reports as unknown for sums. These checks compare single activities with each other or with
 /// steps.

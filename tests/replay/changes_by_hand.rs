@@ -125,8 +125,8 @@ fn a_removed_copy_does_not_wait() {
 
 #[test]
 fn a_copy_that_waits_does_not_take_the_time_of_a_launch() {
-    // The copy is called at 210 us, begins 15 us later, and takes 10 us. Its call returns 5 us after that. The second
-    // launch call lasts from 245 to 445 us.
+    // The copy is called at 210 us, begins 15 us later, and takes 10 us. The call returns 5 us after the copy ends. The
+    // second launch call lasts from 245 to 445 us.
     assert_eq!(change(copy_that_waits(), "what-if-copy-launch", &["--launch-ns", "200000"]), (130, 445));
 }
 

@@ -21,7 +21,7 @@ def dig(depth):
         # The call goes through C functions and through Python functions.
         return next(map(dig, [depth - 1])) if depth % 2 else dig(depth - 1)
     frames.launch()
-    # During the switch, other greenlets run on this same stack. Its content is restored afterwards.
+    # During the switch, other greenlets run on this same stack. The stack's content is restored after the switch back.
     main.switch()
     frames.launch()
 

@@ -16,7 +16,7 @@ def dig(depth, launch):
         # this stack.
         return next(map(dig, [depth - 1], [launch]))
     library.launch_step(launch)
-    # During the switch, other greenlets run on this same stack. Its content is restored afterwards.
+    # During the switch, other greenlets run on this same stack. The stack's content is restored after the switch back.
     return main.switch()
 
 

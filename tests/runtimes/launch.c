@@ -1,5 +1,5 @@
-/* A library that launches kernels, for programs in any language. It has plain C functions, and functions for Java's
- * native interface. */
+/* A library that launches kernels, for programs in any language. The library has plain C functions, and functions for
+ * Java's native interface. */
 #include "cuda_mini.h"
 
 KERNEL(step_d100, "step_d100", (int n), &n)

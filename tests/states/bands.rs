@@ -29,7 +29,7 @@ fn python(trace: Trace, name: &str, (from, to): (u32, u32)) -> Trace {
 }
 
 /// Returns a trace in which `gemm` runs on stream 7 from 15 to 75 us. Stream 20 waits for the CUDA event after `gemm`
-/// and runs `relu`. It is idle while the host is in the function `load`.
+/// and runs `relu`. Stream 20 is idle while the host is in the function `load`.
 fn two_streams() -> Trace {
     let trace = Trace::default()
         .call("cudaLaunchKernel", 1, 5, (0, 10))

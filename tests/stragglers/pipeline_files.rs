@@ -11,8 +11,8 @@ use parquet::schema::parser::parse_message_type;
 use super::command::gpuflame;
 use super::{assert_near, number, row, scratch, stragglers};
 
-/// An operation, as (stage, kind, sequence number, start and end in seconds). Its data-parallel rank and its step are
-/// 0.
+/// An operation, as (stage, kind, sequence number, start and end in seconds). The data-parallel rank and the step of
+/// every operation are 0.
 type Op = (i32, &'static str, i32, f32, f32);
 
 /// A job with two stages and two microbatches. The last stage takes twice as long as the first.

@@ -78,7 +78,7 @@ fn dlrm(name: &str) -> Option<PathBuf> {
     Some(folder)
 }
 
-/// A separate script computed the expected values. It reads the files with Python's json, and counts the busy
+/// A separate script computed the expected values. The script reads the files with Python's json, and counts the busy
 /// microseconds between collectives one by one.
 #[test]
 fn the_ranks_of_a_real_job_have_the_slowdown_of_an_independent_script() {

@@ -69,8 +69,9 @@ int main(int argc, char **argv)
         char *stack = mmap(NULL, STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (stack == MAP_FAILED)
             return 1;
-        /* The top word is the return address of the coroutine's first function. It is 0, because that function has no
-         * caller. The words below it are the address of that function and six registers. */
+        /* The top word is the return address of the coroutine's first function. This address is 0, because the first
+         * function of a coroutine has no caller. The words below it are the address of that function and six registers.
+         * */
         top = (uintptr_t *)(stack + STACK) - 1;
         *top = 0;
         *--top = (uintptr_t)coroutine;

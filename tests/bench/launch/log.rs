@@ -1,4 +1,5 @@
-//! Reads the callback's launch records as the collector does. It reads them only when the benchmark calls [`drain`].
+//! Reads the callback's launch records as the collector does. The records are read only when the benchmark calls
+//! [`drain`].
 
 use std::collections::HashMap;
 use std::sync::Mutex;

@@ -68,8 +68,8 @@ unsafe extern "C" fn posix_memalign(place: *mut *mut c_void, align: usize, size:
 }
 
 /// Starts the measurement of the main thread, which must call this function. If `alone` is negative, every method
-/// captures every stack in turn, and the captured stacks are compared. If not, only the method with index `alone` in
-/// the table of methods is measured. Returns false if there is no such method.
+/// captures every stack in turn, and the captured stacks are compared. If `alone` is not negative, only the method with
+/// index `alone` in the table of methods is measured. Returns false if there is no such method.
 #[unsafe(no_mangle)]
 extern "C" fn hook_begin(alone: c_int) -> bool {
     gpuflame_unwind::prepare();

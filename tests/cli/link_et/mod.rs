@@ -55,7 +55,7 @@ fn gpu_work_is_below_the_operator_that_launched_it() {
             (23, "Memset (Device)", 12, 300),
             (24, "mm_backward", 20, 10_000),
             (25, "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 14, 70_000),
-            // No operator launched this kernel. So its parent is the root node of the thread.
+            // No operator launched this kernel, so the kernel's parent is the root node of the thread.
             (26, "raw", 2, 1_000),
         ]
     );
@@ -243,7 +243,7 @@ fn info_shows_both_kinds_of_execution_traces() {
 }
 
 /// PyTorch writes infinite and undefined numbers as `inf` and `nan`, and copies the program's strings even if they are
-/// not UTF-8. Neither is valid JSON.
+/// not UTF-8. Neither such numbers nor such strings are valid JSON.
 #[test]
 fn the_linked_json_is_json_whatever_the_values_are() {
     let folder = scratch("link-et");
@@ -298,8 +298,8 @@ fn a_step_of_a_real_loop_is_linked() {
     let ran = gpuflame(&folder, words).ok();
     let table: Value = serde_json::from_str(&ran.stdout).unwrap();
     let row = &table["linked"][0];
-    // The execution trace has 928 operators. It covers one of 40 steps, whose kernels, copies and fills a script in
-    // another language counted.
+    // The execution trace has 928 operators. The execution trace covers one of 40 steps, whose kernels, copies and
+    // fills a script in another language counted.
     assert_eq!(
         (&row["operators"], &row["operators_linked"], &row["gpu_work"]),
         (&json!(928), &json!(928), &json!(10_356))

@@ -70,7 +70,8 @@ fn ids_of_another_process_are_not_taken() {
 
 #[test]
 fn work_of_another_process_is_outside_and_own_work_is_not() {
-    // The other process runs later, but comes first in the file. It has an operator that is not in the execution trace.
+    // The other process runs later, but comes first in the file. The other process has an operator that is not in the
+    // execution trace.
     let other = [op("aten::add", 109, 77, 1000.5, 50.0), call("cudaLaunchKernel", 5, 77, 1010.5, 5.0)];
     let mut events: Vec<Value> = other.into_iter().map(|event| of_process(78, event)).collect();
     events.extend([

@@ -20,7 +20,8 @@ pub(crate) fn node(id: u64, name: &str, parent: u64, rf_id: u64, tid: u64, value
     })
 }
 
-/// Returns an execution trace of process 77. Its nodes 1, 2 and 3 are the roots of the process and of two threads.
+/// Returns an execution trace of process 77. The nodes 1, 2 and 3 of the execution trace are the roots of the process
+/// and of two threads.
 pub(crate) fn execution_trace(nodes: &[Value]) -> Value {
     let roots = [(1, "process", 1), (2, "thread", 1), (3, "thread", 1)];
     let roots = roots.map(|(id, name, parent)| {

@@ -26,8 +26,8 @@ fn stressed(flags: &[&str]) -> Done {
     let program = compile("tests/programs/stress.c", flags);
     let run = Run::new(&program, Way::Injected).env("NVTX_INJECTION64_PATH", gpuflame()).env(
         "ASAN_OPTIONS",
-        // The address sanitizer does not know the stacks that the program allocates itself. Its SIGSEGV handler would
-        // hide a crash of the program.
+        // The address sanitizer does not know the stacks that the program allocates itself. The sanitizer's SIGSEGV
+        // handler would hide a crash of the program.
         "detect_stack_use_after_return=0:detect_leaks=0:handle_segv=0",
     );
     run.arg(seconds()).arg(plugin("red")).arg(plugin("green")).ok()

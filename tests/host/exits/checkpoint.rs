@@ -773,7 +773,7 @@ fn the_last_checkpoint_of_launching_threads_matches_the_ledger() {
 }
 
 /// Runs a program whose disk is full when the program ends. With `more`, the program also launches once the disk is
-/// full. That launch cannot be added to the checkpoint.
+/// full. A launch on a full disk cannot be added to the checkpoint.
 fn assert_stays(more: bool, missing: &str) {
     let Some(disk) = Disk::new(512) else { return };
     let run = left("exit").env("GPUFLAME_OUTPUT", disk.0.join("out"));

@@ -1,6 +1,6 @@
 //! However and whenever a program is ended, its outputs must hold every launch made before the end, under the right
-//! thread and function. They must not hold GPU work that never ran. The reference is the truth file of the simulated
-//! CUDA stack, which gets a line for each piece of work when the work starts.
+//! thread and function. The outputs must not hold GPU work that never ran. The reference is the truth file of the
+//! simulated CUDA stack, which gets a line for each piece of work when the work starts.
 //!
 //! `GPUFLAME_MOMENTS=200 cargo test --test host killed_at_any_moment` takes a quarter of an hour. Without the variable,
 //! each test tries ten moments.

@@ -1,7 +1,7 @@
 //! Bad input (a machine without CUPTI, a full disk, nonsensical records) never changes how the application ends. The
 //! program returns its own exit code, one line names the problem, and files on disk are complete.
 //!
-//! The program, `tests/programs/odd.c`, returns 7. It launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
+//! The program, `tests/programs/odd.c`, returns 7. The program launches 50 kernels of 1,200 ns and 50 kernels of 301 ns
 //! alternately, and a fill after every tenth kernel.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! Programs with far more stacks, kernels and threads than fit into memory. gpuflame stays below the memory ceiling
-//! that the user has set. Its sums equal those of the truth file to the nanosecond, and the flame graph still shows the
+//! that the user has set. The sums equal those of the truth file to the nanosecond, and the flame graph still shows the
 //! stacks with the most GPU time.
 
 use std::collections::BTreeMap;
@@ -141,7 +141,7 @@ fn a_checkpoint_under_memory_pressure_is_recent_or_marked_late() {
     running.signalled(libc::SIGKILL);
 }
 
-/// A control group below that of this process. It is removed on drop.
+/// A control group below that of this process. The group is removed on drop.
 struct Group(PathBuf);
 
 impl Group {

@@ -165,7 +165,8 @@ fn a_refused_start_is_reported_in_the_ledger_file_if_stderr_is_unusable() {
 fn the_ledger_starts_on_a_new_line_after_unfinished_output() {
     let begins = "gpuflame: launches 1000 = matched 1000 ";
     let done = run("unfinished");
-    // gpuflame cannot check whether the last line in a pipe is complete. So it prints a heading before its messages.
+    // gpuflame cannot check whether the last line in a pipe is complete. So gpuflame prints a heading before its
+    // messages.
     assert!(done.stderr.starts_with("half a linegpuflame: results of process "), "{}", done.stderr);
     assert!(done.stderr.contains(&format!("\n{begins}")), "{}", done.stderr);
     for (before, expected) in [("", ""), ("a line\n", "a line\n"), ("half a line", "half a line\n")] {

@@ -22,8 +22,8 @@ const PROCESS: &str = "=file [31m turned back";
 
 fn program() -> PathBuf {
     let program = scratch("named").join(FILE);
-    // The program is renamed and not copied. If it were copied, a child that another test forks could still have the
-    // copy open for writing, and the program could not be started (ETXTBSY).
+    // The program is renamed and not copied. If the program were copied, a child that another test forks could still
+    // have the copy open for writing, and the program could not be started (ETXTBSY).
     fs::rename(compile("tests/programs/named.c", &["-O2"]), &program).unwrap();
     program
 }

@@ -91,8 +91,8 @@ fn numba_launches_appear_under_the_python_functions_that_call_them() {
     assert_eq!((is_main, is_cut), (800 * 100, stacks.len() as u64), "{stacks:?}");
 }
 
-/// gpuflame cannot read the Python functions of PyPy. It shows no Python functions, and prints one line about that.
-/// Native frames are unaffected.
+/// gpuflame cannot read the Python functions of PyPy. So gpuflame shows no Python functions, and prints one line about
+/// that. Native frames are unaffected.
 #[test]
 fn pypy_launches_have_only_native_frames_and_one_line_reports_it() {
     let Some(python) = installed("pypy", None) else { return };

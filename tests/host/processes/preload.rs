@@ -1,5 +1,6 @@
-//! Tests the library that is preloaded into shells. It sets environment variables that make the CUDA driver and NVTX
-//! load gpuflame. Setting the variables must not harm threads that read the environment at the same time.
+//! Tests the library that is preloaded into shells. The preloaded library sets environment variables that make the CUDA
+//! driver and NVTX load gpuflame. Setting the variables must not harm threads that read the environment at the same
+//! time.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Servers write all files when they are stopped by SIGTERM or Ctrl+C.
 //!
-//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers. Its kernels take
-//! 1,000 ns.
+//! The program, `tests/programs/served.py`, ends like uvicorn, gunicorn and `multiprocessing` servers. The program's
+//! kernels take 1,000 ns.
 
 use std::fs;
 use std::io;

@@ -119,8 +119,8 @@ fn assert_exact(done: &Done) -> Vec<usize> {
     counts
 }
 
-/// Runs the program with `threads` threads until the function `until` returns. That function waits for the windows to
-/// open and close.
+/// Runs the program with `threads` threads until the function `until` returns. `until` waits for the windows to open
+/// and close.
 fn while_it_runs(threads: &str, settings: &[(&str, &str)], until: impl FnOnce(&mut Running)) -> Done {
     let mut running = Running::of(run(&["run", threads], settings));
     until(&mut running);

@@ -45,7 +45,7 @@ def promised(recording):
 
 
 def saved_percent(rows, name):
-    """Returns the predicted saving in percent. It is 0 for a function or kernel that is not on the critical path."""
+    """Returns the predicted saving in percent. A function or kernel that is not on the critical path saves 0 %."""
     return next((row["saved_percent"] for row in rows if row["name"].split(" (")[0] == name), 0.0)
 
 

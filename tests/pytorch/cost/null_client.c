@@ -1,6 +1,6 @@
-// A CUPTI client that does nothing, to measure the cost of any CUPTI client. It has the same subscription, callbacks
-// and record kinds as gpuflame, but the callbacks do nothing. It is loaded through CUDA_INJECTION64_PATH. Like
-// gpuflame, it reuses a few buffers for records.
+// A CUPTI client that does nothing, to measure the cost of any CUPTI client. The client has the same subscription,
+// callbacks and record kinds as gpuflame, but the callbacks do nothing. The client is loaded through
+// CUDA_INJECTION64_PATH. Like gpuflame, it reuses a few buffers for records.
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -57,7 +57,7 @@ class Gpt(nn.Module):
 
 
 class Cache:
-    """Keys and values of one layer. Their size is fixed and they are written in place, because a captured graph
+    """Keys and values of one layer. The tensors have a fixed size and are written in place, because a captured graph
     requires that."""
 
     def __init__(self, batch, heads, length, width):

@@ -1,8 +1,8 @@
 // A stand-in for NCCL. The ranks are processes of one machine and meet in shared memory. Each collective or group of
-// collectives is one kernel. A kernel begins when its stream is free. It ends on all ranks at the same time: when its
-// duration has passed since the last rank was ready. No data is moved. The simulation must know all times when work is
-// submitted. So the launch call itself waits for the other ranks, whereas in real NCCL the kernel waits. Collectives
-// that are captured into a graph wait for no rank, and last as long as their name states.
+// collectives is one kernel. A kernel begins when its stream is free. The kernel ends on all ranks at the same time:
+// when its duration has passed since the last rank was ready. No data is moved. The simulation must know all times when
+// work is submitted. So the launch call itself waits for the other ranks, whereas in real NCCL the kernel waits.
+// Collectives that are captured into a graph wait for no rank, and last as long as their name states.
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>

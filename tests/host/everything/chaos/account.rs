@@ -50,7 +50,8 @@ pub(super) const NO_STACK: &str = "[no launch stack]";
 /// GPU time in nanoseconds, by call site and leaf frame.
 pub(super) type Sums = BTreeMap<(String, String), u64>;
 
-/// Counts of the ledger and sums of the flame graph. They are either the expected values or the reported ones.
+/// Counts of the ledger and sums of the flame graph. The counts and sums are either the expected ones or the reported
+/// ones.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Account {
     pub(super) launches: u64,

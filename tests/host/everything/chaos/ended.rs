@@ -25,7 +25,7 @@ pub(super) struct Ended<'a> {
 
 /// Upper bound on the difference between the truth file's clock and gpuflame's clock, in ns.
 const CLOCKS: u64 = 1_000_000;
-/// Maximum delay of a checkpoint, in ms. It is long because several chaos programs share two processors.
+/// Maximum delay of a checkpoint, in ms. The limit is long because several chaos programs share two processors.
 const SLACK_MS: u64 = 1000;
 
 impl Ended<'_> {
@@ -207,8 +207,8 @@ impl Ended<'_> {
         (Account::read(run.ledger(), folded), mark, run.remarks().to_vec())
     }
 
-    /// Checks a process that ended without running its exit handlers. Its recording holds all GPU work except the
-    /// latest, and states how much may be missing.
+    /// Checks a process that ended without running its exit handlers. The recording of such a process holds all GPU
+    /// work except the latest, and states how much may be missing.
     fn assert_leaves(&self) {
         assert!(!self.has("folded") && !self.has("svg"));
         let [ended, ..] = self.kept();

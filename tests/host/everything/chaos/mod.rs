@@ -92,7 +92,8 @@ fn numbers() -> (u64, u64) {
     (first.parse().unwrap(), last.parse().unwrap())
 }
 
-/// Number of programs that run at the same time. They need few processors, because a program waits most of the time.
+/// Number of programs that run at the same time. The programs need few processors, because a program waits most of the
+/// time.
 const AT_ONCE: usize = 4;
 
 #[test]

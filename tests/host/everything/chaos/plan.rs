@@ -71,8 +71,8 @@ impl Plan {
         let mut dice = Dice(seed);
         let how = ENDS[(seed % ENDS.len() as u64) as usize];
         let when = dice.pick(&["after", "after", "midst"]);
-        // Time in ms that the process waits before it ends. It is 0, too short for a checkpoint, long enough for a few
-        // checkpoints, or long enough for the flush that runs once per second.
+        // Time in ms that the process waits before it ends. The time is 0, too short for a checkpoint, long enough for
+        // a few checkpoints, or long enough for the flush that runs once per second.
         let linger = if is_without_a_word(how) { [0, 150, 400, 2500][dice.roll(4) as usize] } else { 0 };
         let child = dice.pick(&["-", "-", "return", "exit", "_exit", "kill", "abort", "term"]);
         let passes = passes(seed);
@@ -110,9 +110,9 @@ impl Plan {
             sometimes(20, "GPUSIM_OTHER_SUBSCRIBER", "1".to_owned(), dice);
         }
         let mut faults: Vec<_> = FAULTS.iter().filter(|_| dice.roll(6) == 0).copied().collect();
-        // Two faults also break the other client, so they are left out if there is one. That client stops counting at a
-        // record of a kind that CUPTI itself does not know. It also frees every buffer that it gets, even a buffer that
-        // it gets twice.
+        // Two faults also break the other client, so they are left out if there is one. The other client stops counting
+        // at a record of a kind that CUPTI itself does not know. The other client also frees every buffer that it gets,
+        // even a buffer that it gets twice.
         let is_for_both =
             |fault: &str| !fault.starts_with("unknown_kind") && !fault.starts_with("buffer_twice");
         faults.retain(|fault| !has_rival || is_for_both(fault));
