@@ -36,8 +36,8 @@ def linked_packages():
 
 
 def licence_files(folder):
-    """Returns the files with a crate's licences and notices. These files are in the crate's folder or in its folder of
-    licences."""
+    """Returns the files with a crate's licences and notices. Licences and notices are in the crate's folder or in its
+    folder of licences."""
     files = [file for file in folder.iterdir() if file.is_file() and file.name.upper().startswith(NAMES)]
     for name in ("LICENSES", "licenses"):
         files += [file for file in (folder / name).glob("*") if file.is_file()]

@@ -10,8 +10,8 @@
 
 #include "cuda_mini.h"
 
-/* From `__global__ void name(parameters)`, nvcc makes a host function of this name, which launches the kernel, and a mangled
- * name, which tools see. This macro does the same. */
+/* From `__global__ void name(parameters)`, nvcc makes a host function of this name, which launches the kernel, and a
+ * mangled name, which tools see. The macro KERNEL makes the same two names. */
 KERNEL(rmsnorm_kernel, "_Z14rmsnorm_kernelPfPKfS1_i", (float *out, const float *x, const float *weight, int count),
        &out, &x, &weight, &count)
 KERNEL(matmul_kernel, "_Z13matmul_kernelPfPKfS1_ii",

@@ -20,7 +20,7 @@ use std::process::Stdio;
 use staged::{built, command, compiled, stage};
 
 /// Sizes of the graph in layers of eight kernels, each with the number of tokens that are timed. A run delivers at most
-/// 1.6 million activity records. These fit into the buffers even if the collector thread gets no CPU time.
+/// 1.6 million activity records. So many records fit into the buffers even if the collector thread gets no CPU time.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of rounds. Each round measures all sizes once, and the best round of each size is used.
 const TURNS: usize = 3;
@@ -60,7 +60,7 @@ fn nanoseconds(program: &Path, folder: &Path, layers: u32, tokens: u32) -> f64 {
     number.expect("the ledger has the cost of a graph launch")
 }
 
-/// Returns the instructions in gpuflame's callback per graph launch. This is the median of the counts between two
+/// Returns the instructions in gpuflame's callback per graph launch. The result is the median of the counts between two
 /// launches.
 fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
     let name = format!("callgrind.{layers}");

@@ -71,8 +71,8 @@ fn launches() -> Vec<Launch> {
     (1..=LAUNCHES as u64).map(launch).collect()
 }
 
-/// Returns the time, in seconds, that the first loop of the tutorial takes. This loop compares each stack with all
-/// launches. The tutorial's second loop is not included.
+/// Returns the time, in seconds, that the first loop of the tutorial takes. The tutorial's first loop compares each
+/// stack with all launches. The tutorial's second loop is not included.
 fn quadratic(launches: &[Launch]) -> f64 {
     let part = 200;
     let begin = Instant::now();

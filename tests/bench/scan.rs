@@ -129,7 +129,8 @@ fn inflate_only(path: &Path) -> u64 {
     }
 }
 
-/// Counts the events, and adds up the GPU time. This is the least work that a reader of the trace must do.
+/// Counts the events, and adds up the GPU time. Counting and adding up is the least work that a reader of the trace
+/// must do.
 fn scan(path: &Path, options: &Options) -> u64 {
     let mut sum = Sum::default();
     import::open(path).unwrap().read_parallel(options, &mut sum).unwrap();
@@ -171,7 +172,7 @@ fn stats(path: &Path, options: &Options) -> u64 {
     stats.report.ops as u64
 }
 
-/// Extracts all data from the trace. This is the most work that a reader of the trace does.
+/// Extracts all data from the trace. Extracting all data is the most work that a reader of the trace does.
 fn extract(path: &Path, options: &Options) -> u64 {
     let mut ops = Ops::within(i64::MIN, i64::MAX);
     import::open(path).unwrap().read_parallel(options, &mut ops).unwrap();

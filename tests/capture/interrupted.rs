@@ -41,7 +41,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     let at = unsafe { (*info).si_addr() };
     let page = PAGE.load(Ordering::Relaxed);
     if at.addr() & !(PAGE_BYTES - 1) != page.addr() {
-        // SAFETY: abort has no precondition. This test did not cause the fault, so the process must end.
+        // SAFETY: abort has no precondition. The fault is not the one that this test causes, so the process must end.
         unsafe { libc::abort() };
     }
     // SAFETY: the page belongs to this test.

@@ -134,8 +134,8 @@ fn collect() {
     capture::refill_chunks();
 }
 
-/// Returns whether the kernel is new enough for syscall user dispatch. Such a kernel supports it on every x86-64
-/// machine.
+/// Returns whether the kernel is new enough for syscall user dispatch. A kernel that is new enough supports syscall
+/// user dispatch on every x86-64 machine.
 fn kernel_can_send_them_back() -> bool {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));

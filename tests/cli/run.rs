@@ -291,8 +291,8 @@ fn every_process_of_the_command_gets_its_own_line_and_files() {
     }
 }
 
-/// The file size limit is 0, so any write to a file raises SIGXFSZ. This signal ends a program that has no handler for
-/// it.
+/// The file size limit is 0, so any write to a file raises SIGXFSZ. SIGXFSZ ends a program that has no handler for this
+/// signal.
 #[test]
 fn a_program_that_may_not_write_files_runs_to_its_end() {
     let program = support::compile("tests/programs/odd.c", &["-O2"]);

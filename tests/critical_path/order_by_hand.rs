@@ -68,8 +68,8 @@ fn slack(trace: Trace, name: &str, kernel: &str) -> (u64, Value) {
 
 #[test]
 fn slack_ends_where_two_threads_would_use_an_event_in_another_order() {
-    // The call that records the event begins at 80 us, which is 5 us after `first` ends. This call must begin before
-    // the wait begins, at 95 us.
+    // The call that records the event begins at 80 us, which is 5 us after `first` ends. The recording call must begin
+    // before the wait begins, at 95 us.
     assert_eq!(slack(two_threads(9), "order-same-event", "first"), (14_999, "order".into()));
     assert_eq!(slack(two_threads(9), "order-on-path", "second"), (0, Value::Null));
 }

@@ -82,8 +82,8 @@ fn assert_inferred(counts: &Counts) {
     }
 }
 
-/// With all rows, only one kind of record can be missing: the GPU of a default stream that waits. This is so in 2 of
-/// the 1,000 programs, whose paths are right nevertheless.
+/// With all rows, only one kind of record can be missing: the GPU of a default stream that waits. The GPU of a waiting
+/// default stream is missing in 2 of the 1,000 programs, whose paths are right nevertheless.
 fn assert_with_rows(counts: &Counts) {
     for (what, most) in [
         ("programs that lack WaitContexts", 3),

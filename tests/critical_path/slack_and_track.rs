@@ -9,9 +9,9 @@ use super::output::{Trace, gpuflame, read_json};
 mod perfetto_slices;
 use perfetto_slices::slices_of;
 
-/// Returns the trace with another kernel on a stream that nothing waits for. This kernel may end 74 us later, at the
-/// end of the run. The additional kernel begins 15 us after its call, as `gemm` does, so that the savings are those in
-/// the documentation.
+/// Returns the trace with another kernel on a stream that nothing waits for. The additional kernel may end 74 us later,
+/// at the end of the run. The additional kernel begins 15 us after its call, as `gemm` does, so that the savings are
+/// those in the documentation.
 fn with_free_kernel() -> Trace {
     two_kernels().call("cudaLaunchKernel", 4, 5, (31, 34)).kernel("side", 4, 8, (46, 56))
 }

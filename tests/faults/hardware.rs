@@ -38,8 +38,8 @@ fn the_planted_fault_comes_first_with_its_function() {
 
 #[test]
 fn time_of_the_host_is_not_charged_to_the_copies_and_kernels_around_it() {
-    // The program calls the garbage collector 25 times, each time before the tiny kernels of a layer. These calls took
-    // 3.6 s in total.
+    // The program calls the garbage collector 25 times, each time before the tiny kernels of a layer. The calls of the
+    // garbage collector took 3.6 s in total.
     let tiny: u64 =
         costs("collector").iter().filter(|found| found.0 == "tiny_kernels").map(|found| found.1).sum();
     assert!(tiny < 100_000_000, "{tiny}");

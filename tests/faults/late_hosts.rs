@@ -79,8 +79,8 @@ fn has(finding: &Value, column: &str, text: &str) -> bool {
 fn work_of_the_host_after_a_wait_is_no_cost_of_the_wait() {
     let folder = scratch("late_hosts");
     let files = job(&folder, |rank, _| rank == 3, [0; 4]);
-    // Before each step except the first, the GPU of the late rank is idle for 1,500 us. The other ranks wait for it 20
-    // times.
+    // Before each step except the first, the GPU of the late rank is idle for 1,500 us. The other ranks wait for the
+    // late rank 20 times.
     let worked = (STEPS - 1) * LATE_US * 1000;
     for found in [findings(&folder, &files), findings(&folder, &files[3..])] {
         let host = of(&found, "host_work");

@@ -54,8 +54,8 @@ pub(crate) fn length(slices: &[Slice]) -> i64 {
     span.end - span.start
 }
 
-/// Returns how long, in ns, at least one kernel of the model runs on the device. This is the union of the kernels'
-/// intervals. Collectives and kernels with `except` in their names do not count.
+/// Returns how long, in ns, at least one kernel of the model runs on the device. The result is the length of the union
+/// of the kernels' intervals. Collectives and kernels with `except` in their names do not count.
 pub(crate) fn busy(slices: &[Slice], device: u64, except: Option<&str>) -> i64 {
     let is_model = |slice: &&Slice| {
         let is_except =

@@ -460,7 +460,7 @@ fn mistakes(folder: &Path, file: &str) -> Vec<String> {
 fn summaries_of_traces_have_the_figures_of_the_detailed_verbs() {
     let mut wrong = Vec::new();
     let healthy = healthy();
-    // The cases with impossible times are skipped. These times are years long, so the test cannot add them up.
+    // The cases with impossible times are skipped. Impossible times are years long, so the test cannot add them up.
     let middle =
         cases().iter().filter(|case| case.name.ends_with("-middle") && !case.name.starts_with("impossible"));
     let chosen = middle.chain(&healthy);

@@ -212,11 +212,11 @@ fn a_clients_clock_is_removed_when_the_client_is_done() {
     }
 }
 
-/// Tests four clients:
-/// - The first flushes late.
-/// - The second has slow buffer functions.
-/// - The third switches an activity kind on and off before it registers its buffer functions.
-/// - The fourth also subscribes to CUPTI's callbacks.
+/// Tests four kinds of CUPTI clients:
+/// - A client that flushes late.
+/// - A client with slow buffer functions.
+/// - A client that switches an activity kind on and off before it registers its buffer functions.
+/// - A client that also subscribes to CUPTI's callbacks.
 #[test]
 fn late_slow_and_subscribing_clients_get_all_their_records() {
     let [program, _] = clients();

@@ -59,8 +59,8 @@ impl Running {
         });
     }
 
-    /// Waits until the first value that `is_so` returns is true. The second value describes the current state, for the
-    /// message about a timeout.
+    /// Waits until the first value that `is_so` returns is true. The second value that `is_so` returns describes the
+    /// current state, for the message about a timeout.
     pub(crate) fn wait_for(&mut self, mut is_so: impl FnMut(&Self) -> (bool, String)) {
         let deadline = Instant::now() + Duration::from_secs(120);
         loop {

@@ -1,5 +1,6 @@
 //! The idle view names the culprit of idle time: the function or call that keeps the GPU waiting. Each of five traces
-//! has a planted culprit. The first line of the view must name that culprit, with the time that it takes in the trace.
+//! has a planted culprit. The first line of the view must name the planted culprit, with the time that it takes in the
+//! trace.
 
 use serde_json::Value;
 

@@ -271,8 +271,9 @@ fn a_launch_is_under_the_python_code_that_made_it() {
     assert!(line.is_some(), "no operator between Python and the call");
 }
 
-/// The GPU work that HolisticTraceAnalysis analyses. This is the work that was launched before the last profiler step,
-/// and whose launch is in the trace. If the trace has only one step, HolisticTraceAnalysis analyses all GPU work.
+/// The GPU work that HolisticTraceAnalysis analyses. HolisticTraceAnalysis analyses the work that was launched before
+/// the last profiler step, and whose launch is in the trace. If the trace has only one step, HolisticTraceAnalysis
+/// analyses all GPU work.
 #[derive(Default)]
 struct LookedAt {
     timeline: Timeline,
@@ -375,7 +376,7 @@ fn all_looked_at(path: &Path) -> (LookedAt, Profile) {
 
 /// Returns each analysed trace, with the folder of its golden tables, its rank, and whether its times have fractions of
 /// a microsecond. If times have fractions, HolisticTraceAnalysis rounds all starts and ends to whole microseconds
-/// before it subtracts them. Each of its figures is then wrong by up to 2 us.
+/// before it subtracts them. Each of the tool's figures is then wrong by up to 2 us.
 fn analysed(folder: &Path) -> Vec<(PathBuf, PathBuf, u32, bool)> {
     let golden = folder.join("golden-hta");
     let kineto =

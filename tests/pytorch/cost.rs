@@ -1,5 +1,5 @@
 //! `cost/cost.py --limits` reports the costs that exceed gpuflame's promised limits. This test passes made-up costs to
-//! it, because a test must not depend on measurements of the machine.
+//! cost.py, because a test must not depend on measurements of the machine.
 
 use crate::installed::{folder, run};
 use crate::support::{Way, root, scratch};

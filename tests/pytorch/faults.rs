@@ -57,7 +57,8 @@ fn assert_idle_in(fault: &str, function: &str) {
     assert!(functions.iter().any(|name| name.starts_with(&format!("{function} (faults.py"))), "{tables:#}");
     assert!(column(&tables, "idle_lines", "line").contains(&&*line_of(fault)), "{tables:#}");
     let stacks = column(&tables, "idle", "stack");
-    // While other programs have the processor, this program gets no samples. Such time may be in the first row.
+    // While other programs have the processor, this program gets no samples. Time without samples may be in the first
+    // row.
     assert!(stacks.iter().any(|stack| stack.contains(function)), "{tables:#}");
 }
 

@@ -13,8 +13,8 @@ use crate::support::{gpuflame, root, scratch};
 /// Runs the script with these programs and two GPUs. Returns its report, or `None` if PyTorch is not installed.
 fn step(programs: &str, packages: &[&str]) -> Option<Value> {
     let folder = folder()?;
-    // The script searches for a Python with PyTorch. This test gives it one that uses the libraries which replace
-    // NVIDIA's, and the libraries of the test kit.
+    // The script searches for a Python with PyTorch. This test gives the script a Python that uses the libraries which
+    // replace NVIDIA's, and the libraries of the test kit.
     let python = scratch("kit-python").join("python");
     let (stand_ins, program) = (folder.join("stand-ins"), folder.join("bin/python"));
     let text = format!(

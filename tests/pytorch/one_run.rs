@@ -54,7 +54,8 @@ fn by_id(events: &[Value]) -> Calls<'_> {
 // Kineto makes CUPTI use the processor's clock. So CUPTI converts nanoseconds to ticks, and Kineto converts the ticks
 // back. Durations are therefore wrong by two roundings, and by the errors of two measured rates. A rate is at first
 // wrong by up to one ten-thousandth. All start times are wrong by the same amount: the time that passes between the
-// readings of the two clocks. This is about 0.1 us, or more if the thread has to wait for a processor in between.
+// readings of the two clocks. The time between the two readings is about 0.1 us, or more if the thread has to wait for
+// a processor in between.
 
 /// Reciprocal of the maximum relative error of a rate, which is one ten-thousandth.
 const RATE: u64 = 10_000;

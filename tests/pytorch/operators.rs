@@ -90,8 +90,8 @@ pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done:
     for (stream, theirs) in &kineto {
         assert_eq!(theirs.len(), gpuflame[stream].len(), "{stream:?}");
         for (theirs, ours) in theirs.iter().zip(&gpuflame[stream]) {
-            // PyTorch also has operators that do not go through the dispatcher, such as autograd's nodes. Such
-            // operators have no frame of the dispatcher, so gpuflame cannot find them.
+            // PyTorch also has operators that do not go through the dispatcher, such as autograd's nodes. Operators
+            // without the dispatcher have no frame of the dispatcher, so gpuflame cannot find them.
             let Some(theirs) = theirs.as_ref().filter(|name| name.starts_with("aten::")) else { continue };
             known += 1;
             if ours.as_ref() != Some(theirs) {

@@ -38,7 +38,8 @@ fn complete_stacks_are_not_counted_as_incomplete() {
 #[test]
 fn guessed_cut_and_truncated_stacks_are_counted_once_per_stack() {
     let done = run([1, 2, 3, 4, 5]);
-    // gpuflame keeps only the 1,024 innermost frames of a deeper stack. These frames are the same for all deep stacks.
+    // gpuflame keeps only the 1,024 innermost frames of a deeper stack. The 1,024 innermost frames are the same for all
+    // deep stacks.
     assert_eq!(
         done.ledger("stacks "),
         ["12 distinct"],

@@ -109,8 +109,8 @@ fn the_function_that_kept_the_gpu_waiting_is_the_top_idle_stack() {
     let Some(done) = seen(sampled("late", "999").ok()) else { return };
     let idle = done.folded_file("out.idle.folded");
     let late: u64 = idle.iter().map(|(_, nanos)| nanos).sum();
-    // Time in which other programs had the processor belongs to no function of this program. Such time is shown under
-    // `[after`, which names the calls before and after the gap.
+    // Time in which other programs had the processor belongs to no function of this program. Time without a processor
+    // is shown under `[after`, which names the calls before and after the gap.
     let is_pause = |frames: &[String]| frames.iter().any(|frame| frame.starts_with("[after"));
     let sampled = idle.iter().filter(|(frames, _)| !is_pause(frames));
     let (first, _) = sampled.max_by_key(|(_, nanos)| *nanos).unwrap();

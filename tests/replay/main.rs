@@ -163,7 +163,7 @@ fn check(program: Program, counts: &mut Counts) {
 }
 
 /// Returns the features that the random program of this seed leaves out. There are eight sets of such features, which
-/// the seeds use in turn. The last set is empty.
+/// the seeds use in turn. The last set of features is empty.
 fn left_out(seed: u32) -> u32 {
     let known = HOST_FUNCTIONS | THREADS;
     match seed % 8 {

@@ -3,9 +3,9 @@
 //!
 //! Two threads, each with its own processor and memory, do every job three times: the first thread alone, the second
 //! thread alone, and both at the same time. For each thread, its time next to the other thread is compared with its
-//! time alone. All jobs run once per turn, and only then does the next turn start. This way no job gets all its turns
-//! in a phase in which the machine is slow. Such phases exist because a machine may share its cores with other guests.
-//! A guest can halve the speed of a core for seconds, even for code that only adds registers.
+//! time alone. All jobs run once per turn, and only then does the next turn start. So no job gets all its turns in a
+//! phase in which the machine is slow. Slow phases exist because a machine may share its cores with other guests. A
+//! guest can halve the speed of a core for seconds, even for code that only adds registers.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

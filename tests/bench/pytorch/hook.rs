@@ -1,7 +1,7 @@
 //! A library to preload into a PyTorch process, for measuring unwinders. PyTorch calls `posix_memalign` once per CPU
 //! tensor. At each such call, the library captures the stack with every unwinder in turn. At the end the library prints
-//! the time that each unwinder takes. Such stacks have the same kinds of frames as launch stacks: ATen, its dispatcher,
-//! the bindings and CPython. See `run.sh`.
+//! the time that each unwinder takes. Stacks at tensor allocations have the same kinds of frames as launch stacks:
+//! ATen, its dispatcher, the bindings and CPython. See `run.sh`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(unsafe_code)]
 

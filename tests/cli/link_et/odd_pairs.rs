@@ -79,7 +79,7 @@ fn work_of_another_process_is_outside_and_own_work_is_not() {
         op("aten::mm", 100, 77, 10.5, 50.0),
         call("cudaLaunchKernel", 5, 77, 20.5, 5.0),
         work("kernel", "k77", 5, 7, 60.5, 10.0),
-        // This call follows the last operator. The call belongs to the traced window nevertheless, because all
+        // This launch call follows the last operator. The call belongs to the traced window nevertheless, because all
         // operators of the process are in the execution trace.
         call("cudaLaunchKernel", 6, 77, 70.5, 1.0),
         work("kernel", "raw", 6, 7, 80.5, 1.0),

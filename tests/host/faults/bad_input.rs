@@ -277,7 +277,7 @@ fn the_unit_may_be_microseconds_or_a_count() {
 
 // These tests are about paths of output files.
 
-/// Returns the lines on stderr about failed writes. The other lines are the ledger.
+/// Returns the lines on stderr about failed writes. All other lines on stderr are the ledger.
 fn refusals(done: &Done) -> Vec<&str> {
     done.ledger("cannot write ")
 }

@@ -264,8 +264,8 @@ fn assert_many_unloads(count: u64) {
     assert_eq!(done.sum("launches").1["matched"], all, "{}", done.stderr);
     assert!(most_held(&done) <= CEILING_MIB, "{}", done.stderr);
     assert!(done.ledger("merged:").is_empty(), "{}", done.stderr);
-    // 500 of the 507 stacks are from the calls of the plugin. The other seven stacks are those of `before`, `between`,
-    // `after`, `second` (called from two places), a free and a wait.
+    // 500 of the 507 stacks are from the calls of the plugin. The other seven of the 507 stacks are those of `before`,
+    // `between`, `after`, `second` (called from two places), a free and a wait.
     assert_eq!(done.ledger("stacks")[0], "507 distinct");
 }
 

@@ -140,8 +140,8 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
     let few = held_at("--launches 1000000", TRACED_DRIVER);
     let many = held_at("--launches 20000000", TRACED_DRIVER);
     eprintln!("1 M: {few:?}, 20 M: {many:?}");
-    // The two amounts may differ. If the collector has to wait for a processor, more launches are pending at the same
-    // time, and the join's table of pending launches grows by up to 17 MiB.
+    // The amounts of memory in the two runs may differ. If the collector has to wait for a processor, more launches are
+    // pending at the same time, and the join's table of pending launches grows by up to 17 MiB.
     assert!(few.by_ledger <= MOST && many.by_ledger <= MOST, "{few:?}, {many:?}");
 }
 

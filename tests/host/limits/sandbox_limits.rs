@@ -400,8 +400,8 @@ fn a_sandbox_that_allows_the_documented_system_calls_loses_nothing() {
             assert_eq!(nanos, 604 * 700);
         }
     }
-    // This checks the sandbox itself: if one documented call is missing from the sandbox's list, the kernel kills the
-    // process.
+    // This run checks the sandbox itself: if one documented call is missing from the sandbox's list, the kernel kills
+    // the process.
     let fewer: Vec<_> = calls.into_iter().filter(|call| call != "renameat2").collect();
     let done = sandboxed(Way::Injected, &fewer, None);
     assert_eq!(done.signal, Some(libc::SIGSYS), "{}", done.stderr);

@@ -62,8 +62,8 @@ LOOPS = {
 
 # Maximum costs of gpuflame with its default settings; the medians are compared. The first two limits apply if a launch
 # costs nothing: the time that gpuflame adds to the null client's step, and this time as a share of the time that
-# torch.profiler adds. The other two apply to every loop: how much later the process ends, and how much more memory it
-# uses.
+# torch.profiler adds. The other two limits apply to every loop: how much later the process ends, and how much more
+# memory it uses.
 LIMITS = {"beside the null client, %": 8, "of what torch.profiler adds, %": 5, "end later, ms": 500, "memory more, MiB": 40}
 # Minimum share of a step for which the CPU waits for the GPU, in loops whose duration depends on the GPU.
 LEAST_WAIT = 0.05

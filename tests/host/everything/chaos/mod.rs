@@ -8,7 +8,7 @@
 //!
 //! The program must behave as it does without gpuflame, including every signal and every inherited descriptor. The
 //! counts in the ledger must add up. The sums must equal those of the truth file minus the reported losses, to the
-//! nanosecond. This holds for files written at the exit, and for the checkpoint of a killed process.
+//! nanosecond. The sums must be exact in files written at the exit, and for the checkpoint of a killed process.
 //!
 //! `GPUFLAME_CHAOS=500` runs 500 seeds, as `.ci/long` does; `GPUFLAME_CHAOS=17-20` runs the seeds 17 to 20.
 
