@@ -105,8 +105,8 @@ fn record(files: &Files, stack: Stack) -> Result<Option<String>> {
     Ok(new.map(|name| name.trim_end_matches(".csv").to_owned()))
 }
 
-/// Returns the tables in the current folder. If one of them belongs to an earlier process with the same id, gpuflame chooses
-/// another name for its new table.
+/// Returns the tables in the current folder. If a table belongs to an earlier process with the same id, gpuflame
+/// chooses another name for the new table.
 fn tables() -> Result<BTreeSet<String>> {
     let folder = std::fs::read_dir(".").map_err(|e| format!("cannot read the current folder: {e}"))?;
     let names = folder.filter_map(|entry| entry.ok()?.file_name().into_string().ok());

@@ -73,7 +73,7 @@ fn instructions(program: &Path, folder: &Path, layers: u32) -> f64 {
         &out,
     ];
     run(&tool, program, folder, layers, MADE);
-    // callgrind starts a new file at each launch. The counts before the first and after the last of these launches are
+    // callgrind starts a new file at each launch. The counts before the first timed launch and after the last one are
     // in files that are not read here.
     let launches = KNOWN_AFTER..=MADE;
     let mut counts =

@@ -51,7 +51,7 @@ extern "C" fn stopped(_signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     there();
 }
 
-/// State of the process that a test needs. The lock in it allows only one test to run at a time.
+/// State of the process that a test needs. The lock in this state allows only one test to run at a time.
 struct Scene {
     _alone: MutexGuard<'static, ()>,
     lost: BTreeMap<&'static str, u64>,

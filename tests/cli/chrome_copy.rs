@@ -43,7 +43,7 @@ fn every_event_and_property_of_a_kineto_trace_is_kept_as_it_is() {
     let folder = scratch("copy");
     assert_eq!(converted(&folder, KINETO), serde_json::from_str::<Value>(KINETO).unwrap());
     let text = fs::read_to_string(folder.join("out.json")).unwrap();
-    // As f64 numbers, some of these times would lose digits, and other times would print extra digits.
+    // As f64 numbers, some times of the trace would lose digits, and other times would get extra digits.
     assert!(text.contains("4887683272408.615") && text.contains("99.000") && text.contains("[1.50, \"é\"]"));
 }
 

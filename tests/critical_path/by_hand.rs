@@ -39,8 +39,8 @@ fn the_example_of_the_documentation() {
 }
 
 /// The trace is that of the example without records of waits, as torch.profiler writes it by default. The name of the
-/// last call shows that the call waited, and `relu` is the kernel that ended last during the call. The driver call that
-/// is nested in the last call counts as a part of it.
+/// last call shows that the call waited, and `relu` is the kernel that ended last during the call. A driver call that
+/// is nested in the last call counts as a part of the last call.
 #[test]
 fn a_call_that_synchronizes_without_a_record_waits_for_the_last_work_that_ended_during_it() {
     let trace = without_record_of_wait().call("cuStreamSynchronize", 3, 5, (40, 125));

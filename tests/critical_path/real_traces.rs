@@ -21,7 +21,7 @@ const INCOMPLETE: [(&str, &str); 8] = [
     ("mtia_inference", "before_records"),
     ("resnet_act_checkpoint", "no_launch_record"),
     ("908_results", "no_launch_record"),
-    // On each of these ranks, 64 operations were launched before the trace began.
+    // On each of the ranks 1 and 3, 64 operations were launched before the trace began.
     ("dlrm_kineto/worker1", "before_records"),
     ("dlrm_kineto/worker3", "before_records"),
 ];

@@ -1,5 +1,5 @@
-//! Finds causes that the simulator's log leaves out. If several causes end at the same time, the log names only one of
-//! them.
+//! Finds causes that the simulator's log leaves out. If several causes end at the same time, the log names only one
+//! cause.
 
 use std::collections::BTreeSet;
 

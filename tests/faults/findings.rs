@@ -143,8 +143,8 @@ fn strong_faults_are_named_with_their_culprit() {
     assert_few(&strong.flat_map(mistakes).collect::<Vec<_>>(), 0);
 }
 
-/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So gpuflame must name only
-/// most of the weak faults, not all of them.
+/// A weak fault costs 3 % of the run, and the visible part of this cost may be even smaller. So gpuflame must name most
+/// weak faults, but not all.
 #[test]
 fn most_weak_faults_are_named() {
     let weak: Vec<_> = cases().iter().filter(|case| case.name.ends_with("-weak")).collect();

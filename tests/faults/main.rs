@@ -305,7 +305,7 @@ fn programs_have_a_larger_cost_next_to_the_fault() {
     }
 }
 
-/// There are 26 faults. Two of them are visible only in a program that gpuflame records, not in a trace.
+/// There are 26 faults. Two faults are visible only in a program that gpuflame records, not in a trace.
 #[test]
 fn the_list_is_complete() {
     let in_traces: BTreeSet<_> = FAULTS.iter().map(|fault| fault.id).collect();

@@ -1,4 +1,4 @@
-//! Reads a written trace line by line, independently of the simulation, and adds up the times in it.
+//! Reads a written trace line by line, independently of the simulation, and adds up the times in the trace.
 
 use std::collections::BTreeMap;
 

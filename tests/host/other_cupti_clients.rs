@@ -258,7 +258,7 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
         );
         done.assert_exact();
     }
-    // In one of these runs, CUPTI and the driver support several subscribers.
+    // In the last of the four runs, CUPTI and the driver support several subscribers.
     let ways = [
         (&asking, Way::Injected, "13.0"),
         (&linked, Way::Preloaded, "13.0"),
@@ -268,8 +268,8 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     for (program, way, version) in ways {
         let run = Run::new(program, way).arg("subscription").env("GPUFLAME_YIELD", "1");
         let done = run.env("GPUSIM_CUPTI_VERSION", version).env("GPUSIM_DRIVER", "13030").ok();
-        // The client gets callbacks for at least 40 launches and a wait. Each of these calls has an enter and an exit
-        // callback.
+        // The client gets callbacks for at least 40 launches and a wait. Each launch call and each wait has an enter
+        // and an exit callback.
         let (said, calls) = done.stdout.trim().split_once(", calls ").unwrap();
         let calls = calls.split(',').next().unwrap();
         assert_eq!(said, "subscribe 0, then 0; kernels 0 of 0", "{}", done.stderr);

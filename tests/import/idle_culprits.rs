@@ -159,8 +159,8 @@ fn one_call_under_many_stacks_is_one_row() {
     assert_eq!(first("idle_functions", "function"), ("train.py(9): b".to_owned(), 900_000));
     assert_eq!(first("idle_lines", "line"), ("train.py:9".to_owned(), 900_000));
     assert_eq!(first("idle_modules", "module").0, "train.py");
-    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each of these gaps, the last 10 us, between
-    // launch and kernel start, have another cause.
+    // The GPU is idle from 100 to 1020 us and from 1100 to 2120 us. In each gap, the last 10 us, between launch and
+    // kernel start, have another cause.
     assert_eq!(first("idle_causes", "cause"), ("host_late".to_owned(), 1_920_000));
 }
 

@@ -405,7 +405,7 @@ fn slices_that_are_nested_by_the_thousand_make_truncated_stacks() {
     events.push(launch(1, 3 * count, json!({"correlation": 1})));
     events.push(kernel(0, 1_000_000, json!({"correlation": 1, "device": 0, "stream": 7})));
     let stdout = folded("nested", &events).stdout;
-    // gpuflame keeps 2,048 frames per stack. One of these frames is the API call.
+    // gpuflame keeps 2,048 frames per stack. One of the 2,048 frames is the API call.
     let first = format!("[stack truncated];f{};", count - 2047);
     assert!(stdout.starts_with(&first), "{}", &stdout[..80]);
     assert!(stdout.ends_with(";f3999;cudaLaunchKernel;[GPU_Kernel]k 10000\n"));

@@ -70,7 +70,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Reads the rows of a trace. Returns the number of its rows, and a hash of all of them.
+/// Reads the rows of a trace. Returns the number of rows, and a hash of all rows.
 fn rows(path: &Path, options: &Options) -> (usize, u64) {
     let (mut count, mut hash) = (0, DefaultHasher::new());
     let linked = import::rows(import::open(path).unwrap(), options, &mut |row| {

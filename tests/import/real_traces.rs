@@ -2,7 +2,7 @@
 //! an independent count, and no nanosecond of GPU time may be lost.
 //!
 //! The numbers were counted with Python's `json` and `decimal`. The traces are not in this repository. The tests look
-//! for them in the folder `GPUFLAME_TRACES`, or next to the checkout.
+//! for the traces in the folder `GPUFLAME_TRACES`, or next to the checkout.
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::io::Read as _;

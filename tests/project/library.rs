@@ -295,7 +295,7 @@ fn the_library_links_only_common_system_libraries() {
     assert!(!needed.is_empty());
 }
 
-/// The functions in this list may block. If the library called one of them, a hanging disk would block the calling
+/// The functions in this list may block. If the library called such a function, a hanging disk would block the calling
 /// thread.
 #[test]
 fn the_library_never_calls_fsync_or_similar_functions() {

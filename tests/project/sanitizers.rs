@@ -69,8 +69,8 @@ fn the_thread_sanitizer_finds_nothing_in_the_c_examples() {
     }
 }
 
-/// Valgrind finds only one thing: a loop that reads the stack slots of the last walk again. Some of these slots are no
-/// longer initialized.
+/// Valgrind finds only one thing: a loop that reads the stack slots of the last walk again. Some stack slots of the
+/// last walk are no longer initialized.
 #[test]
 fn valgrind_reports_only_the_one_suppressed_loop_in_the_demo() {
     if Command::new("valgrind").arg("--version").output().is_err() {

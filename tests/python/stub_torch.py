@@ -68,7 +68,8 @@ class Profile:
             json.dump({"baseTimeNanoseconds": BASE, "traceEvents": [operator]}, file)
 
 
-# The base time of the trace is one day ago. Relative to it, a double is precise to the nanosecond.
+# The base time of the trace is one day ago. Times relative to yesterday are so small that a double is precise to the
+# nanosecond.
 BASE = time.time_ns() - 86_400 * 10 ** 9
 
 

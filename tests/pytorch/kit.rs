@@ -72,7 +72,7 @@ fn the_kits_programs_step_runs_programs_with_and_without_gpuflame() {
     assert_held(&step, programs);
 }
 
-/// Checks the remaining programs. Two of them need packages that `.ci/long` installs.
+/// Checks the remaining programs. Two of the remaining programs need packages that `.ci/long` installs.
 #[test]
 #[ignore = "takes minutes; .ci/long runs it"]
 fn the_kits_programs_step_runs_the_remaining_programs() {

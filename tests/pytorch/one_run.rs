@@ -1,6 +1,6 @@
 //! Tests Kineto (PyTorch's profiler) and gpuflame in the same run.
 //!
-//! If there are two clients, CUPTI gives its activity records to only one of them, unless both use the functions that
+//! If there are two clients, CUPTI gives its activity records to only one client, unless both use the functions that
 //! take a subscriber (`_v2`, shared since CUPTI 13.3). CUPTI refuses a client that mixes `_v2` functions with older
 //! ones. PyTorch's profiler calls only the older functions. So Kineto takes the records, and gpuflame keeps the
 //! callbacks. Therefore both see the CUDA calls of the run. These tests compare Kineto's GPU work with the truth file

@@ -81,8 +81,8 @@ fn of_gpuflame(done: &Done, names: &HashMap<String, String>) -> Operators {
     in_order(streams)
 }
 
-/// Asserts that gpuflame and Kineto report the same innermost operator for each kernel, copy and fill. Returns how many
-/// of them belong to an operator.
+/// Asserts that gpuflame and Kineto report the same innermost operator for each kernel, copy and fill. Returns the
+/// number of kernels, copies and fills that belong to an operator.
 pub(crate) fn assert_operators(folder: &std::path::Path, kineto: &[Value], done: &Done) -> usize {
     let (kineto, gpuflame) = (of_kineto(kineto), of_gpuflame(done, names(folder)));
     let mut known = 0;

@@ -373,7 +373,7 @@ fn nvtx_ranges_of_the_program_and_of_operators_are_frames() {
             assert_eq!(share(range), ran(range), "{range}");
         }
         // The NVTX ranges for operators also occur 4 times each, and the operators' functions are in the stack as well.
-        // GPU work launched outside all ranges is not under any of them.
+        // GPU work launched outside all ranges is not under any range.
         assert!(ran("operators") > 0);
         assert_eq!(share("aten::"), ran("operators"));
         for operator in

@@ -192,7 +192,7 @@ fn assert_memory_calls(kineto: &[Value], done: &Done, picture: &str) {
 }
 
 /// Asserts for Kineto's trace that the external id of each kernel, copy and fill is that of the innermost operator
-/// around its launch. Returns how many of them have such an operator.
+/// around its launch. Returns the number of kernels, copies and fills that have such an operator.
 fn assert_external_ids(events: &[Value]) -> usize {
     let operators = spans(events, "cpu_op");
     let of = |cat: &'static str| events.iter().filter(move |event| event["cat"] == cat);
@@ -236,8 +236,8 @@ fn both(program: &str, how: &[&str], formats: &str) -> Option<(Vec<Value>, Done)
     }
     let traced =
         run("witness.py", Way::None).args(how.iter().copied()).args(["trace.json", program]).args(args());
-    // Kineto leaves out GPU work that ends after the profile. With a real clock, the work is over once the program has
-    // waited for it.
+    // Kineto leaves out GPU work that ends after the profile. With a real clock, all GPU work has ended once the
+    // program has waited for the GPU.
     let traced = traced.env("GPUSIM_NDEV", devices(program)).env("GPUSIM_CLOCK", "real").ok();
     let done = run(program, Way::Injected).args(args()).env("GPUFLAME_FORMATS", formats);
     let done = done.env("GPUSIM_TRUTH", "summary:truth.json,works.jsonl").ok();

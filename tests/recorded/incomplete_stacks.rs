@@ -1,4 +1,4 @@
-//! Tests stacks that are incomplete. gpuflame counts each of them, and no GPU time disappears.
+//! Tests stacks that are incomplete. gpuflame counts each incomplete stack, and no GPU time disappears.
 #![cfg(target_arch = "x86_64")]
 
 use std::collections::BTreeMap;

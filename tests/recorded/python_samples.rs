@@ -167,8 +167,8 @@ fn at_most_32_threads_that_do_not_launch_are_sampled_and_the_others_are_counted(
 }
 
 /// Reading a stack of 900 calls takes more than 0.3 ms, and gpuflame spends at most a tenth of the time on reading. If
-/// other programs use the processors, this program has few samples, and gpuflame may read all of them. So the test
-/// makes up to five tries.
+/// other programs use the processors, this program has few samples, and gpuflame may read all of its stacks. So the
+/// test makes up to five tries.
 #[test]
 fn deep_stacks_are_not_read_for_every_sample_because_that_takes_too_long() {
     let python = one_of_each_version().pop().unwrap();

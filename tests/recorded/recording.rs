@@ -187,8 +187,8 @@ fn launch_times_match_the_true_calls_within_50_us() {
             (number("correlation"), [begun, begun + number("launch_duration_ns")])
         })
         .collect();
-    // Maximum error, in ns, of the clock that callbacks read. Only the collector updates this clock. So the clock is
-    // wrong while the kernel adjusts the system clock between two of these updates.
+    // Maximum error, in ns, of the clock that callbacks read. Only the collector updates this clock. So the callbacks'
+    // clock is wrong if the kernel adjusts the system clock between two updates by the collector.
     const OFF: u64 = 50_000;
     let mut compared = 0;
     for calls in threads.values_mut() {

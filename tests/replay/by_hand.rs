@@ -57,8 +57,7 @@ fn each_change_has_the_length_that_a_person_computes() {
     assert_eq!(length(&["--gpu-speed", "2"]), 80);
     // The second launch begins at 10 us, so `relu` runs from 25 to 65 us.
     assert_eq!(length(&["--remove", "gemm"]), 75);
-    // With each of these changes, the total depends on `gemm`, which begins 15 us after its call even if the call is
-    // shorter.
+    // With either change, the total depends on `gemm`, which begins 15 us after its call even if the call is shorter.
     assert_eq!(length(&["--launch-ns", "2000"]), 130);
     assert_eq!(length(&["--graphs"]), 130);
     // The second call begins at 12 us, and `relu` at 27 us. By then `gemm` has ended.

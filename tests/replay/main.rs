@@ -132,8 +132,8 @@ fn check(program: Program, counts: &mut Counts) {
         }
         assert_eq!(code, Some(0), "{program:?}: {errors}");
         let total = &said["total"][0];
-        // The path begins when the first thread has set up the program. The change may also affect the calls before
-        // that.
+        // The path begins when the first thread has set up the program. The change may also affect the calls that set
+        // up the program.
         assert_eq!(end - number(total, "before_ns"), first_meeting(&outcome.schedule), "{program:?}");
         let predicted = number(total, "after_ns");
         let rerun = program.run(edit.variables);

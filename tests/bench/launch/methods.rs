@@ -39,7 +39,7 @@ impl Method {
     }
 }
 
-/// Index in [`METHODS`] of gpuflame's plain capture. All other methods are compared with it.
+/// Index in [`METHODS`] of gpuflame's plain capture. All other methods are compared with this plain capture.
 pub(crate) const CAPTURE: usize = 0;
 /// Index of the method that does all of gpuflame's work at a launch: it captures the stack, makes the id and writes the
 /// launch record.

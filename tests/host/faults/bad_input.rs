@@ -501,8 +501,8 @@ fn a_disk_that_fills_up_mid_run_costs_only_the_streamed_outputs() {
 }
 
 // These tests are about wrong launches and records. Every tenth launch is a short kernel, and so is every eleventh
-// kernel or fill. The fault "every=20" hits five kernels or fills. The last of these five is a long kernel; the others
-// are short.
+// kernel or fill. The fault "every=20" hits five kernels or fills. The last of the five is a long kernel, and the other
+// four are short.
 
 #[test]
 fn launches_that_fail_are_counted() {

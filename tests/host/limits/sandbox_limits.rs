@@ -134,8 +134,8 @@ fn a_setuid_program_ignores_the_environment() {
     fs::remove_dir_all(folder).unwrap();
 }
 
-/// The set-user-id program is linked to gpuflame, so gpuflame starts in it. The user who starts the program can choose
-/// some folders. gpuflame must not search for libraries in these folders.
+/// The set-user-id program is linked to gpuflame, so gpuflame starts in this program. The user who starts the program
+/// can choose some folders. gpuflame must not search for libraries in these folders.
 #[test]
 fn a_setuid_program_loads_no_library_from_the_callers_folders() {
     const NOBODY: u32 = 65_534;

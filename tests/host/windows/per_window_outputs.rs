@@ -115,8 +115,8 @@ fn a_thousand_windows_are_exact_and_hold_no_extra_descriptors_or_memory() {
     let one = run(program(), &["one", "1000", "60"], &DRAWN_APART).ended();
     let (resident, beside) = (numbers(&done, "KiB")[1], numbers(&one, "KiB")[1]);
     assert!(resident < beside + 8192.0, "{resident} KiB, in one window {beside} KiB");
-    // Once the files of all windows are written, gpuflame's memory does not depend on how many windows had waited for
-    // that.
+    // Once the files of all windows are written, gpuflame's memory does not depend on how many windows had waited to be
+    // written.
     let held = |done: &Done| -> f64 {
         let cost = done.ledger("own cost:")[0];
         cost.split(", ").find_map(|part| part.strip_suffix(" MiB held")).expect(cost).parse().unwrap()

@@ -20,7 +20,7 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAM = HERE / "program.py"
-# Kernel of the matrix products in the linear layers of the model. A transformer block has four of these products.
+# Kernel of the matrix products in the linear layers of the model. A transformer block has four matrix products.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 WARM_UP = 10
 

@@ -3,8 +3,8 @@
     tests/pytorch/accuracy/table causal [--rounds 7]      builds what is missing, and prints the table: some 5 minutes
 
 One run of planted.py is recorded, and `causal` predicts how much a step gains if a function or kernel gets 10 % faster.
-Then each of these functions and kernels is really made 10 % faster. In each round the program runs twice unchanged and
-once with each change, without gpuflame.
+Then each function and each kernel is really made 10 % faster. In each round the program runs twice unchanged and once
+with each change, without gpuflame.
 """
 
 import argparse

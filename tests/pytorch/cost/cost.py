@@ -42,7 +42,7 @@ from model import Gpt  # noqa: E402
 STEPS = 300
 WARM_UP = 50
 
-# Kernel of the matrix products in the linear layers of the model. A step has 17 of these products.
+# Kernel of the matrix products in the linear layers of the model. A step has 17 matrix products.
 PRODUCT = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize64x64x32_warpgroupsize1x1x1_execute_kernel__5x_cublas"
 
 # Environment variables that each loop sets. In the first loop a launch costs nothing; in the second loop a launch takes

@@ -155,7 +155,7 @@ static int join(struct comm **out, int count, const struct id *id, int rank) {
 }
 
 // Returns the operation that represents a kernel. All similar operations of a communicator on a stream form one kernel,
-// and the first of them represents it.
+// and the first operation represents the kernel.
 static struct order *first_like(struct order *it) {
     struct order *before = group;
     while (before->comm != it->comm || before->stream != it->stream ||
@@ -191,7 +191,8 @@ static int offer(struct order *it, unsigned long ready) {
     return arrive(it->comm, it->number, ready, what | 1, NULL);
 }
 
-// Waits until the other ranks have notified this one that their kernels can begin. Stores the latest of these times.
+// Waits until the other ranks have notified this one that their kernels can begin. Stores the latest time at which one
+// of the kernels can begin.
 static int await_others(struct order *it, unsigned long *ready) {
     if (it->kind == COLLECTIVE) return meet(it->comm, it->number, ready, NULL);
     int result = SUCCESS;
@@ -246,7 +247,7 @@ static int run_group(void) {
     int result = SUCCESS, is_of_several = 0;
     for (struct order *it = group; it < group + group_count; it++) is_of_several |= it->comm != group->comm;
     // One thread may drive several ranks. So the thread notifies the other ranks of all operations before it waits for
-    // any of them.
+    // any operation.
     for (struct order *it = group; it < group + group_count && is_of_several && !result; it++) {
         if (first_like(it) != it || is_captured(it->stream)) continue;
         it->is_offered = 1;

@@ -177,8 +177,8 @@ impl Ended<'_> {
             rest = rest.checked_sub(nanos / each).unwrap_or_else(|| panic!("more than it counts: {found:?}"));
             unnamed -= nanos;
         }
-        // Each activity whose name was lost is either short (301 ns) or long (1,200 ns). So the total time of these
-        // activities determines how many of them are long.
+        // Each activity whose name was lost is either short (301 ns) or long (1,200 ns). So the total time of the
+        // activities without names determines how many of these activities are long.
         let long = unnamed.checked_sub(301 * rest).map(|more| (more / 899, more % 899));
         assert!(
             long.is_some_and(|(long, odd)| odd == 0 && long <= rest),

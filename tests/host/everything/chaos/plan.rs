@@ -96,7 +96,7 @@ impl Plan {
         sometimes(3, "GPUSIM_EMPTY_BUFFERS", "1".to_owned(), dice);
         sometimes(5, "GPUSIM_ODD_SIZE", "1".to_owned(), dice);
         // With `GPUSIM_CORR=distinct`, an activity has the correlation id of the nested driver call, so nested calls
-        // must be on. Therefore the plan has only one of these two settings.
+        // must be on. Therefore the plan has `GPUSIM_NESTED=0` or `GPUSIM_CORR=distinct`, but not both.
         let (name, value) =
             if dice.roll(4) == 0 { ("GPUSIM_NESTED", "0") } else { ("GPUSIM_CORR", "distinct") };
         sometimes(2, name, value.to_owned(), dice);
