@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Checks our CUPTI bindings and our unwinder against NVIDIA's own files, without a GPU and without a driver:
+# Checks gpuflame's CUPTI bindings and its unwinder against NVIDIA's own files, without a GPU and without a driver. The
+# checks are:
 #   1. every field offset against the headers of each release (compiled C assertions);
-#   2. our walk over activity buffers, against the real library's cuptiActivityGetNextRecord;
-#   3. which API calls our name pattern selects from the names that the real library lists;
+#   2. gpuflame's walk over activity buffers, against the real library's cuptiActivityGetNextRecord;
+#   3. which API calls gpuflame's name pattern selects from the names that the real library lists;
 #   4. stacks through the real runtime library, against libgcc's.
-# Opt-in: it downloads about 100 MB from PyPI into a scratch folder. The downloads are never committed.
+# Run this script by hand: it downloads about 100 MB from PyPI into a scratch folder. The downloads are never committed.
 #
 #   tests/cupti-wheels.sh [SCRATCH]      needs pip, unzip, a C compiler; SCRATCH keeps the downloads
 set -euo pipefail

@@ -1,6 +1,6 @@
-/* A decode loop as servers run it: the step is captured into a CUDA graph once and then launched for every
- * token, so that the CPU makes one call for the whole model. After half of the tokens the cache has grown, so
- * the graph is captured again, and an exec update replaces the old graph by the new one.
+/* A decode loop as servers run it. The step is captured into a CUDA graph once, and the graph is launched for every
+ * token. So the CPU makes one call for the whole model. After half of the tokens the cache has grown, so the graph is
+ * captured again, and an exec update replaces the old graph by the new one.
  *
  * A profiler without the stacks of the capture shows only cudaGraphLaunch. gpuflame shows
  *

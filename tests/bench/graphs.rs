@@ -20,7 +20,8 @@ use std::process::Stdio;
 use staged::{built, command, compiled, stage};
 
 /// Sizes of the graph in layers of eight kernels, each with the number of tokens that are timed. A run delivers at most
-/// 1.6 million activity records. So many records fit into the buffers even if the collector thread gets no CPU time.
+/// 1.6 million activity records. 1.6 million records fit into the buffers even if the collector thread gets no CPU
+/// time.
 const SIZES: [(u32, u32); 3] = [(1, 20_000), (40, 5_000), (400, 500)];
 /// Number of rounds. Each round measures all sizes once, and the best round of each size is used.
 const TURNS: usize = 3;

@@ -242,9 +242,8 @@ impl LogPaths {
         records.into_iter().for_each(|at| self.add(Moment::CallBegin(at), to, 0, [owner; 2]));
     }
 
-    /// Adds the waits of programmatic launches. The name of a kernel contains the time in ns after which the next
-    /// kernel may begin (`_t500`), the time after which the kernel waits for the previous kernel (`_s200`), and its
-    /// duration (`_d900`).
+    /// Adds the waits of programmatic launches. The name of a kernel contains three times in ns. After `_t500`, the
+    /// next kernel may begin; after `_s200`, the kernel waits for the previous kernel; `_d900` is its duration.
     fn add_programmatic(&mut self, ops: &[&Value]) {
         let by_id: HashMap<u64, &Value> = ops.iter().map(|op| (number(op, "op"), *op)).collect();
         for op in ops {

@@ -123,8 +123,8 @@ fn is_ruled_out(schedule: &[Value], works: &[&Value], context: u64, call: u64) -
 }
 
 /// Returns whether the trace shows the GPU of each default stream that waits for an event. The GPU is known if the
-/// thread submitted work to this GPU both before and after the wait, or if this is the only GPU whose later work does
-/// not contradict the wait. The row of the wait does not show the GPU, because it contains the context of the event,
+/// thread submitted work to this GPU both before and after the wait. It is also known if the later work on all other
+/// GPUs contradicts the wait. The row of the wait does not show the GPU, because it contains the context of the event,
 /// and the default streams of all GPUs have the same id.
 fn has_wait_contexts(schedule: &[Value]) -> bool {
     waits_of_default_streams(schedule).all(|wait| {

@@ -25,7 +25,7 @@ pub(crate) struct Program {
     pub(crate) function: &'static str,
     pub(crate) device: Option<u32>,
     pub(crate) shows: Shows,
-    /// Second fault, whose cost is larger. Only faults that a trace cannot show have one. The fourth run has both
+    /// Second fault, whose cost is larger. Only faults that a trace cannot show have a partner. The fourth run has both
     /// faults.
     pub(crate) partner: Option<&'static str>,
     /// Options of `gpuflame run`. The next field contains environment variables.

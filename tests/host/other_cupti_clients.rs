@@ -285,8 +285,8 @@ fn a_client_can_borrow_the_subscription_on_request_until_it_is_done() {
     }
 }
 
-/// Another thread launches all the time, while the client starts, is active and ends. gpuflame must see both the enter
-/// and the exit callback of a launch, or neither. gpuflame must not attribute a kernel to the wrong launch.
+/// Another thread launches all the time, while the client starts, is active and ends. For each launch, gpuflame must
+/// see both the enter and the exit callback, or neither. No kernel may be attributed to the wrong launch.
 #[test]
 fn launches_during_a_client_switch_are_recorded_completely_or_not_at_all() {
     for program in clients() {

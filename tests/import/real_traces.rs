@@ -282,8 +282,8 @@ struct LookedAt {
     /// Names of the communication kernels.
     communicate: HashSet<NameId>,
     aggregate: Aggregate,
-    /// Four values for each launch: its correlation id, the duration of the call, the duration on the GPU, and the time
-    /// from the end of the call to the start on the GPU. The times are in ns.
+    /// Four values for each launch: its correlation id, and three times in ns. These are the duration of the call, the
+    /// duration on the GPU, and the time from the end of the call to the start on the GPU.
     launches: Vec<[u64; 4]>,
 }
 

@@ -1,8 +1,8 @@
 //! Tests `gpuflame instructions` on random simulated programs, whose instructions and dependencies follow from the
 //! simulator's log.
 //!
-//! This file computes the expected instructions from the log alone. A trace contains less than the log: it has no rows
-//! for host functions in streams and for moves of unified memory, and it shows the record of a CUDA event only if
+//! This file computes the expected instructions from the log alone. A trace contains less than the log. A trace has no
+//! rows for host functions in streams and for moves of unified memory. It shows the record of a CUDA event only if
 //! something waited for the event.
 
 mod counts;

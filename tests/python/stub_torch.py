@@ -1,5 +1,5 @@
-"""A stand-in for PyTorch, whose execution trace and profiler contain one operator, which lasts from the start to the
-end of a window."""
+"""A stand-in for PyTorch. The execution trace and the profile that it makes have one operator, which lasts as long as
+the window."""
 
 import contextlib
 import json
@@ -45,8 +45,7 @@ def execution_trace():
 
 
 class Profile:
-    """A stand-in for PyTorch's profiler, which records one operator, which lasts from the start to the end of the
-    profile."""
+    """A stand-in for PyTorch's profiler. Its profile has one operator, which lasts as long as the profile."""
 
     def __init__(self, **options):
         # By default, the caller requests shapes.

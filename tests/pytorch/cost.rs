@@ -29,8 +29,8 @@ fn figures_over_the_cost_limits_are_reported() {
     std::fs::write(&program, head + FIGURES).unwrap();
     let told =
         run(folder, program.to_str().unwrap(), Way::None).env("PYTHONDONTWRITEBYTECODE", "1").ok().stdout;
-    // The limits in this example: gpuflame may add 80 ns, which is 8 % of the null client's 1,000 ns. gpuflame may also
-    // add at most 100 ns, which is 5 % of the 2,000 ns that the profiler adds.
+    // In this example, one limit allows gpuflame to add 80 ns, which is 8 % of the null client's 1,000 ns. The other
+    // limit allows 100 ns, which is 5 % of the 2,000 ns that the profiler adds.
     let beside = "beside the null client, %: 8.1, and not 8 at most";
     let expected = format!(
         "launch-bound []\n\

@@ -1,5 +1,5 @@
-//! Runs each program under gpuflame. No record may be lost, every stack must be the one that libgcc finds, all sums
-//! must equal those of the truth file, and the program must behave as it does without gpuflame.
+//! Runs each program under gpuflame. No record may be lost, and every stack must be the one that libgcc finds. All sums
+//! must equal those of the truth file. The program must behave as it does without gpuflame.
 
 use std::collections::BTreeMap;
 

@@ -16,8 +16,8 @@ import sys
 
 HERE = pathlib.Path(__file__).parent / "stand_ins"
 
-# Each library has its soname; the version node of its functions, or the prefix of their names if there is no version
-# node; and the return value of functions that have no implementation.
+# Each library has three values: its soname, the version node of its functions, and the return value of functions
+# without an implementation. If there is no version node, a prefix of the functions' names takes its place.
 LIBRARIES = [
     ("libcublas.so.13", "libcublas.so.13", None, 15),
     ("libcublasLt.so.13", "libcublasLt.so.13", None, 15),

@@ -12,8 +12,8 @@ fn copies(version: &str) -> Done {
 }
 
 /// The program's copies and fills. Each entry has the program's function, the leaf frame in the flame graph, the number
-/// of bytes, and the fields of the table of activities: source and target memory, source and target device, whether it
-/// is asynchronous, and its number of copies.
+/// of bytes, and six fields of the table of activities. These fields are source and target memory, source and target
+/// device, whether the copy is asynchronous, and the number of copies.
 const DONE: [(&str, &str, u64, &str); 24] = [
     ("up_pageable", "[GPU_Memcpy HtoD]", 1000, "pageable device   0 1"),
     ("up_pageable_async", "[GPU_Memcpy HtoD]", 1001, "pageable device   1 1"),

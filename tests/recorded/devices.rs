@@ -9,9 +9,9 @@ fn two_gpus_and_copies_between_them_are_distinguished() {
     let mut found: Vec<_> =
         done.folded().into_iter().map(|(frames, weight)| (frames.join(";"), weight)).collect();
     found.sort();
-    // The copy between the GPUs is on a stream of GPU 1. On the simulated GPU, 1 MiB takes 2 us plus the time for its
-    // bytes at 25 GB/s (43,943 ns) as a copy, and 1 us plus the time for its bytes at 1 TB/s (1,000 + 1,048.576 = 2,048
-    // ns) as a fill.
+    // The copy between the GPUs is on a stream of GPU 1. On the simulated GPU, a copy of 1 MiB takes 2 us plus the time
+    // for its bytes at 25 GB/s, which is 43,943 ns. A fill of 1 MiB takes 1 us plus the time for its bytes at 1 TB/s,
+    // which is 2,048 ns (1,000 + 1,048.576).
     let expected = [
         ("main;exchange;cudaMemcpyPeerAsync;[GPU1_Memcpy PtoP]", 43_943),
         ("main;exchange;cudaMemsetAsync;[GPU1_Memset]", 2_048),

@@ -135,8 +135,9 @@ fn idle_time_names_the_stalling_function_and_its_lost_time() {
     }
 }
 
-/// Runs a program that loses time in one place. Returns the stack with the most GPU idle time, this idle time in ns,
-/// and two numbers that the program prints: the time that it lost, and the time that it waited for a processor.
+/// Runs a program that loses time in one place. Returns the stack with the most GPU idle time, and this idle time in
+/// ns. Also returns two times that the program prints: how long the planted pauses were, and how long the program
+/// waited for a processor.
 fn culprit(what: &str) -> (String, u64, [u64; 2]) {
     let program = compile("tests/programs/culprits.c", &["-O2", "-pthread"]);
     let run = Run::new(&program, Way::Injected)

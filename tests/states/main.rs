@@ -26,7 +26,8 @@ fn key(row: &Value) -> Key {
     (number(row, "device"), number(row, "context"), number(row, "stream"))
 }
 
-/// Adds the part of an interval that is in the window. If the previous interval has the same state, the two are merged.
+/// Adds the part of an interval that is in the window. If the previous interval has the same state, the two intervals
+/// are merged.
 fn add(to: &mut Intervals, window: (u64, u64), (start, end): (u64, u64), state: &str) {
     let (start, end) = (start.max(window.0), end.min(window.1));
     if start >= end {
@@ -64,9 +65,9 @@ fn stream_states(ops: &[&Value], mut waits: BTreeMap<u64, u64>, window: (u64, u6
 }
 
 /// Returns the states of all streams in a schedule, and the streams about whose waits a trace does not say enough.
-/// There are three such waits: for work without rows (host functions, and moves of unified memory); for an event that
-/// an implicit wait delayed until after the work on its own stream; and for an event without a record if no event in
-/// the trace has a record.
+/// There are three such waits. The first is for work without rows (host functions, and moves of unified memory). The
+/// second is for an event that an implicit wait delayed until after the work on the event's own stream. The third is
+/// for an event without a record, if no event in the trace has a record.
 fn expected(schedule: &[Value], has_records: bool) -> (BTreeMap<Key, Intervals>, BTreeSet<Key>) {
     let rows = |what: &'static str| schedule.iter().filter(move |row| row["what"] == what);
     let in_trace = |row: &&Value| row["kind"] != "host" && row["kind"] != "pages";

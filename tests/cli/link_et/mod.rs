@@ -1,5 +1,5 @@
-//! `gpuflame link-et`, which joins PyTorch execution traces with Kineto traces. The expected relations are worked out
-//! by hand.
+//! Tests `gpuflame link-et`, which joins PyTorch execution traces with Kineto traces. The expected relations are worked
+//! out by hand.
 
 #[path = "../../support/chakra_decoder.rs"]
 mod chakra_decoder;

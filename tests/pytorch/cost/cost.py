@@ -9,9 +9,9 @@ A way is a profiler, or no profiler. In each round, every loop runs once in ever
 which is forked after PyTorch was loaded and before CUDA starts. The order of the ways rotates. A process makes many
 steps and reports the tenth percentile of their durations, so that other load on the machine matters little. Ways are
 compared within their round. The table shows the median of the rounds, with the interval that contains it in 95 of 100
-cases (by order statistics). The last column compares two times that are added to a step with the null client: the time
-that the way adds, as a share of the time that torch.profiler without stacks adds. With --limits the exit code is 1 if
-gpuflame exceeds its limits (`LIMITS`), or if the loop that should wait for the GPU does not wait.
+cases (by order statistics). The last column is a share: the time that the way adds to a step with the null client,
+divided by the time that torch.profiler without stacks adds to it. With --limits the exit code is 1 if gpuflame exceeds
+its limits (`LIMITS`), or if the loop that should wait for the GPU does not wait.
 
 Each result is written to FILE immediately, so the same command continues an interrupted measurement. Results from
 another build of the library, or from other versions of the files in this folder, are not used.

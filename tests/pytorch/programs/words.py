@@ -1,5 +1,5 @@
 """Predicts the most likely next word in a loop: the GPU computes matrix products, and the host finds the largest
-number. With GPUSIM_MATH=1 the simulated GPU really computes the products, and the words must be those that the program
+number. With GPUSIM_MATH=1 the simulated GPU really computes the products. The words must then be those that the program
 itself computes with integers."""
 
 import random

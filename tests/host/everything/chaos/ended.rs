@@ -42,8 +42,9 @@ impl Ended<'_> {
         self.lines("started")
     }
 
-    /// Returns three values that the program recorded: the time at which it ended (0 if it was killed earlier), the
-    /// number of launches until then, and the number of records that the rival (another CUPTI client) received.
+    /// Returns three values that the program recorded. The first is the time at which it ended (0 if it was killed
+    /// earlier), and the second is the number of launches until then. The third is the number of records that the rival
+    /// (another CUPTI client) received.
     fn kept(&self) -> [u64; 3] {
         let bytes = fs::read(self.done.folder.join(format!("done-{}", self.process))).unwrap();
         let mut words = bytes.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
