@@ -1,5 +1,5 @@
-"""A program that `dist/try` records. With PyTorch, it runs 100 training steps of a small model. Without PyTorch, nested
-functions call CUDA with ctypes, and fill 4,096 bytes of GPU memory 100 times."""
+"""A program that `dist/try` records. With PyTorch, the program runs 100 training steps of a small model. Without
+PyTorch, nested functions call CUDA with ctypes, and fill 4,096 bytes of GPU memory 100 times."""
 
 import ctypes
 

@@ -71,8 +71,8 @@ else
     install_toolkit
     cuda=$(echo "$toolkit"/lib/python3*/site-packages/nvidia/cu13)
     nvcc=$cuda/bin/nvcc
-    # The program finds its libcudart by the run path. With --enable-new-dtags, LD_LIBRARY_PATH has precedence over it.
-    # The run path is passed in the environment, because nvcc splits options at spaces.
+    # The program finds its libcudart by the run path. With --enable-new-dtags, LD_LIBRARY_PATH has precedence over the
+    # run path. The run path is passed in the environment, because nvcc splits options at spaces.
     export LD_RUN_PATH="$cuda/lib"
     set -- "$@" "-L$cuda/lib" -Xlinker --enable-new-dtags
 fi

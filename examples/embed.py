@@ -1,11 +1,11 @@
-"""Records a part of a Python program, which makes a hundred launches before the window, a hundred in it and a hundred after it.
-In the middle of the window it prints the results so far, without stopping the recording.
+"""Records a part of a Python program, which makes a hundred launches before the window, a hundred in it and a hundred
+after it. In the middle of the window the program prints the results so far, without stopping the recording.
 
     pip install .
     python examples/embed.py
 
-The launches are fills by the CUDA runtime, called through ctypes, so the program needs no PyTorch. Without a GPU, run it on the
-simulated CUDA stack: tests/gpusim/run python examples/embed.py
+The launches are fills by the CUDA runtime, called through ctypes, so the program needs no PyTorch. Without a GPU, run
+the program on the simulated CUDA stack: tests/gpusim/run python examples/embed.py
 """
 
 import ctypes

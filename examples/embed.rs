@@ -1,6 +1,6 @@
 //! Records a part of a Rust program. The program calls functions of the crate to start and stop recording, and to name
 //! the work. The program makes fifty launches before the window, a hundred in the window and fifty after it. In the
-//! middle of the window it prints the results so far, without stopping the recording.
+//! middle of the window the program prints the results so far, without stopping the recording.
 //!
 //!     cargo run --release --example embed
 //!

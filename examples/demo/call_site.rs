@@ -1,5 +1,5 @@
-//! Lets the workload report its current position, so that tests can compare gpuflame's stacks with it, as `call_site.h` does
-//! for the C examples. Only the simulated CUDA stack uses the reports. gpuflame does not need them.
+//! Lets the workload report its current position, so that tests can compare gpuflame's stacks with it, as `call_site.h`
+//! does for the C examples. Only the simulated CUDA stack uses the reports. gpuflame does not need the reports.
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};

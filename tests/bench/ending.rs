@@ -7,8 +7,9 @@
 //! CPU time of the writing thread, which the scheduler counts.
 //!
 //! With `-- bytes`, the benchmark instead measures the bytes that checkpoints write per minute, and the share of CPU
-//! time that the checkpoint thread takes. With `-- bytes`, it measures three programs: one that launches from ten
-//! stacks, one that launches from 10,000 stacks that all change each second, and one whose rows are recorded.
+//! time that the checkpoint thread takes. With `-- bytes`, the benchmark runs three programs. The first launches from
+//! ten stacks, the second launches from 10,000 stacks that all change each second, and the rows of the third are
+//! recorded.
 
 #[path = "staged.rs"]
 mod staged;

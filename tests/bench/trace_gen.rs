@@ -1,5 +1,5 @@
-//! Writes a large Kineto trace. With the events of the real trace, it has 1,588,124 events in 531,635,124 bytes,
-//! including 135,133 GPU operations and 352,659 calls.
+//! Writes a large Kineto trace. With the events of the real trace, the written trace has 1,588,124 events in
+//! 531,635,124 bytes, including 135,133 GPU operations and 352,659 calls.
 //!
 //! The events are those of a real trace (`kineto-2023/control.json.gz` in the folder of traces). If that file does not
 //! exist, they are those of a made-up training step. The events are repeated with shifted times and ids, until a time

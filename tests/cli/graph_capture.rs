@@ -78,7 +78,7 @@ fn graph_operations_are_attached_to_captured_calls_by_order_and_name() {
                     hipGraphLaunch;[graph];nn.Module: Layer_1;hipModuleLaunchKernel;[GPU_Kernel]norm 20000\n";
     assert_eq!(ran.stdout, expected);
     assert!(ran.stderr.contains("100.0 % of the graphs' GPU time (100"), "{}", ran.stderr);
-    // Without the file that contains the capture, stacks contain the graph launch but no layer of the model.
+    // If the file that contains the capture is not read, stacks contain the graph launch but no layer of the model.
     let alone = gpuflame(&folder, ["flamegraph", "run.json"]).ok().stdout;
     assert!(!alone.contains("nn.Module"), "{alone}");
 }

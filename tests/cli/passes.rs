@@ -88,8 +88,8 @@ fn the_forward_thread_is_identified_by_sequence_numbers_and_never_guessed() {
         let ran = gpuflame(&folder, ["flamegraph", "a.json"].iter().chain(&BACKWARD)).ok();
         ran.stdout.lines().filter(|line| line.contains("[backward]")).count()
     };
-    // Thread 3 also has an operator 7, but no operator 8. So the backward pass of thread 2, which needs both, cannot
-    // belong to thread 3.
+    // Thread 3 also has an operator 7, but no operator 8. So the backward pass of thread 2, which needs the operators 7
+    // and 8, cannot belong to thread 3.
     let mut trace = training();
     operator(&mut trace, "aten::other", 3, (0, 10), 7, 0);
     assert_eq!(back(&trace), 2);
@@ -160,7 +160,8 @@ fn communication_is_exposed_while_no_compute_kernel_runs() {
     assert_eq!((row(0, "stack"), row(0, "exposed_ns")), (json!("a;cudaLaunchKernel"), json!(80_000)));
     assert_eq!((row(1, "stack"), row(1, "exposed_ns")), (json!("b;cudaLaunchKernel"), json!(30_000)));
     assert_eq!(row(1, "total_ns"), 70_000);
-    // With this pattern, only NCCL kernels are communication; the other kernel counts as computation.
+    // With the pattern `NCCL`, only kernels whose names contain it are communication. The other kernel counts as
+    // computation.
     let found = comm(&["--comm", "NCCL"]);
     assert_eq!(found["comm"][0]["exposed_ns"], 50_000);
     assert_eq!(found["comm"][0]["compute_ns"], 80_000);

@@ -302,8 +302,8 @@ fn gap_before_trim_adds_the_gap_before_the_first_kept_operation() {
         out.lines().skip(1).map(|line| line.rsplit_once(',').unwrap().1.to_owned()).collect()
     };
     assert_eq!(bubbles(&[]), ["0.0", "5.0"]);
-    // In step 1, an operation was left out, and the gap after it is 6 us. In step 2, none was left out, and the gap
-    // after the step's start is 8 us. The mean gap is 7 us.
+    // In step 1, an operation was left out, and the gap after this operation is 6 us. In step 2, none was left out, and
+    // the gap after the step's start is 8 us. The mean gap is 7 us.
     for kind in ["union", "order", "stream"] {
         assert_eq!(bubbles(&["--gap-before-trim", "--bubbles", kind]), ["7.0", "5.0"], "{kind}");
     }

@@ -52,8 +52,8 @@ fn the_screen_answers_with_the_figures_of_the_trace() {
     // 6.8 ms.
     assert!(answers[0].starts_with("GPU 0 busy 26.9 % of 9.300 ms of steps"), "{answers:?}");
     assert!(answers[1].starts_with("idle 6.800 ms: "), "{answers:?}");
-    // Each copy starts 15 us later than its launch explains. In total, this is 150 us of the 6.8 ms of idle time. There
-    // are 19 idle gaps. Ten kernels of 200 us take 2 ms.
+    // Each copy starts 15 us later than its launch explains. In total, the copies are late by 150 us of the 6.8 ms of
+    // idle time. There are 19 idle gaps. Ten kernels of 200 us take 2 ms.
     assert_eq!(answers[2], "kernels ran for 21.5 % of the time on GPU 0; copies count as busy, too");
     assert!(
         answers[3].starts_with("host-bound: in 97.8 % of the idle time no work was queued; a gap lasts 357."),

@@ -81,8 +81,8 @@ fn terminal() -> (OwnedFd, OwnedFd) {
     // SAFETY: openpty has room for two descriptors. With null pointers the system chooses the name and the settings.
     let opened = unsafe { libc::openpty(&mut ours, &mut theirs, null_mut(), null_mut(), null_mut()) };
     assert_eq!(opened, 0, "a terminal");
-    // Without FD_CLOEXEC the command would inherit our end of the terminal and keep it open. SAFETY: the call changes
-    // only a descriptor of this test.
+    // Without FD_CLOEXEC the command would inherit the test's end of the terminal and keep this end open. SAFETY: the
+    // call changes only a descriptor of this test.
     assert_eq!(unsafe { libc::fcntl(ours, libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
     // SAFETY: openpty has just opened both descriptors, and nothing else owns them.
     unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) }
@@ -176,8 +176,8 @@ fn take_terminal() -> std::io::Result<()> {
 
 #[test]
 fn a_signal_after_the_command_exited_terminates_run() {
-    // This terminal stops background jobs that write to it. So the terminal stops `gpuflame run` when it prints its
-    // line after the command has ended. While `gpuflame run` is stopped, the shell's `wait` returns 150.
+    // This terminal stops background jobs that write to it. So the terminal stops `gpuflame run` when `gpuflame run`
+    // prints its line after the command has ended. While `gpuflame run` is stopped, the shell's `wait` returns 150.
     let (ours, theirs) = terminal();
     let script = format!(
         "stty tostop; set -m; {} run --library {} -- sh -c 'exit 3' & \

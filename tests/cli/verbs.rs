@@ -233,9 +233,9 @@ fn extract_accepts_any_end_time() {
     }
 }
 
-/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us; then the
-/// rank computes for 40 us; then it waits in a collective until 600 us after the step began. With `has_lines`, the
-/// trace has Python functions.
+/// Writes the trace of a rank with ten steps of 1,000 us. In each step the host loads a batch for `load` us. Then the
+/// rank computes for 40 us, and waits in a collective until 600 us after the step began. With `has_lines`, the trace
+/// has Python functions.
 fn write_rank(folder: &Path, rank: u32, load: u64, has_lines: bool) {
     let mut trace = Trace::default();
     for step in 0..10 {

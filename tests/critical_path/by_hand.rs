@@ -61,7 +61,7 @@ fn a_part_of_the_path_is_cut_at_its_edges() {
 
 /// The second kernel begins before the end of the first one. For its remaining 45 us, it may need the end of the first
 /// kernel. The later of two dependencies determines the path. So the path contains the first kernel up to its end, and
-/// that kernel has no slack.
+/// the first kernel has no slack.
 #[test]
 fn overlapping_kernels_follow_each_other_on_the_path_and_the_first_has_no_slack() {
     let trace = Trace::default()

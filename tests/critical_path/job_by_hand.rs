@@ -87,9 +87,9 @@ fn parts(tables: &Value) -> Vec<(i64, u64, u64, &str, u64, &str)> {
     .collect()
 }
 
-/// At a collective, the path changes to the rank that entered it last. Without `gemm`, rank 1 would enter the reduce at
-/// 45 us instead of 110 us. But the reduce would then wait for rank 0, which enters it at 55 us. So `gemm` can save 55
-/// us, and not 65 us. If rank 0 left the reduce earlier, the job would end when rank 1 ends, at 150.
+/// At a collective, the path changes to the rank that entered the collective last. Without `gemm`, rank 1 would enter
+/// the reduce at 45 us instead of 110 us. But the reduce would then wait for rank 0, which enters it at 55 us. So
+/// `gemm` can save 55 us, and not 65 us. If rank 0 left the reduce earlier, the job would end when rank 1 ends, at 150.
 #[test]
 fn the_path_continues_at_the_rank_that_entered_last() {
     let folder = job("path-job-two", vec![late_to_gather(), early_to_gather(110, 11_500_000)]);

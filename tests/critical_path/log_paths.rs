@@ -383,8 +383,8 @@ fn part_of_name(op: &Value, mark: &str) -> Option<u64> {
     rest[..digits].parse().ok()
 }
 
-/// Returns the kernels whose end a programmatic launch waits for. In a graph they are the sources of its edges. Outside
-/// a graph it is the previous kernel on the stream.
+/// Returns the kernels whose end a programmatic launch waits for. In a graph, these kernels are the sources of the
+/// node's edges. Outside a graph, the previous kernel on the stream is the only one.
 fn kernels_before(op: &Value, ops: &[&Value]) -> Vec<u64> {
     if op["graph"] != 0 {
         let waits = op["waits"].as_array().unwrap().iter().filter(|wait| wait["why"] == "programmatic");

@@ -1,5 +1,5 @@
-//! Compares the output of the command for a random program with the simulator's log. Also compares it with further runs
-//! of the program, in which a GPU operation takes longer or shorter.
+//! Compares the output of the command for a random program with the simulator's log. Also compares the output with
+//! further runs of the program, in which a GPU operation takes longer or shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 

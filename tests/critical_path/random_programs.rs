@@ -65,7 +65,7 @@ fn check_programs(seeds: std::ops::Range<u32>, every: usize, has_rows: bool) -> 
 
 /// If records are missing, the command infers dependencies, and most of its answers must be right. In 1,000 programs,
 /// 3.0 % of the parts, 4.6 % of the causes, 2.9 % of the slacks and 0.1 % of the savings were wrong. In the first 48
-/// programs, these shares are 2.4, 6.9, 4.2 and 0 %.
+/// programs, the shares of wrong answers are 2.4, 6.9, 4.2 and 0 %.
 fn assert_inferred(counts: &Counts) {
     let inferred = [
         (

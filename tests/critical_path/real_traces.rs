@@ -13,7 +13,7 @@ use super::output::read_json;
 pub(super) mod files;
 
 /// Traces that lack records of launches, of earlier work, or of waits between streams. If more than 1 % of the path is
-/// unexplained, the command must name the missing records, which are given here.
+/// unexplained, the command must name the missing records. The second value of each entry is their name.
 const INCOMPLETE: [(&str, &str); 8] = [
     ("graph_execution", "earlier_work"),
     ("control", "no_wait_records"),

@@ -152,7 +152,7 @@ const NO_REQUESTS: Fault = Fault {
 };
 
 /// A server waits while it has no requests. A trace does not show whether the host waits or computes. So the finding
-/// must name the place of the pause, but it must not name a fault that the user could repair.
+/// must name the place of the pause, but must not name a fault that the user could repair.
 #[test]
 fn a_server_without_requests_has_no_fault_of_another_name() {
     for seed in [51, 52] {

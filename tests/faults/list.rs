@@ -65,8 +65,8 @@ pub(crate) const FAULTS: &[Fault] = &[
         ..FAULT
     },
     // After the read of a value from the GPU, the host computes for a while. Without the read, the GPU would be busy
-    // during this time. If the host computes for less than 1 ms, every third step has a read. If the host computes for
-    // longer, every second step has a read.
+    // while the host computes. If the host computes for less than 1 ms, every third step has a read. If the host
+    // computes for longer, every second step has a read.
     Fault {
         id: "sync_read",
         culprit: function(&["train.py(71): log_metrics"]),

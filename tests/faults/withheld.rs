@@ -54,7 +54,7 @@ impl Summary {
 }
 
 /// "Why was the GPU idle?" 11.5 % of the launches have no GPU work in the trace. So the GPU may have run work without a
-/// record while it seems idle.
+/// record while the GPU seems idle.
 #[test]
 fn why_a_gpu_was_idle_if_work_is_missing() {
     let summary = Summary::of("launches_without_activity-middle", 1);

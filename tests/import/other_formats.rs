@@ -97,7 +97,7 @@ fn nsys_exports_name_the_kinds_of_memory_by_their_own_numbers() {
     // The copy moves 4,096 bytes in 40 ns, which is 102.4 GB/s.
     assert_eq!(copies(&folder, "report.sqlite"), ["40,1,4096,102.400000,0,HtoD,,"]);
     let base = Connection::open(&path).unwrap();
-    // In this file the number 0 means pageable memory. In CUPTI's records it has another meaning.
+    // In this file the number 0 means pageable memory. In CUPTI's records 0 has another meaning.
     let kinds = "ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN srcKind INTEGER;
         ALTER TABLE CUPTI_ACTIVITY_KIND_MEMCPY ADD COLUMN dstKind INTEGER;
         UPDATE CUPTI_ACTIVITY_KIND_MEMCPY SET srcKind = 0, dstKind = 2";

@@ -227,8 +227,7 @@ fn commands_of_the_skill_work() {
     }
     for question in questions {
         let output = run(question);
-        // These commands may fail here, because this machine has no GPU and the recording has no communication between
-        // GPUs.
+        // These commands may fail, because this machine has no GPU and the recording has no communication between GPUs.
         let may_fail = ["gpuflame doctor", "--by comm"].iter().any(|part| question.contains(part));
         let why = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() || may_fail && output.status.code() == Some(1), "{question}: {why}");

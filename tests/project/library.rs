@@ -1,5 +1,5 @@
-//! Tests the public interface of `libgpuflame.so`: its symbols and its header. Also tests its size and its
-//! dependencies.
+//! Tests the public interface of `libgpuflame.so`: its symbols and its header. Also tests the size and the dependencies
+//! of the library.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,5 +1,5 @@
-//! Runs the C examples under the sanitizers, and the demo under valgrind. With gpuflame, these tools must report the
-//! same as without it, and each program must end in the same way.
+//! Runs the C examples under the sanitizers, and the demo under valgrind. With gpuflame, the sanitizers and valgrind
+//! must report the same as without it, and each program must end in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

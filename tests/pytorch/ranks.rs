@@ -156,8 +156,8 @@ fn check_share(runs: &[(Way, &str)]) {
 }
 
 /// A rank exits without notice. The other rank waits for the rank that has exited, in a collective, inside a launch
-/// call. Then the wait ends with an error, or the process that started both ranks ends the waiting rank by a signal. In
-/// both cases, the flame graph must contain all work until then.
+/// call. The wait ends with an error, or the process that started both ranks ends the waiting rank by a signal. In both
+/// cases, the flame graph must contain all work before the end of the wait.
 #[test]
 #[ignore = "takes a third of a minute; .ci/long runs it"]
 fn a_rank_abandoned_in_a_collective_still_writes_its_profile() {

@@ -65,8 +65,8 @@ const VERBS: [&[&str]; 23] = [
     &["check", "out.gfr", "--strict", "--format", "json", "-o", "strict.json"],
 ];
 const TOP_OF_SUMS: &str = "kernels,stacks,line,function,idle,delay,copies";
-/// Files that the verbs above write. The test compares these files. For `check --strict`, it compares only the exit
-/// code.
+/// Files that the verbs in `VERBS` write. The test compares these files. For `check --strict`, it compares only the
+/// exit code.
 const WRITTEN: [&str; 4] = ["run.folded", "idle.svg", "run.pb.gz", "run.speedscope.json"];
 
 /// Verbs that compare two runs.

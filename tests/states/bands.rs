@@ -1,5 +1,5 @@
-//! Tests culprits of idle time, and the tracks of states in Perfetto's format. A person can check the program that is
-//! used here.
+//! Tests culprits of idle time, and the tracks of states in Perfetto's format. The program is small enough that a
+//! person can check it.
 
 use std::process::{Command, Output};
 

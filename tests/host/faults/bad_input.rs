@@ -671,8 +671,7 @@ fn buffers_delivered_twice_are_counted_and_their_records_count_once() {
         assert_whole(&done, ADDS, MULS);
         done.assert_exact();
     }
-    // In this run CUPTI fills its buffers completely. gpuflame gives every buffer that it gets back to CUPTI, so CUPTI
-    // reuses buffers.
+    // In this run CUPTI fills its buffers completely. gpuflame returns every buffer to CUPTI, so CUPTI reuses buffers.
     let done = odd("plain").arg("100000").env("GPUSIM_FAULTS", "buffer_twice:every=1").done();
     assert_eq!(done.code, CODE, "{}", done.stderr);
     let twice = done.truth().fault("buffer_twice");

@@ -156,7 +156,8 @@ impl Group {
                 "memory" => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
                 _ => return None,
             };
-            // In a container, this path is often the path on the host, while only the root of the hierarchy is mounted.
+            // In a container, the path of the control group is often the path on the host, while only the root of the
+            // hierarchy is mounted.
             let around = [Path::new(root).join(path.trim_start_matches('/')), root.into()];
             Some((around.into_iter().find(|folder| folder.is_dir())?, limit))
         });

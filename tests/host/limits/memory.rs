@@ -146,7 +146,7 @@ fn eight_threads_launching_flat_out_hold_at_most_64_mib() {
 }
 
 /// Maximum memory that gpuflame does not count: relocated pages of the debug build, stacks of threads, and the
-/// simulation's lists of records. In these tests this memory is 2 to 8 MiB.
+/// simulation's lists of records. In these tests the uncounted memory is 2 to 8 MiB.
 const MOST_UNCOUNTED: f64 = 10.0 * MIB;
 
 /// Runs `load` with the memory limit `ceiling` and eight threads, which launch faster than the collector can read.

@@ -438,7 +438,7 @@ fn no_new_kind_of_system_call_is_made_after_set_up() {
 fn calls_after_set_up(settings: &[(&str, &str)], refused: Option<&str>, expected: &[&str]) -> bool {
     let program = compile("tests/programs/sandboxed.c", &["-O2"]);
     let mut run = Run::new(Path::new("strace"), Way::Injected).args(["-f", "-o", "calls"]);
-    // With this delay, threads that are created during set-up start only after it, as on a busy machine.
+    // With this delay, threads that are created during set-up start only after set-up, as on a busy machine.
     run = run.args(["-e", "inject=set_robust_list:delay_enter=300000"]);
     // If strace makes a system call fail, gpuflame makes other calls, which are not in the documentation's list for
     // seccomp filters.

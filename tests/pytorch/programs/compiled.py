@@ -1,5 +1,5 @@
 """Runs the training step and the decode loop of train.py and decode.py with torch.compile: compiled.py MODE. PyTorch's
-compiler Inductor makes kernels with Triton. In the mode `reduce-overhead` it also captures the kernels into CUDA
+compiler Inductor makes kernels with Triton. In the mode `reduce-overhead` Inductor also captures the kernels into CUDA
 graphs."""
 
 import sys

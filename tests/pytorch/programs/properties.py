@@ -1,5 +1,5 @@
 """Prints the GPU properties that PyTorch reads from the struct `cudaDeviceProp`, whose layout is that of the headers
-with which the wheel was built. Also runs attention, for which PyTorch chooses a kernel according to these
+with which the wheel was built. Also runs attention, for which PyTorch chooses a kernel according to the GPU's
 properties."""
 
 import torch

@@ -1,6 +1,6 @@
-// A stand-in for cuBLAS with handles. Each matrix product is one kernel. With GPUSIM_MATH=1 it computes products of
-// 32-bit floats: of two matrices, or of a matrix and a vector. The stand-in computes neither cublasSgemmEx nor products
-// of arrays of matrices.
+// A stand-in for cuBLAS with handles. Each matrix product is one kernel. With GPUSIM_MATH=1 the stand-in computes
+// products of 32-bit floats: of two matrices, or of a matrix and a vector. The stand-in computes neither cublasSgemmEx
+// nor products of arrays of matrices.
 #include "launch.h"
 
 struct handle { void *stream; int math_mode, pointer_mode; };

@@ -1,6 +1,6 @@
-// A stand-in for cuBLASLt with the descriptions of a product. Each product is one kernel. With GPUSIM_MATH=1 it
-// computes products of 32-bit floats. If the epilogue requests it, a bias is added to each row and negative results
-// become 0. Other epilogues are not computed.
+// A stand-in for cuBLASLt with the descriptions of a product. Each product is one kernel. With GPUSIM_MATH=1 the
+// stand-in computes products of 32-bit floats. If the epilogue requests it, a bias is added to each row and negative
+// results become 0. Other epilogues are not computed.
 #include "launch.h"
 
 // CUDA_R_32F

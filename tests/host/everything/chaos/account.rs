@@ -99,7 +99,8 @@ impl Account {
             } else {
                 *all.sums.entry((piece.site.clone(), piece.leaf.clone())).or_default() += piece.nanos;
             }
-            // With this fault, a second copy of the record is delivered whose correlation id belongs to no call.
+            // With the fault `unmatched_corr`, CUPTI delivers a second copy of the record, whose correlation id belongs
+            // to no call.
             all.of_no_call += u64::from(piece.has(&["unmatched_corr"]));
         }
         all.activities = all.activities_matched + all.no_stack + all.activities_dropped;

@@ -119,9 +119,10 @@ impl Plan {
         if dice.roll(3) == 0 {
             faults.push(dice.pick(&TROUBLES));
         }
-        // With this fault, reads by the other client would block CUPTI's own thread forever, even without gpuflame.
+        // With the fault `read_hangs`, reads by the other client would block CUPTI's own thread forever, even without
+        // gpuflame.
         faults.retain(|fault| !(has_rival && fault.starts_with("read_hangs")));
-        // With this fault, the flush of the other client would never return, even without gpuflame.
+        // With the fault `flush_hangs`, the flush of the other client would never return, even without gpuflame.
         faults.retain(|fault| !(passes(seed) && fault.starts_with("flush_hangs")));
         settings.push(("GPUSIM_FAULTS", faults.join(",")));
         settings
