@@ -40,7 +40,8 @@ static WITNESS: OnceLock<Option<Witness>> = OnceLock::new();
 
 /// Looks for the function `gpusim_site` (the witness) in `libcuda.so.1`.
 ///
-/// # Safety `libcuda` must be a handle from dlopen.
+/// # Safety
+/// `libcuda` must be a handle from dlopen.
 pub(crate) unsafe fn find_witness(libcuda: *mut c_void) {
     // SAFETY: the handle is the caller's, and the name is a C string.
     let symbol = unsafe { libc::dlsym(libcuda, c"gpusim_site".as_ptr()) };
