@@ -90,7 +90,8 @@ fn samples_of_python_programs_name_the_function_that_used_the_time() {
             let rows = if what == "held" { 3 } else { 1 };
             let is_named = top(&functions).into_iter().take(rows).any(|name| culprits.contains(&name));
             assert!(is_named, "{functions:?} {about}");
-            // On a busy machine, gpuflame's thread may be too late to read Python frames. Then more samples have none.
+            // On a busy machine, gpuflame's thread may be too late to read Python frames. Then more samples have no
+            // Python frames.
             assert!(not_read < read / 2, "{not_read} of {read} ns {about}");
             for (frames, _) in all.iter().filter(|(frames, _)| !python_frames(frames).is_empty()) {
                 let is_evaluator = |frame: &String| frame.starts_with("_PyEval_EvalFrameDefault");

@@ -67,7 +67,7 @@ pub(crate) const METHODS: &[Method] = &[
     Method::new("backtrace crate", "backtrace", backtrace_crate),
 ];
 
-/// State that the methods need. Each thread has its own.
+/// State that the methods need. Each thread has its own state.
 pub(crate) struct Tools {
     unwinder: Unwinder,
     plain: Unwinder,

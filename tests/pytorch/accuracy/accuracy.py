@@ -1,4 +1,4 @@
-"""Measures how well `gpuflame what-if` predicts PyTorch, for the table of docs/accuracy.md.
+"""Measures how well `gpuflame what-if` predicts the speed of PyTorch programs, for the table of docs/accuracy.md.
 
     tests/pytorch/accuracy/table [--rounds 7]      builds what is missing, and prints the table: some 5 minutes
 

@@ -1,4 +1,4 @@
-"""Measures how well `gpuflame causal` predicts PyTorch, for the second table of docs/accuracy.md.
+"""Measures how well `gpuflame causal` predicts the speed of PyTorch programs, for the second table of docs/accuracy.md.
 
     tests/pytorch/accuracy/table causal [--rounds 7]      builds what is missing, and prints the table: some 5 minutes
 
