@@ -64,11 +64,12 @@ pub const SETTINGS: &[Setting] = &[
         name: "GPUFLAME_FORMATS",
         values: "comma-separated: folded, svg, csv, idle, wait, alloc, cpu, off-cpu, together, activities, chrome, cupti-text, gfr, sums",
         default: "folded,svg,csv,idle,sums",
-        help: "Files to write at exit: folded stacks, flame graph (svg), table by kernel (csv); flame graphs \
-               and folded stacks of GPU idle time, of the host's waits for a GPU, of memory allocated and \
-               freed, of CPU time, of off-CPU time, and of GPU, CPU and waiting time together; tables of all \
-               activities and of their stacks, Chrome trace events, text of the CUPTI tracer of eunomia's \
-               tutorial, recording of every call and activity (gfr), or only of the sums of the run (sums). wait and alloc add a callback to every call that they record.",
+        help: "Files to write. At exit: folded stacks, flame graph (svg), table by kernel (csv); flame graphs and \
+               folded stacks of GPU idle time, of the host's waits for a GPU, of memory allocated and freed, of CPU \
+               time, of off-CPU time, and of GPU, CPU and waiting time together; the sums of the run (sums). While \
+               the program runs: tables of all activities and, at exit, of their stacks; Chrome trace events, text \
+               of the CUPTI tracer of eunomia's tutorial, recording of every call and activity (gfr). wait and \
+               alloc add a callback to every call that they record.",
         apply: |settings, value| {
             let (chosen, refused) = formats(value);
             if !chosen.is_empty() {
@@ -442,7 +443,8 @@ pub const SETTINGS: &[Setting] = &[
         help: "Interval at which the results so far are saved to NAME.gfr, in case the program is killed or \
                crashes. The first save is 0.1 s after the first launch; later ones are less frequent if they \
                would take more than 0.5 % of the time. A normal exit replaces the file by the sums of the run, or \
-               removes it if GPUFLAME_FORMATS has no sums.",
+               removes it if GPUFLAME_FORMATS has no sums. With gfr in GPUFLAME_FORMATS, the recording takes the \
+               place of this file.",
         apply: |settings, value| {
             settings.checkpoint = if value == "0" { None } else { Some(parse_seconds(value)?) };
             Ok(())
