@@ -113,7 +113,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("stack", "Launching stack, outermost frame first, frames separated by `;`."),
     ("line", "`FILE:LINE` of the user's code, or `[no line]`."),
     ("function", "Name of the function."),
-    ("gaps", "Number of gaps, which are intervals in which the GPU was idle."),
+    (
+        "gaps",
+        "Number of gaps (idle intervals). A divided gap counts once per cause, in the row with its longest part.",
+    ),
     (
         "cause",
         "Cause of the idle time: `host_late`, `launch_latency`, `dependency`, `start_up`, `shutdown` ...",
@@ -124,7 +127,10 @@ const MEANINGS: &[(&str, &str)] = &[
     ("bytes", "Number of bytes that were copied or filled."),
     ("busy_ns", "Time in which the GPU ran at least one activity, in ns."),
     ("idle_ns", "Time in which the GPU ran no activity, in ns; null if unknown."),
-    ("window_ns", "Time in which a recording window was open, in ns."),
+    (
+        "window_ns",
+        "Busy plus idle time, in ns. A window lasts until it closes, or until its last work ends if that is later.",
+    ),
     ("busy_percent", "Share of the time in which the GPU ran at least one activity, in percent."),
     ("activities", "Number of activities."),
     ("what", "Name of the fact, sum or activity that the row describes."),

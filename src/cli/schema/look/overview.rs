@@ -96,7 +96,7 @@ objects! {
     }
     /// Data that the file does not contain.
     NotRecordedRow {
-        /// The missing data.
+        /// The missing data, or the ids of the checks that lack data, separated by commas.
         not_recorded: String,
         /// Command, API call or option that records this data, as a clause.
         recorded_by: String,

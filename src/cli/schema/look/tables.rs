@@ -113,7 +113,11 @@ objects! {
     }
     /// Idle time with one cause and stack. If idle time is unknown, one row contains the reason, and its numbers are
     /// null.
-    IdleRow { total_ns: Option<u64>, share_percent: Option<f64>, gaps: Option<u64>, cause: String, stack: String, }
+    IdleRow {
+        total_ns: Option<u64>, share_percent: Option<f64>, gaps: Option<u64>, cause: String,
+        /// Stack to which the idle time is charged, outermost frame first, frames separated by `;`.
+        stack: String,
+    }
     /// Time of communication and computation on one GPU.
     CommRow {
         device: u32,
