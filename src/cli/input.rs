@@ -309,8 +309,8 @@ pub(super) fn sums_only_error(source: &Source, is_finished: bool) -> Error {
         }
         false => {
             "has only sums, no single activities: it is the checkpoint of a process that has not exited \
-             normally; flamegraph, top, info, check, merge-ranks, recover, and `convert` to formats of \
-             sums can read it; GPUFLAME_FORMATS=gfr records activities"
+             normally; summary, report, flamegraph, top, info, check, merge-ranks, recover, and `convert` to \
+             formats of sums can read it; GPUFLAME_FORMATS=gfr records activities"
         }
     };
     Error::new(ErrorKind::Format, format!("{source}: {what}"))

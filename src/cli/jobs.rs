@@ -139,6 +139,22 @@ impl RanksWithoutWork {
     }
 }
 
+/// Returns the sentence about ranks with several files; `None` if each rank has one file.
+pub(super) fn describe_several_files(ranks: &[u32]) -> Option<String> {
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    ranks.iter().for_each(|rank| *counts.entry(*rank).or_default() += 1);
+    let several = ranges_of(counts.iter().filter(|(_, count)| **count > 1).map(|(rank, _)| *rank));
+    let subject = match count_in_ranges(&several) {
+        0 => return None,
+        1 => format!("rank {} has", list_ranges(&several)),
+        _ => format!("ranks {} have", list_ranges(&several)),
+    };
+    Some(format!(
+        "{subject} several files, whose times are added up: they must be windows or processes of one run; give the \
+         files of another run apart"
+    ))
+}
+
 /// Returns ascending numbers as ranges, each with its first and last number.
 fn ranges_of(numbers: impl Iterator<Item = u32>) -> Vec<(u32, u32)> {
     let mut ranges: Vec<(u32, u32)> = Vec::new();
@@ -181,6 +197,10 @@ mod tests {
         let ranges = [(0, 0), (2, 3), (6, 9)];
         assert_eq!((list_ranges(&ranges), count_in_ranges(&ranges)), ("0, 2, 3, 6 to 9".to_owned(), 7));
         let many: Vec<_> = (0..20).map(|at| (2 * at, 2 * at)).collect();
+        assert_eq!(describe_several_files(&[0, 1, 2]), None);
+        let several = describe_several_files(&[0, 1, 2, 1, 2, 2, 3]).unwrap();
+        assert!(several.starts_with("ranks 1, 2 have several files"), "{several}");
+        assert!(describe_several_files(&[5, 5]).unwrap().starts_with("rank 5 has several"));
         assert_eq!(ranges_of([1, 2, 3, 7].into_iter()), [(1, 3), (7, 7)]);
         assert!(list_ranges(&many).ends_with("14, ..."), "{}", list_ranges(&many));
     }

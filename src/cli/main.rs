@@ -2,7 +2,7 @@
 //! recording or a trace, call the same functions as the injected library, and write the results.
 //!
 //! This crate only handles input and output; other crates compute the contents of profiles. `libgpuflame.so` does not
-//! contain this crate. Exit codes: 0 success, 1 failure (or `check --strict` found something), 2 invalid command line,
+//! contain this crate. Exit codes: 0 success, 1 failure (or a `BAD` finding of `check --strict`), 2 invalid command line,
 //! 10 to 14 a verdict of `diff --new`.
 
 #![deny(unsafe_code)]

@@ -12,7 +12,7 @@ use super::arrivals::{align_clocks, arrival_table};
 use super::console::{Console, Outcome};
 use super::explain::{Explained, explain_sums_with};
 use super::input::Source;
-use super::jobs::{refuse_different_jobs, report_missing};
+use super::jobs::{describe_several_files, refuse_different_jobs, report_missing};
 use super::name_flags::NameFlags;
 use super::op_collector::OpCollector;
 use super::output::Target;
@@ -120,6 +120,7 @@ impl MergeRanks {
         let (mut all, mut damaged, mut only_sums) = (Vec::new(), None, None);
         let (mut merged, mut stacks, mut idle) = (FoldedStacks::default(), StackSums::new(), BTreeMap::new());
         let numbers = self.ranks.assign(&sources, SameRank::Together)?;
+        describe_several_files(&numbers).into_iter().for_each(|line| console.remark(line));
         let bar = progress_bar(sources.len(), console);
         let names = self.names.names();
         let options = gpuflame_export::Options {

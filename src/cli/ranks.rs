@@ -54,9 +54,9 @@ impl RankFlags {
 /// the last `rank`, `worker` or `r` in the source's path. A single source that states no rank is rank 0.
 ///
 /// # Errors
-/// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if an index next to the
-/// sources assigns the ranks and `same_rank` permits equal ranks. Also returns `Setting` if a source has no rank and
-/// `assume_order` is not set.
+/// Returns `Setting` if several sources have the same rank. Equal ranks are allowed only if `same_rank` permits them, and
+/// an index next to the sources or the sources' set files assign the ranks. Also returns `Setting` if a source has no
+/// rank and `assume_order` is not set.
 pub(super) fn assign_ranks(sources: &[Source], assume_order: bool, same_rank: SameRank) -> Result<Vec<u32>> {
     let in_order = || (0..sources.len() as u32).collect();
     if assume_order {

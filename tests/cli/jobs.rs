@@ -124,6 +124,13 @@ fn files_of_different_programs_are_refused_with_the_difference() {
     fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 1}"#).unwrap();
     let (_, remarks) = merge(&folder, &["."]);
     assert!(remarks.contains("no kernel runs in both"), "{remarks}");
+    // Two files of one rank are added up, which must be a decision of the user.
+    let said = "rank 0 has several files, whose times are added up";
+    let both = ["rank0.json", "rank1.json"];
+    assert!(!merge(&folder, &both).1.contains("several files"));
+    fs::write(folder.join("ranks.json"), r#"{"rank0.json": 0, "rank1.json": 0}"#).unwrap();
+    let remarks = merge(&folder, &both).1;
+    assert!(remarks.contains(said), "{remarks}");
     fs::remove_file(folder.join("ranks.json")).unwrap();
     // All ranks of a program share at least one kernel name, unless a rank has no kernels.
     write(&folder, "rank1.json", &info(1, 8), &[("conv", 0.0, 5.0), ("gemm", 6.0, 5.0)]);

@@ -80,7 +80,10 @@ const REMEDIES: [(&str, &str); 27] = [
     ("managed_memory", "Use less memory at a time, or plain device memory with explicit copies."),
     ("profiler_cost", "Subtract this time: without the profiler, the program does not lose it."),
     ("host_work", "Move this work out of the loop, or to a thread that launches nothing."),
-    ("clocks_of_ranks", "Do not compare times between ranks."),
+    (
+        "clocks_of_ranks",
+        "Compare times between ranks only with `gpuflame merge-ranks`, `stragglers` and `critical-path`, which align the clocks.",
+    ),
 ];
 
 /// Returns the remedy for the finding with this id. Returns an empty text for findings about wrong data, which only a

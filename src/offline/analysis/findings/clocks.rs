@@ -20,7 +20,7 @@ pub(super) fn clock_difference(ranks: &[(u32, &CollectiveKernels)]) -> Option<Co
     let (difference, first, second) = worst.filter(|(most, ..)| most.unsigned_abs() >= MIN_RANK_CLOCK_NS)?;
     let (ahead, behind) = if difference > 0 { (second, first) } else { (first, second) };
     let why = format!(
-        "collectives end {} apart: the clock of rank {ahead} is ahead of that of rank {behind}, and no two ranks differ more; do not compare times between ranks",
+        "collectives end {} apart: the clock of rank {ahead} is ahead of that of rank {behind}, and no two ranks differ more; do not compare times between ranks, except with `merge-ranks`, `stragglers` and `critical-path`, which align the clocks",
         format_nanos(difference.unsigned_abs()),
     );
     Some(Cost {
