@@ -1,6 +1,6 @@
 //! Address spaces, which state which files a process had mapped at which addresses. An address space converts an
-//! address to a file and an offset in that file. Changes to the mappings are recorded when they happen, because the
-//! process may have ended when names are looked up.
+//! address to a file and an offset in that file. Changes to the mappings are stored when they happen, because the
+//! process may have ended before names are looked up.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -20,10 +20,10 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Stands for all addresses at which no file is mapped. At such an address, the code was generated at run time, or
-    /// the stack is invalid.
+    /// Marks an address at which no file is mapped. An address without a mapped file is in code that was generated at
+    /// run time, or comes from an invalid stack.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
-    /// Stands for all addresses in the kernel.
+    /// Marks an address in the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
 }
 
@@ -38,11 +38,12 @@ pub(crate) struct Files {
 pub(crate) struct File {
     /// Path of the file as the watched process sees it.
     pub(crate) path: PathBuf,
-    /// Path with which this program can open the file. In this process, `path` may lead to another file, because `path`
-    /// is the path that the watched process sees.
+    /// Path with which this program can open the file. In the process of `gpuflame-bpf`, `path` may lead to another
+    /// file, because `path` is the path that the watched process sees.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,
-    /// Open descriptor of the file. The descriptor is kept if the path `open` refers to the file through it.
+    /// Open descriptor of the file. The descriptor is kept open if the path in `open` leads to the file through this
+    /// descriptor.
     _descriptor: Option<std::fs::File>,
 }
 

@@ -11,18 +11,19 @@ use crate::recorded_launches::{LaunchId, RecordedLaunch, RecordedLaunches};
 /// comparison begins at the function that called the launch function, and continues towards the root of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StackComparison {
-    /// Both stacks have the same frames, from the function that made the call up to `main` or the thread's function.
+    /// Both stacks have the same frames, from the function that called the launch function up to `main` or the thread's
+    /// function.
     Same,
-    /// The outside stack ends too early, because a frame pointer led to no further frame. All frames of the outside
-    /// stack are the same as in the inside stack.
+    /// The outside stack ends too early, because a frame pointer did not lead to the next frame. All frames that the
+    /// outside stack has are the same as in the inside stack.
     EndsEarly,
-    /// The outside stack lacks frames of functions that do not set up a frame pointer. The outside stack's other frames
-    /// have the same order as in the inside stack.
+    /// The outside stack lacks the frames of functions that do not set up a frame pointer. The frames of the outside
+    /// stack that point to code are also in the inside stack, in the same order.
     SkipsFrames,
     /// The library could not capture the complete inside stack, and has marked it as truncated.
     TruncatedInside,
     /// The outside stack contains addresses that do not point to code, because a frame pointer led to other data. The
-    /// outside stack's other frames have the same order as in the inside stack.
+    /// frames of the outside stack that point to code are also in the inside stack, in the same order.
     NonCodeAddress,
     /// The two stacks belong to different calls.
     Differ,
@@ -38,7 +39,7 @@ impl StackComparison {
         Self::Differ,
     ];
 
-    /// Whether the two stacks may belong to the same call.
+    /// Whether the result allows that the two stacks belong to the same call.
     pub(crate) fn is_consistent(self) -> bool {
         self != Self::Differ
     }
@@ -58,8 +59,8 @@ impl StackComparison {
 /// Result of comparing all launches that were seen outside with all launches that were recorded inside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
-    /// Number of launches that were seen outside or recorded inside. A launch that is on both sides counts once.
-    /// Launches without an id that were seen outside count too.
+    /// Number of launches that were seen outside or recorded inside. A launch that was both seen outside and recorded
+    /// inside counts once. Launches without an id that were seen outside count too.
     pub(crate) launches: u64,
     /// Number of launches that the probes saw from outside.
     pub(crate) probe: u64,
@@ -70,7 +71,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) agree: u64,
     /// Number of launches that have a correlation id and that only the probes saw.
     pub(crate) probe_only: u64,
-    /// Number of launches that have no correlation id, so that only the probes can see them.
+    /// Number of launches that have no correlation id; only the probes can see these launches.
     pub(crate) without_id: u64,
     /// Number of launches that only the library recorded.
     pub(crate) inside_only: u64,
@@ -79,22 +80,25 @@ pub(crate) struct LaunchComparison {
     /// Number of launches for which the two sides have different positions among the launches of their thread.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// For each launch that is on both sides, the library's time minus the probe's time in ns. These delays are sorted.
+    /// For each launch that is on both sides, the library's time minus the probe's time in ns. The list of these delays
+    /// is sorted.
     pub(crate) delays_ns: Vec<i64>,
     /// Id of one launch whose two stacks differ, to show it as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
 impl LaunchComparison {
-    /// Whether both sides have the same launches. Up to `explained` launches may be missing on the inside. `explained`
-    /// is the number of launches that the library counted as lost, or as made while no window was open.
+    /// Whether the launches seen outside and the launches recorded inside are the same. Up to `explained` launches may
+    /// be missing on the inside. `explained` is the number of launches that the library counted as lost, or as made
+    /// while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0
     }
 }
 
-/// Compares the launches on both sides. `ahead` is `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, in ns.
+/// Compares the launches seen outside with the launches recorded inside. `ahead` is `CLOCK_REALTIME` minus
+/// `CLOCK_MONOTONIC`, in ns.
 pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead: i64) -> LaunchComparison {
     let mut verdict =
         LaunchComparison { inside: inside.launches.len() as u64, ..LaunchComparison::default() };
@@ -129,7 +133,8 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
 }
 
 /// Sorts the launches of each thread in two ways: by the times from the probes, and by the times from the library.
-/// Returns the launches whose positions in the two orders differ.
+/// Returns the launches whose position in the order by the probes' times differs from their position in the order by
+/// the library's times.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,

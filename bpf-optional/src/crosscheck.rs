@@ -17,8 +17,8 @@ use crate::watch::Watcher;
 
 /// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
-/// Both sides identify a launch by CUPTI's correlation id. Each side determines the thread, order, time and stack of
-/// the launch in its own way, so they show whether both sides recorded the same launch.
+/// Both sides identify a launch by CUPTI's correlation id. Each side determines the thread, order, time and stack of a
+/// launch by its own method. Therefore a comparison of these values shows whether both sides recorded the same launch.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 both agree, 1 they differ, 2 nothing could be compared. The command's exit \
@@ -132,7 +132,7 @@ impl Drop for TempFolder {
 }
 
 /// Returns `CLOCK_REALTIME` minus `CLOCK_MONOTONIC`, in ns. Measures this difference several times, and returns the
-/// result of the fastest measurement.
+/// value from the measurement that took the least time.
 fn realtime_ahead() -> i64 {
     let read = |clock| {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,4 +1,4 @@
-//! Finds the functions in a file that begin GPU work. The probes are attached to these functions.
+//! Finds the functions in a file that begin GPU work, to which probes will be attached.
 
 use object::read::elf::{ElfFile64, FileHeader as _};
 use object::{Endianness, Object as _, ObjectSegment as _, ObjectSymbol as _, SymbolKind};
@@ -28,24 +28,24 @@ pub(crate) struct EntryPoint {
     pub(crate) offset: u64,
 }
 
-/// The functions in a file to which probes are attached, and the part of the file that belongs to CUDA.
+/// The functions in a file to which probes are attached, and the code in the file that belongs to CUDA.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbeTargets {
     pub(crate) entries: Vec<EntryPoint>,
     pub(crate) api: CudaExtent,
 }
 
-/// The part of a file that belongs to CUDA. A call that comes from CUDA's part of a file is nested, because CUDA makes
-/// the call while it carries out another call.
+/// The code in a file that belongs to CUDA. A call from CUDA's code is nested, because CUDA makes the call while it
+/// carries out another call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CudaExtent {
     /// The file is not one of CUDA's libraries.
     #[default]
     None,
-    /// The whole file belongs to CUDA. The file is `libcudart.so`, `libcuda.so` or `libcupti.so`.
+    /// The whole file belongs to CUDA, because the file is `libcudart.so`, `libcuda.so` or `libcupti.so`.
     WholeFile,
-    /// `libcudart_static.a` was linked into the file. The value contains the ranges of file offsets at which this
-    /// library's functions are, in ascending order.
+    /// `libcudart_static.a` was linked into the file. The value contains the ranges of file offsets that contain the
+    /// functions of `libcudart_static.a`, in ascending order.
     Parts(Vec<(u64, u64)>),
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
 pub(crate) fn classify(symbol: &str) -> Option<EntryKind> {
     let bare = symbol.trim_start_matches('_');
     let verb = bare.strip_prefix("cuda").or_else(|| bare.strip_prefix("cu"))?;
-    // Functions whose names contain one of these words start no GPU work. These functions only query or describe
+    // Functions whose names contain one of these words start no GPU work. Such functions only query or describe
     // something, or run code on the host.
     const OTHERS: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "Attribute", "Occupancy"];
     if OTHERS.iter().any(|word| verb.contains(word)) {
@@ -154,7 +154,7 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .filter(|symbol| symbol.is_definition() && symbol.kind() == SymbolKind::Text)
         .filter_map(|symbol| {
             let name = symbol.name().ok()?;
-            // The name may be followed by an `@` and a version.
+            // The name of a symbol may be followed by an `@` and a version.
             let name = name.split('@').next().unwrap_or(name);
             Some(FunctionSymbol {
                 name,
@@ -165,8 +165,8 @@ fn functions<'a>(elf: &ElfFile64<'a>) -> Vec<FunctionSymbol<'a>> {
         .collect()
 }
 
-/// Returns the ranges of file offsets at which the functions of a static CUDA runtime are. The runtime has API
-/// functions, and internal functions, whose names are meaningless.
+/// Returns the ranges of file offsets at which the functions of a static CUDA runtime are. The static CUDA runtime
+/// consists of API functions and of internal functions with meaningless names.
 fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     let is_part = |name: &str| {
         name.starts_with("cuda") || name.starts_with("__cuda") || name.starts_with("libcudart_static_")

@@ -19,7 +19,7 @@ pub(crate) struct FoldedOptions {
     pub(crate) nested: bool,
 }
 
-/// Writes the launches, and returns how many of them were written.
+/// Writes the launches, and returns the number of launches that were written.
 pub(crate) fn write(probed: &ProbedLaunches, options: FoldedOptions, out: &mut impl Write) -> Result<usize> {
     let mut shown: Vec<&Launch> = probed.launches.iter().filter(|launch| is_shown(launch, options)).collect();
     shown.sort_by_key(|launch| launch.time);
@@ -61,8 +61,8 @@ fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, 
     texts
 }
 
-/// Returns the stack of a launch as text. The last frame has the name with which the function was probed, even if the
-/// address of the function has several names.
+/// Returns the stack of a launch as text. The last frame is the probed function, with the name by which the probe was
+/// requested, even if the function's address has several names.
 fn stack_text(probed: &ProbedLaunches, launch: &Launch, names: &mut Symbols) -> String {
     let places = probed.stacks.get(launch.stack);
     let kernel = places.iter().take_while(|place| place.file == FileLocation::KERNEL).count();

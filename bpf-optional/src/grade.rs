@@ -9,11 +9,11 @@ use crate::recorded_launches::{LaunchId, RecordedLaunches};
 /// Method with which a tool matches stacks to launches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MatchMethod {
-    /// The nth stack is matched to the nth launch of the process. eunomia's tutorial does this if there are as many
-    /// stacks as launches.
+    /// The nth stack is matched to the nth launch of the process. The tutorial by eunomia uses this method if the
+    /// number of stacks equals the number of launches.
     Order,
-    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial by eunomia does this
-    /// if the number of stacks differs from the number of launches.
+    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial by eunomia uses this
+    /// method if the number of stacks differs from the number of launches.
     Nearest,
 }
 
@@ -21,10 +21,10 @@ pub(crate) enum MatchMethod {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Grade {
     pub(crate) launches: u64,
-    /// Number of launches to which the method has matched the stack of another launch.
+    /// Number of launches that the method has matched with the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of launches whose own stack differs from the stack that was matched, so their GPU work appears under the
-    /// wrong stack.
+    /// Number of launches that were matched with a stack that has other frames than their own stack, so that their GPU
+    /// work appears under the wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
     /// Total time in ns of the GPU work that appears under the wrong stack.
@@ -34,7 +34,7 @@ pub(crate) struct Grade {
 const TOLERANCE_NS: u64 = 10_000_000;
 
 /// Grades a method by comparing its matches with the right matches. `ahead` is `CLOCK_REALTIME` minus
-/// `CLOCK_MONOTONIC`, in ns. With this exact difference, the method converts times from one clock to the other.
+/// `CLOCK_MONOTONIC`, in ns. With this exact difference, the grader converts times from one clock to the other.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,
@@ -98,8 +98,8 @@ mod tests {
     use super::*;
     use crate::recorded_launches::RecordedLaunch;
 
-    /// Returns three launches, on both sides. The probes see launch 1 before launch 2, but the library records them in
-    /// the opposite order.
+    /// Returns three launches, as seen by the probes and as recorded by the library. The probes see launch 1 before
+    /// launch 2, but the library records them in the opposite order.
     fn crossed() -> (ProbedLaunches, RecordedLaunches) {
         let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {
@@ -130,7 +130,8 @@ mod tests {
             (grade.launches, grade.wrong_launches, grade.wrong_nanos, grade.nanos)
         };
         assert_eq!(grade_by(MatchMethod::Order), (3, 2, 100, 200));
-        // Launch 1 was recorded at 900. Probe 2, which was hit at 200, is the nearest to it.
+        // The library recorded launch 1 at the time 900. Of all probe hits, the hit of probe 2 at the time 200 is
+        // nearest to 900.
         assert_eq!(grade_by(MatchMethod::Nearest), (3, 1, 30, 200));
     }
 }

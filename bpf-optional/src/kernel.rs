@@ -25,8 +25,8 @@ pub(crate) struct WatchOptions {
     pub(crate) all: bool,
     /// Whether to also capture the stacks in the kernel. Default: false.
     pub(crate) kernel_stacks: bool,
-    /// Whether to also probe copies and fills. Default: false. Three quarters of all probes would be on these
-    /// functions, and removing a probe takes 100 ms.
+    /// Whether to also probe copies and fills. Default: false. Three quarters of all probes would be on functions that
+    /// copy or fill, and removing one probe takes 100 ms.
     pub(crate) copies: bool,
     /// Size in MiB of the buffer for unread records, which must be a power of two. Default: 64.
     pub(crate) buffer_mib: Option<u32>,
@@ -125,7 +125,7 @@ impl KernelPrograms {
         self.events.as_raw_fd()
     }
 
-    /// Returns how many records were dropped so far.
+    /// Returns the number of records that were dropped so far.
     pub(crate) fn dropped(&self) -> Result<DropCounts> {
         let map = self.ebpf.map("DROPPED").ok_or_else(|| missing_in_object("DROPPED"))?;
         let counts: PerCpuArray<_, u64> =
@@ -138,8 +138,8 @@ impl KernelPrograms {
     }
 }
 
-/// Whether a record from the kernel could be parsed. In debug builds, a record that cannot be parsed is an error. In
-/// release builds, such a record is skipped silently.
+/// Whether a record from the eBPF programs could be parsed. In debug builds, a record that cannot be parsed is an
+/// error. In release builds, such a record is skipped silently.
 pub(crate) fn is_parsed(record: &Option<(crate::wire::RecordHeader, KernelRecord<'_>)>) -> bool {
     debug_assert!(record.is_some(), "the programs in the kernel and src/wire.rs differ");
     record.is_some()

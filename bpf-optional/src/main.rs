@@ -58,7 +58,7 @@ fn main() -> ExitCode {
 }
 
 /// Notes the signal actions and file descriptors that this program has inherited, before Rust's runtime changes them.
-/// The watched command then gets the same actions and descriptors.
+/// The watched command then starts with the same signal actions and file descriptors.
 #[used]
 // SAFETY: the C library calls the functions in this section with arguments, which this function ignores.
 #[unsafe(link_section = ".init_array")]

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
-/// The bytes of a file, which are mapped and not copied. If another process truncates the file while it is mapped, this
-/// program is killed, as any other program would be.
+/// The bytes of a file, which are mapped and not copied. If another process truncates the file while it is mapped, a
+/// signal kills this program, as it would kill any program that reads such a mapping.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     start: NonNull<u8>,

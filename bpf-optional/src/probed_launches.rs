@@ -1,5 +1,5 @@
 //! The launches that the probes have seen. A launch takes only 48 bytes, because a job may make millions of launches.
-//! Stacks and names are stored in tables, because most launches share them.
+//! Stacks and names are stored once in tables, because most launches have the same stack and names as other launches.
 
 use std::collections::{HashMap, HashSet};
 
@@ -28,7 +28,7 @@ pub(crate) struct Launch {
     pub(crate) probe: u32,
     /// Index of the stack in [`ProbedLaunches::stacks`].
     pub(crate) stack: u32,
-    /// CUPTI's correlation id for the call, if the library inside the process has reported the id.
+    /// CUPTI's correlation id for the call; `None` if the library inside the process has not reported the id.
     pub(crate) correlation: Option<u32>,
     /// Whether CUDA itself made this call while it carried out another call.
     pub(crate) nested: bool,

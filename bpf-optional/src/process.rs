@@ -1,5 +1,6 @@
-//! Starts a command. The process of the command waits until it is watched, and only then executes the program. Also
-//! handles signals, and waits for one of several file descriptors to become readable.
+//! Starts a command. Starts the process of a command, which waits until it is watched and only then executes the
+//! command's program. This module also handles signals, and waits until one of several file descriptors becomes
+//! readable.
 
 use std::ffi::OsString;
 use std::io::{PipeReader, PipeWriter, Read as _, Write as _};
@@ -11,7 +12,7 @@ use std::thread::JoinHandle;
 
 use gpuflame_model::error::{Error, ErrorKind, Result};
 
-/// A command whose process exists, but waits and has not executed the command's program yet.
+/// A process that was created for a command and waits before it executes the command's program.
 #[derive(Debug)]
 pub(crate) struct PausedCommand {
     pub(crate) pid: u32,
