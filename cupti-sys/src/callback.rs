@@ -1,7 +1,7 @@
 //! Defines the structs that CUPTI passes to callbacks, whose layout is the same in CUPTI 11.8 to 13.5.
 //!
-//! All pointers in these structs belong to CUPTI or CUDA. The pointers are valid only during the callback, unless
-//! stated otherwise.
+//! All pointers in these structs belong to CUPTI or CUDA. These pointers are valid only during the callback, unless the
+//! documentation of a field states otherwise.
 
 use crate::{Site, Status};
 use std::ffi::{c_char, c_void};
@@ -52,11 +52,11 @@ pub struct ResourceData {
 pub struct GraphData {
     /// The graph that this callback is about.
     pub graph: *mut c_void,
-    /// The graph from which `graph` was copied.
+    /// The graph from which `graph` was copied, if this callback is about a copy.
     pub original_graph: *mut c_void,
     /// The graph node that this callback is about.
     pub node: *mut c_void,
-    /// The graph node from which `node` was copied.
+    /// The graph node from which `node` was copied, if this callback is about a copy.
     pub original_node: *mut c_void,
     /// Type of the graph node (`CUgraphNodeType`).
     pub node_type: u32,
@@ -98,9 +98,9 @@ pub struct StateData {
     pub message: *const c_char,
 }
 
-/// Input and output parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. CUPTI 13.0 and 13.1
-/// know only the first 32 bytes of this struct. CUPTI 13.0 and 13.1 accept the longer struct, because its first field,
-/// `struct_size`, states its length.
+/// Input and output parameters of `cuptiSubscribe_v2` (`CUpti_SubscriberParams`), as of CUPTI 13.2. In CUPTI 13.0 and
+/// 13.1, this struct has only its first 32 bytes. CUPTI 13.0 and 13.1 also accept the longer struct of CUPTI 13.2,
+/// because the first field, `struct_size`, states the length of the struct.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SubscriberParams {

@@ -1,7 +1,8 @@
 //! Defines the numbers in CUPTI's interface: results, domains, callback ids, activity kinds and attributes.
 //!
-//! Each set of numbers is a newtype of `u32`. Therefore a number that only a newer CUPTI defines is a valid value of
-//! the newtype, too. In a Rust enum, a number that the enum does not define would cause undefined behaviour.
+//! Each set of numbers is a newtype of `u32`. If a newer CUPTI returns a number that these bindings do not define, the
+//! number is still a valid value of the newtype. If a Rust enum were used instead of the newtype, a number that the
+//! enum does not define would cause undefined behaviour.
 
 use std::ffi::c_void;
 use std::fmt;
@@ -17,7 +18,7 @@ macro_rules! statuses {
             $(#[doc = $doc] pub const $name: Self = Self($number);)*
 
             /// Returns the name of the status, without the prefix `CUPTI_` or `CUPTI_ERROR_`. Returns `None` if these
-            /// bindings do not contain the status.
+            /// bindings do not define a name for the status.
             pub fn name(self) -> Option<&'static str> {
                 match self {
                     $(Self::$name => Some(stringify!($name)),)*
@@ -196,12 +197,13 @@ impl ActivityKind {
     pub const STREAM: Self = Self(37);
     /// API calls that wait for GPU work.
     pub const SYNCHRONIZATION: Self = Self(38);
-    /// External correlation ids. A tool pushes such an id before API calls, and the records assign it to these calls.
+    /// External correlation ids. A tool pushes such an id before API calls, and each record of this kind assigns one
+    /// external id to one API call.
     pub const EXTERNAL_CORRELATION: Self = Self(39);
     /// Launches that the driver makes internally, without a call to a public API.
     pub const INTERNAL_LAUNCH_API: Self = Self(48);
-    /// Graph launches. Each launch has one record. While this kind is enabled, there are no records for the nodes of
-    /// graphs.
+    /// Graph launches. While this kind is enabled, CUPTI delivers one record per graph launch, and no records for the
+    /// graph's nodes.
     pub const GRAPH_TRACE: Self = Self(51);
 }
 
@@ -244,7 +246,7 @@ impl FlushFlag {
 pub struct ChannelType(pub u32);
 
 impl ChannelType {
-    /// Invalid type, which means that the channel id in the same record is meaningless.
+    /// Invalid type, which means that the channel id in the same record has no meaning.
     pub const INVALID: Self = Self(0);
     /// Channel for kernels.
     pub const COMPUTE: Self = Self(1);

@@ -6,11 +6,13 @@
 //!
 //! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
 //!
-//! - **No Rust enums.** A newer CUPTI sends numbers that an older header does not define. As a discriminant of an enum,
-//!   an undefined number would be undefined behaviour. Therefore every enumeration is a newtype of `u32`.
+//! - **No Rust enums.** A newer CUPTI sends numbers that the header of an older CUPTI does not define. If such a number
+//!   were stored in a Rust enum, this would cause undefined behaviour. Therefore every enumeration is a newtype of
+//!   `u32`.
 //! - **Records are prefixes.** New versions of CUPTI add fields only at the end of a record. The structs in [`record`]
-//!   contain the fields that are the same in all versions. A field that only later versions have is read by its offset,
-//!   and only if the record is long enough to contain it. See [`record::Record`] for the details.
+//!   contain the first fields of each record, which are the same in all versions of CUPTI. A field that only later
+//!   versions have is read by its offset, and only if the record is long enough to contain it. See [`record::Record`]
+//!   for the details.
 //!
 //! The functions of CUPTI are looked up with `dlsym`. The struct [`Library`] contains each function as an `Option`.
 //! There are two reasons why a function is optional: older CUPTI versions lack some functions, and tests may provide

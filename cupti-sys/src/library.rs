@@ -39,7 +39,8 @@ pub type TimestampFn = unsafe extern "C" fn() -> u64;
 
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:ident($($argument:ty),*);)*) => {
-        /// The functions of a `libcupti` that is loaded. A field is `None` if the library does not have the function.
+        /// The functions of a `libcupti` that is loaded. A field is `None` if the library does not contain the function
+        /// that the field is named after.
         ///
         /// The fields are public, so that a test can provide functions of its own:
         /// `Library { get_version: Some(mine), ..Library::default() }`.
@@ -61,8 +62,8 @@ macro_rules! functions {
                 }
             }
 
-            /// Returns the name of every function, and whether this library has the function. The order is that of the
-            /// fields.
+            /// Returns the name of every function, and whether this library has the function. The functions are
+            /// returned in the order of the fields.
             pub fn symbols(&self) -> impl Iterator<Item = (&'static str, bool)> {
                 [$((stringify!($symbol), self.$field.is_some()),)*].into_iter()
             }
@@ -84,10 +85,10 @@ functions! {
     get_version = cuptiGetVersion(*mut u32);
     /// Returns the text that describes a status code.
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);
-    /// Returns the error that the last CUPTI call on this thread has caused.
+    /// Returns the error of the last CUPTI call on this thread that has failed.
     get_last_error = cuptiGetLastError();
-    /// Returns the name of the API call that has this domain and id. Fails if there is no call with this id in the
-    /// domain.
+    /// Returns the name of the API call that has this domain and id. Returns an error if the domain contains no call
+    /// with this id.
     get_callback_name = cuptiGetCallbackName(Domain, CallbackId, *mut *const c_char);
     /// Creates a subscription with a callback function. The last argument is a pointer, which CUPTI passes to the
     /// callback function.
@@ -121,22 +122,22 @@ functions! {
     /// Steps to the next activity record in a buffer. The arguments are the buffer, the number of valid bytes, and a
     /// pointer to the previous record (null at first). CUPTI replaces this pointer with a pointer to the next record.
     activity_get_next_record = cuptiActivityGetNextRecord(*mut u8, usize, *mut *mut u8);
-    /// Returns the number of activity records that were dropped since this was last queried. The arguments are the
-    /// context (null: all contexts), the stream, and the result.
+    /// Returns the number of activity records that were dropped since the previous call of this function. The arguments
+    /// are the context (null: all contexts), the stream, and the result.
     activity_get_num_dropped_records = cuptiActivityGetNumDroppedRecords(*mut c_void, u32, *mut usize);
     /// Delivers buffers with activity records before it returns.
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
     /// Makes CUPTI deliver full buffers periodically. The argument is the interval in milliseconds (0: never).
     activity_flush_period = cuptiActivityFlushPeriod(u32);
     /// Pushes an external correlation id of this kind onto a stack of the calling thread. API calls on this thread have
-    /// this external id until it is popped.
+    /// this external id until the id is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
     /// Pops the external correlation id of this kind that was pushed last on this thread, and returns it.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
-    /// Sets whether to collect the times at which kernels are queued and submitted (1) or not (0).
+    /// Switches the collection of the times at which kernels are queued and submitted on (1) or off (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
-    /// Sets whether queries about unfinished CUDA events and streams are also recorded (1, the default) or not (0).
-    /// This function exists since 12.8.
+    /// Switches the recording of queries about unfinished CUDA events and streams on (1, the default) or off (0). This
+    /// function exists since 12.8.
     activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
     /// Selects which unified-memory counters to collect. Call this function before the activity kind for unified-memory
     /// counters is enabled.

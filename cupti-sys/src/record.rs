@@ -2,8 +2,9 @@
 //! 11.8 to 13.5. Constants contain the offsets of later fields.
 //!
 //! CUPTI adds fields to its activity records only at the end, so the first fields stay valid in all later versions. The
-//! distance to the next record (the *stride*) shows which of the later fields a record has. Only the library's own
-//! function `cuptiActivityGetNextRecord` knows the stride. Fields that are not used yet have names of the form `_…`.
+//! distance from a record to the next record (the *stride*) shows which of the later fields the record has. Only the
+//! library's own function `cuptiActivityGetNextRecord` knows the stride. A field that the bindings do not use yet has a
+//! name of the form `_…`.
 
 use crate::{ActivityKind, UnifiedMemoryKind};
 use std::ffi::c_char;
@@ -105,15 +106,15 @@ records! {
         pub correlation_id: u32,
         /// Id of the grid (one run of a kernel).
         pub grid_id: i64,
-        /// Mangled name of the kernel. Several records may point to the same string. The string belongs to CUPTI, which
-        /// keeps it as long as CUPTI is loaded.
+        /// Mangled name of the kernel. The records of several kernels may point to the same string. The string belongs
+        /// to CUPTI, which keeps it as long as CUPTI is loaded.
         pub name: *const c_char,
         _reserved: u64,
         /// Time in nanoseconds at which the kernel was queued; 0 if latency timestamps are off.
         pub queued: u64,
         /// Time in nanoseconds at which the kernel was submitted; 0 if latency timestamps are off.
         pub submitted: u64,
-        /// Type of the launch: a regular launch, a cooperative launch, or a launch by a device.
+        /// Type of the launch: a regular launch, a cooperative launch, or a launch by code that runs on a GPU.
         pub launch_type: u8,
         _carveout: [u8; 7],
         /// Id of the graph node that was executed; 0 if no graph was launched.
@@ -246,9 +247,10 @@ records! {
         pub correlation_id: u32,
         /// Id of the CUDA context to which the wait belongs.
         pub context_id: u32,
-        /// Id of the stream that takes part in the wait. If the wait involves no stream, all bits are 1.
+        /// Id of the stream that takes part in the wait. If no stream takes part in the wait, all bits of the id are 1.
         pub stream_id: u32,
-        /// Id of the CUDA event that takes part in the wait. If the wait involves no CUDA event, all bits are 1.
+        /// Id of the CUDA event that takes part in the wait. If no CUDA event takes part in the wait, all bits of the
+        /// id are 1.
         pub cuda_event_id: u32,
     }
 
@@ -365,8 +367,8 @@ pub mod offset {
         pub const MEMSET: usize = 76;
     }
 
-    /// Offset of the id of the graph from which the executable graph was instantiated, a `u32` (13.4 and later). The id
-    /// of the source node, which is a `u64`, is at an offset that is 8 bytes higher.
+    /// Offset of the id of the graph from which the executable graph was instantiated, a `u32` (13.4 and later). The
+    /// offset of the source node's id, which is a `u64`, is 8 bytes higher.
     pub mod source_graph {
         /// Offset of the graph id in a [`super::super::Kernel`].
         pub const KERNEL: usize = 232;
@@ -378,7 +380,7 @@ pub mod offset {
 
     /// Offset, in a [`super::Kernel`], of the number of blocks per cluster in the x, y and z dimensions (three `u32`).
     pub const KERNEL_CLUSTER: usize = 176;
-    /// Offset, in a [`super::Kernel`], of a `u8` flag that states whether a device launched the kernel (13.0 and
+    /// Offset, in a [`super::Kernel`], of a `u8` flag that states whether code on a GPU launched the kernel (13.0 and
     /// later).
     pub const KERNEL_IS_DEVICE_LAUNCHED: usize = 208;
     /// Offset, in a [`super::Kernel`], of the priority of the launch, an `i32` (13.1 and later).
@@ -429,9 +431,9 @@ layout!(ApiCall: 40 bytes; kind at 0, cbid at 4, start at 8, end at 16, process_
     correlation_id at 32, return_value at 36);
 layout!(ExternalCorrelation: 24 bytes; kind at 0, external_kind at 4, external_id at 8, correlation_id at 16);
 
-// None of our structs may be longer than the record of any CUPTI version. If a struct were longer, the shorter records
-// of that version could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy record has
-// 88 bytes. A kernel record and a copy record begin with all fields of our structs.
+// None of our structs may be longer than the record of any CUPTI version. If a struct were longer than the record of
+// some version, that record could not be read as this struct. In CUPTI 11.8, a kernel record has 200 bytes and a copy
+// record has 88 bytes. All fields of our structs for kernels and copies fit into records of these sizes.
 const _: () = assert!(size_of::<Kernel>() <= offset::channel::KERNEL);
 
 #[cfg(test)]

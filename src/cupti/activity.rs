@@ -1,9 +1,9 @@
 //! Reads buffers of activity records, and converts CUPTI's records to rows.
 //!
-//! Only the loaded CUPTI library knows how long its records are. Therefore its own `GetNextRecord` steps from record to
-//! record. We read the first fields of each record, which are the same in all CUPTI versions. We read a later field
-//! only if the record is long enough to contain that field. Timestamps are passed on unchecked, because the join of
-//! activities with launches checks them.
+//! Only the loaded CUPTI library knows the length of its own records. Therefore the library's function
+//! `cuptiActivityGetNextRecord` steps from record to record. We read the first fields of each record, which are the
+//! same in all CUPTI versions. We read a later field only if the record is long enough to contain that field.
+//! Timestamps are passed on unchecked, because the join of activities with launches checks them.
 
 use super::delivery_counts;
 use super::kinds;
@@ -23,19 +23,20 @@ use gpuflame_model::record::{
 pub struct ReadTally {
     /// Number of activity records that became activity rows.
     pub activities: u64,
-    /// Number of activity records whose layout is unknown, or whose kind we did not enable. If CUPTI cannot step
-    /// through the rest of a buffer, the rest counts as one unreadable record.
+    /// Number of activity records that could not be read, because their layout is unknown or we have not enabled their
+    /// kind. If CUPTI cannot step through the rest of a buffer, the rest counts as one unreadable record.
     pub unreadable: u64,
 }
 
-/// Bit 0 in the flags of an activity record about a copy or fill. The bit is set if the call was asynchronous.
+/// Bit 0 in the flags of an activity record about a copy or fill. The bit is set if the API call that requested the
+/// copy or fill was asynchronous.
 const FLAG_ASYNC: u32 = 1;
 
-/// Passes each activity record in `bytes` to `sink` as a row. If the name of an activity's kernel is new, first passes
-/// a row with the name. `step` is the library's function [`NextRecord`].
+/// Passes each activity record in `bytes` to `sink` as a row. If the name of an activity's kernel is new, a row with
+/// this name is passed first. `step` is the library's function [`NextRecord`].
 ///
 /// # Safety
-/// The library that `step` calls must have filled `bytes`, and the names to which its records point must still be
+/// The library that `step` calls must have filled `bytes`, and the names to which these records point must still be
 /// readable.
 pub(super) unsafe fn read_records(
     bytes: &[u8],
@@ -88,7 +89,7 @@ pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
 }
 
 /// The function `cuptiActivityGetNextRecord` of the loaded library, in either API version. The arguments are a buffer,
-/// the number of valid bytes in the buffer, and a pointer to the last record, which is null at first. The function
+/// the number of valid bytes in the buffer, and a pointer to the previous record, which is null at first. The function
 /// replaces this pointer with a pointer to the next record.
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
@@ -121,8 +122,8 @@ impl<'a> RecordIterator<'a> {
         walk
     }
 
-    /// Returns the activity record after `last`. Checks the result of the library: the next record must be after `last`
-    /// and inside the buffer. If the next record is elsewhere, the iteration ends as `Broken`.
+    /// Returns the activity record after `last`. Checks the pointer that the library returned: the next record must be
+    /// after `last` and inside the buffer. If the pointer leads to another place, the iteration ends as `Broken`.
     fn step_after(&self, last: *mut u8) -> WalkState {
         let mut record = last;
         match (self.step)(self.base, self.bytes.len(), &mut record) {
@@ -269,8 +270,8 @@ fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }
 
-/// Builds the row of an activity record. `detail` contains the fields of the record's kind; the other fields are the
-/// same for all kinds.
+/// Builds the row of an activity record. `detail` contains the fields that only this kind of record has; the other
+/// fields are the same for all kinds.
 macro_rules! row {
     ($record:ident, $channel:ident, $detail:expr) => {
         Activity {

@@ -1,5 +1,5 @@
-//! An [`Api`] is an active subscription to CUPTI. An [`Api`] makes the calls that set CUPTI up in the only order that
-//! works. After the set-up, an [`Api`] reads, flushes and queries activity records.
+//! An [`Api`] is an active subscription to CUPTI. An [`Api`] makes the calls that set CUPTI up, in the only order that
+//! CUPTI accepts. After the set-up, an [`Api`] reads, flushes and queries activity records.
 //!
 //! This module hides the differences between CUPTI versions from its callers, and also the differences between the two
 //! API versions of CUPTI's functions.
@@ -54,8 +54,8 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// If this number of consecutive ids have no name, a domain is assumed to have no further ids. In all CUPTI versions so
-/// far, the ids have no gaps.
+/// If this number of consecutive ids have no name, a domain is assumed to have no further ids. In all CUPTI versions up
+/// to now, the ids of a domain have no gaps.
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
@@ -70,8 +70,8 @@ impl Api {
         file: PathBuf,
         options: &Options,
     ) -> Result<&'static Self, SetupRefusal> {
-        // Three options need the old API version, in which CUPTI has only one subscriber. Only the old API version has
-        // unified-memory counters, and only it lets us choose which waits are recorded. A client that uses the old
+        // Three options need the old API version, in which CUPTI has only one subscriber. Only with the old API version
+        // can we record unified-memory counters, or choose which waits are recorded. A client that uses the old
         // interface can take over a subscription that we release (`Deference::Subscription`) only if we use the old API
         // version too.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
@@ -87,8 +87,8 @@ impl Api {
             functions.forget_error();
         })?;
         let (launches, callbacks) = enable_callbacks::<T>(shared, (version, options), &mut notes);
-        // Clears CUPTI's last error. `named_calls` has also queried ids that have no name, and each such query leaves
-        // an error.
+        // Clears the last error that CUPTI has stored for this thread. `named_calls` has also queried ids that have no
+        // name, and each such query leaves an error.
         functions.forget_error();
         detect_other_clients::<T>(&functions, options.deference, &mut notes);
         let resubscribe_steps =
@@ -137,8 +137,8 @@ impl Api {
     }
 
     /// Passes the activity records in `filled` to `sink`, in no particular order. Each record becomes a
-    /// `Row::Activity`. If the name of its kernel is new, a `Row::Name` comes first. Reading costs about 50 ns per
-    /// record, so this function must not be called on the application's threads.
+    /// `Row::Activity`. If the name of its kernel is new, a `Row::Name` comes first. Converting records to rows costs
+    /// about 50 ns per record, so this function must not be called on the application's threads.
     pub fn read(
         &self,
         filled: &FilledBuffer,
@@ -154,13 +154,13 @@ impl Api {
     /// Makes CUPTI deliver buffers of activity records before this function returns. If `forced` is true, CUPTI
     /// delivers all buffers. If `forced` is false, CUPTI delivers only the buffers whose records are all complete. A
     /// forced flush permanently loses the records of GPU work that is still running. A flush does not wait for GPU work
-    /// to end. Before the first API call or CUDA context was seen, this function does nothing, because CUPTI might
-    /// hang. While another client's functions are registered, a flush also does nothing, because that client may have
-    /// been unloaded.
+    /// to end. Before the first API call or CUDA context was seen, this function does nothing, because the flush might
+    /// make CUPTI hang. While another client's functions are registered, a flush also does nothing, because that client
+    /// may have been unloaded.
     ///
     /// Call this function on one of our own threads or in the callback of an API call, but not in another callback.
     ///
-    /// Errors: CUPTI has refused the call.
+    /// Errors: CUPTI has refused the flush.
     pub fn flush(&self, forced: bool) -> Result<(), Error> {
         if !self.shared.has_seen_work.load(Ordering::Relaxed) {
             return Ok(());
@@ -171,8 +171,8 @@ impl Api {
             .map_err(|status| Error::new(ErrorKind::CuptiRefused, format!("cuptiActivityFlushAll: {status}")))
     }
 
-    /// Returns the number of activity records that CUPTI has dropped since this was last queried. Call this function
-    /// after a flush, and hold no lock.
+    /// Returns the number of activity records that CUPTI has dropped since the last query. Call this function after a
+    /// flush, and hold no lock.
     pub fn dropped(&self) -> u64 {
         self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
@@ -215,19 +215,19 @@ impl Api {
     }
 
     /// Restores the settings of CUPTI that we have changed. Called if another client has taken the activity records,
-    /// but its calls were not detected. Leaves all activity kinds enabled, because that client may have enabled any of
-    /// them.
+    /// but its calls were not detected. Leaves all activity kinds enabled, because the other client may have enabled
+    /// any of these kinds too.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
 
     /// Makes CUPTI deliver activity records to us again, after another client has released them. `decided` is the state
-    /// of the other clients on which the caller has based its decision. If a client has made a call since `decided` was
-    /// read, does nothing.
+    /// of the other clients at the time of the caller's decision to take the records. If another client has made a
+    /// CUPTI call since `decided` was read, this function does nothing.
     ///
     /// Call this function on one of our own threads or on a thread of the program, but not in a callback.
     ///
-    /// Errors: CUPTI has refused the call.
+    /// Errors: CUPTI has refused to register our buffer functions.
     pub fn reclaim_records(&self, decided: &ClientActivity) -> Result<(), Error> {
         let take = || (self.resubscribe_steps.take_records)(self.shared, &self.options, Some(decided));
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refusal_error))
@@ -254,7 +254,8 @@ impl Api {
     ///
     /// Call this function on one of our own threads.
     ///
-    /// Errors: CUPTI has refused the call, because another client owns the subscription or for another reason.
+    /// Errors: CUPTI has refused the subscription, because another client owns it or for another
+    /// reason.
     pub fn resubscribe(&self) -> Result<(), Error> {
         self.shared.call_even_if_finalized(|| self.resubscribe_unless_subscribed()).unwrap_or(Ok(()))
     }
@@ -279,11 +280,12 @@ impl Api {
     /// Enables or disables the callbacks for the API calls that create GPU work. At first, these callbacks are enabled.
     /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All callbacks that
     /// are not about GPU work stay enabled, including those that report graph nodes and modules. If an API call is in
-    /// flight at that time, CUPTI may report only its entry or only its exit.
+    /// flight when its callback is enabled or disabled, CUPTI may report only its entry or only its exit.
     ///
     /// Call this function on one of our own threads, but not in a callback.
     ///
-    /// Errors: CUPTI has refused to enable or disable a callback. All other callbacks were still enabled or disabled.
+    /// Errors: CUPTI has refused to enable or disable a callback. In this case, all other
+    /// callbacks were still enabled or disabled.
     pub fn set_launch_callbacks(&self, on: bool) -> Result<(), Error> {
         self.shared.call(|| self.set_launch_callbacks_now(on)).unwrap_or(Ok(()))
     }

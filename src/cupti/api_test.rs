@@ -419,7 +419,7 @@ fn context_creation_and_destruction_are_reported() {
     fake.resource(CallbackId::GRAPH_NODE_CREATED);
     fake.resource(CallbackId::MODULE_LOADED);
     fake.resource(CallbackId::CONTEXT_DESTROY_STARTING);
-    // The tracer is not notified of a graph callback that lacks the details of the node.
+    // If a callback about a graph lacks the details of the node, the tracer is not notified.
     assert_eq!(take_notifications(), ["context created", "context ending"]);
 }
 
@@ -504,7 +504,7 @@ fn callbacks_without_data_and_foreign_buffers_are_only_counted() {
     fake.complete(buffer, 3);
     let filled = FILLED.lock().unwrap().pop().unwrap();
     fake.complete(buffer, 0);
-    // CUPTI returns a buffer that we have not lent to it.
+    // In this test, CUPTI returns a buffer that we have not lent to CUPTI.
     fake.complete((filled.bytes().as_ptr().cast_mut().wrapping_add(64), 64), 0);
     let traffic = api.delivery_counts();
     assert_eq!(

@@ -51,7 +51,8 @@ const REQUIRED_V1: [&str; 10] = [
     "cuptiActivityFlushAll",
 ];
 
-/// Functions that [`ApiVersion::V2`] requires in addition to the functions of v1. To flush, v2 uses the function of v1.
+/// Functions that [`ApiVersion::V2`] requires in addition to the functions of v1. For a flush, v2 has no function of
+/// its own and uses the function of v1.
 const REQUIRED_V2: [&str; 5] = [
     "cuptiSubscribe_v2",
     "cuptiActivityRegisterCallbacks_v2",
@@ -79,7 +80,8 @@ impl CuptiFunctions {
     ///
     /// # Safety
     /// The functions must belong to a CUPTI library, and the driver must be mapped ([`super::driver::Driver`]). No
-    /// earlier subscription to this library may have failed, because any call may crash after a failed subscription.
+    /// earlier subscription to this library may have failed, because after a failed subscription any call to the
+    /// library may crash.
     pub(super) unsafe fn new(library: Library) -> Result<Self, &'static str> {
         match library.symbols().find(|(symbol, found)| !found && REQUIRED_V1.contains(symbol)) {
             Some((missing, _)) => Err(missing),
@@ -130,15 +132,15 @@ impl CuptiFunctions {
             }
         };
         if let Err(Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED | Status::NOT_COMPATIBLE) = subscribed {
-            // The client that owns the subscription continues to use CUPTI, and must not see the error that our call
-            // has caused.
+            // The client that owns the subscription continues to use CUPTI, and must not see the error of our refused
+            // request.
             self.forget_error();
         }
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error on this thread. If the error stayed, another client might query it and mistake it for
-    /// an error of its own call.
+    /// Clears CUPTI's last error on this thread. If this error were not cleared, another client might query it and
+    /// mistake it for an error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -281,7 +283,7 @@ impl CuptiFunctions {
     ) -> Status {
         match self.api_version {
             ApiVersion::V1 => call!(self.activity_get_next_record(buffer, valid, record)),
-            // If there is no subscriber, buffers that were filled for the former subscriber cannot be read any more.
+            // After the subscriber has unsubscribed, the buffers that were filled for it can no longer be read.
             ApiVersion::V2 if subscriber.0.is_null() => Status::DISABLED,
             ApiVersion::V2 => call!(self.activity_get_next_record_v2(subscriber, buffer, valid, record)),
         }

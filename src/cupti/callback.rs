@@ -2,9 +2,9 @@
 //! holds locks.
 //!
 //! [`on_event`] runs for every launch. For an API call, [`on_event`] looks up the call in a flat table, builds a
-//! [`Call`] on the stack and passes it to the [`Tracer`]. The type of the tracer is known at compile time. Therefore a
-//! launch needs no allocation, no lock and no virtual call. All functions in this module catch panics, because a panic
-//! must not unwind into CUPTI's stack frames.
+//! [`Call`] on the stack and passes it to the [`Tracer`]. The type of the tracer is known at compile time. Because of
+//! this, a launch needs no allocation, no lock and no virtual call. All functions in this module catch panics, because
+//! a panic must not unwind into CUPTI's stack frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;
@@ -164,7 +164,8 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     unsafe { buffer.write(start) };
     // SAFETY: `size` is another of CUPTI's output pointers.
     unsafe { size.write(bytes) };
-    // SAFETY: `max_records` is CUPTI's third output pointer. The value 0 allows as many records as fit.
+    // SAFETY: `max_records` is CUPTI's third output pointer. If this value is 0, CUPTI writes as many records to the
+    // buffer as fit.
     unsafe { max_records.write(0) };
 }
 

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Maximum number of spare buffers that CUPTI may hold at the same time. A spare buffer takes 64 KiB, and saves 300
-/// requests for a buffer that could not be granted. The number is limited because CUPTI's own thread may return buffers
-/// late. Without a limit, spare buffers could then take most of the memory.
+/// Maximum number of spare buffers that CUPTI may hold at the same time. A spare buffer takes 64 KiB and has room for
+/// 300 records. Without a spare buffer, CUPTI would request a buffer for each of these records in vain. The number is
+/// limited because CUPTI's own thread may return buffers late. Without a limit, spare buffers could then take most of
+/// the memory.
 const MAX_SPARES: usize = 16;
 
 /// State that we share with CUPTI's callbacks. The state is created before the subscription and never freed, because a
@@ -31,8 +32,8 @@ pub(super) struct CallbackState {
     pub(super) max_spares: usize,
     /// Our CUPTI subscription; null if we have none.
     pub(super) subscriber: AtomicPtr<c_void>,
-    /// Whether an API call or the creation of a CUDA context was already seen. Before the first API call or CUDA
-    /// context, a flush of CUPTI can hang.
+    /// Whether CUPTI has already reported an API call or the creation of a CUDA context. Before the first API call or
+    /// CUDA context, a flush of CUPTI can hang.
     pub(super) has_seen_work: AtomicBool,
     /// Whether CUPTI must never be called again.
     pub(super) retired: AtomicBool,
@@ -40,8 +41,8 @@ pub(super) struct CallbackState {
     /// until we subscribe again.
     pub(super) is_finalized: AtomicBool,
     /// Number of our threads that are inside a CUPTI call. `finalizing` is the number of threads of other clients that
-    /// are inside cuptiFinalize or are about to call it. No thread of ours may be inside a CUPTI call while another
-    /// client shuts CUPTI down.
+    /// are about to call cuptiFinalize or are inside this call. No thread of ours may be inside a CUPTI call while
+    /// another client shuts CUPTI down.
     in_flight: AtomicU32,
     finalizing: AtomicU32,
     /// Id of the process that has created this state.
@@ -122,8 +123,9 @@ impl CallbackState {
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
         // This thread first counts its own CUPTI call, and then checks whether another client is in cuptiFinalize. The
-        // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore at
-        // least one of our thread and the client's thread notices the other thread.
+        // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore our
+        // thread notices the client's thread, or the client's thread notices our thread, or each thread notices the
+        // other.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
@@ -175,15 +177,15 @@ impl CallbackState {
     }
 
     pub(super) fn note_work(&self) {
-        // The flag is stored only if it is not set yet. If every callback stored it, all threads would compete for one
-        // cache line.
+        // This flag is stored only if it is not set yet. If every callback stored the flag, all threads would compete
+        // for one cache line.
         if !self.has_seen_work.load(Ordering::Relaxed) {
             self.has_seen_work.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs code of the tracer. Preserves errno, and catches panics. If the code does not panic, catching panics
-    /// executes no instruction. The catch only needs an entry in the unwind table.
+    /// Runs code of the tracer. Preserves errno, and catches panics. As long as the code does not panic, the catch
+    /// executes no instruction, because it only adds an entry to the unwind table.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {

@@ -1,10 +1,10 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies these calls.
 //!
 //! CUPTI has ids for about 1,400 API calls, and every CUPTI release adds more. Therefore this module contains no list
-//! of ids. The module queries the name of each API call once at startup instead. The module enables calls that begin
+//! of ids. Instead, the module queries the name of each API call once at startup. The module enables calls that begin
 //! GPU work (launches, copies, fills) and calls that end it (resets). The module never enables a whole domain, because
-//! domains contain frequent calls that do not matter. For example, a training run made 6.1 million `cudaEventQuery`
-//! calls in addition to 1.7 million launches.
+//! domains contain frequent calls that do not matter. For example, a training run made 1.7 million launches, and also
+//! 6.1 million `cudaEventQuery` calls.
 
 use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
@@ -74,9 +74,9 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in the names of API calls that start no GPU work, although their names begin like that of a launch, a copy or
-/// a fill. API calls with these words query or describe something, or run on the host (`cudaLaunchHostFunc` has no
-/// activity).
+/// Words in the names of API calls that start no GPU work. Without these words, the calls would be taken for a launch,
+/// a copy or a fill, because their names begin in the same way. API calls with such a word in their name query or
+/// describe something, or run a function on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {
@@ -85,7 +85,8 @@ fn is_prefetch(verb: &str) -> bool {
 
 /// Returns the name of an API call in the form that programmers use. Removes the suffixes for versions (`_v7000`,
 /// `_v2`) and for per-thread streams (`_ptsz`, `_ptds`). Removes the leading underscores of the functions that nvcc
-/// calls for `<<<>>>`. Also removes the `64` from calls that once had a second version for 64-bit addresses.
+/// calls for `<<<>>>`. Also removes the `64` at the end of names of calls that once had a second version for 64-bit
+/// addresses.
 pub fn label(name: &str) -> String {
     let mut stem = name.trim_start_matches('_');
     while let Some((rest, suffix)) = stem.rsplit_once('_') {
@@ -105,8 +106,8 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Upper limit for callback ids. Calls whose id is not below this limit cannot be looked up. The highest id in CUPTI
-/// 13.5 is 876.
+/// Upper limit for callback ids. An API call whose id is this limit or higher cannot be looked up. The highest id in
+/// CUPTI 13.5 is 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
 /// Table of the enabled API calls, keyed by domain and callback id. The table is flat and lock-free, because every
@@ -117,9 +118,9 @@ pub(super) struct CallTable {
     labels: OnceLock<Vec<String>>,
 }
 
-/// Kinds of API calls, in the order of their codes. The codes of the kinds start at 1. The low 16 bits of a table entry
-/// contain the index of the label, and the bits above contain the code of the kind. The code 0 means that the call is
-/// not enabled.
+/// Kinds of API calls, in the order of the numeric codes that stand for them in the table. The codes of the kinds start
+/// at 1. The low 16 bits of a table entry contain the index of the label, and the bits above contain the code of the
+/// kind. The code 0 means that the call is not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
     CallKind::LaunchWithAttributes,
@@ -185,7 +186,7 @@ impl CallTable {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }
 
-    /// Whether an API call that waits returns only after all work on a GPU is done.
+    /// Whether an API call that waits returns only after all work on a GPU has ended.
     pub(super) fn waits_for_all(&self, call: ApiCallId) -> bool {
         let all = ["DeviceSynchronize", "CtxSynchronize", "ThreadSynchronize"];
         let label = self.labels().get(usize::from(call.0));

@@ -1,9 +1,9 @@
 //! Detects other CUPTI clients in this process, by interposing on the CUPTI functions that these clients call.
 //!
-//! CUPTI has only one subscriber and one pair of buffer functions. The client that registers its functions last gets
-//! all activity records, and the other clients are not notified. Therefore we [`interpose`] on the few functions that a
-//! client calls when it starts or stops recording. Each of our replacement functions notes the call, and then makes the
-//! same call to CUPTI:
+//! CUPTI has only one subscriber and one pair of buffer functions. If several clients register buffer functions, the
+//! last client to register gets all activity records, and the other clients are not notified. Therefore we
+//! [`interpose`] on the few functions that a client calls when it starts or stops recording. Each of our replacement
+//! functions notes the call, and then makes the same call to CUPTI:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! While we take back the activity records or the clock that a client has released, calls of other clients wait for at
-//! most one second ([`register_unless_called`]). If a client has made a call after we decided to take something back,
-//! we take nothing back.
+//! most one second ([`register_unless_called`]). If a client has made a call after our decision to take the records or
+//! the clock back, we do not take them back.
 //!
 //! A client that has finished may free its state and be unloaded, even though its functions are still registered with
 //! CUPTI. Therefore we enable no activity kind while a client's functions are registered. We also make no call that
@@ -71,11 +71,11 @@ pub struct ClientActivity {
     pub own_records: bool,
     /// Whether any activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have released activity records or a clock, so that we can take them back. No client may have
-    /// made a call for `QUIET_PERIOD`.
+    /// Whether clients have released activity records or a clock, and no client has made a call for `QUIET_PERIOD`, so
+    /// that we can take the records or the clock back.
     pub have_finished: bool,
-    /// Whether a client wants the subscription. CUPTI has refused the client's request, because we own the
-    /// subscription.
+    /// Whether a client wants the subscription. This is the case if CUPTI has refused the client's request because we
+    /// own the subscription.
     pub want_subscription: bool,
     /// Whether a client has called `cuptiFinalize` and waits until we pass this call on.
     pub want_finalize: bool,
@@ -113,8 +113,8 @@ struct ClientState {
     clock: ClientFunction,
     clock_is_theirs: AtomicBool,
     /// Activity kinds that clients have enabled, with one bit per kind. `has_context_kinds` states whether a client has
-    /// enabled a kind for a single CUDA context. Kinds for a single CUDA context have a separate flag, because we
-    /// cannot detect that a client disables such a kind.
+    /// enabled a kind for a single CUDA context. Such kinds have a separate flag, because we cannot detect when a
+    /// client disables a kind for a single CUDA context.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
     /// Whether a client has enabled or disabled an activity kind since we last owned the activity records. `is_flushed`
@@ -233,9 +233,9 @@ fn is_any_in_call() -> bool {
 }
 
 /// Whether functions of a client are registered with CUPTI, either for activity records or as a clock. While functions
-/// of a client are registered, we must make no CUPTI call that would make CUPTI call these functions. Calling a
-/// client's functions would be unsafe, because the client may have been unloaded. Without gpuflame, CUPTI would not
-/// call them.
+/// of a client are registered, we must make no CUPTI call that would make CUPTI call these functions. Calling these
+/// functions would be unsafe, because the client may have been unloaded. Without gpuflame, CUPTI would not call these
+/// functions.
 pub(super) fn has_client_functions() -> bool {
     CLIENTS.has_records.load(SeqCst) || CLIENTS.clock_is_theirs.load(SeqCst)
 }
@@ -266,8 +266,8 @@ pub(super) fn register_unless_called<R: Default, E>(
         let (had_records, takeovers) = (CLIENTS.has_records.load(SeqCst), CLIENTS.takeovers.load(SeqCst));
         let taken = take(!had_records || CLIENTS.is_flushed.load(SeqCst));
         match taken {
-            // Calls by clients wait for at most one second, so a client may have registered its functions while `take`
-            // ran.
+            // The client that owned the records may have registered its functions again while `take` ran, because calls
+            // by clients wait for at most one second.
             Ok(_) if CLIENTS.takeovers.load(SeqCst) == takeovers => {
                 CLIENTS.has_records.store(false, SeqCst);
                 CLIENTS.is_switched.store(false, SeqCst);
@@ -300,7 +300,7 @@ unsafe extern "C" fn default_clock() -> u64 {
 /// `reclaims` is false, we take the records back when a window opens.
 ///
 /// # Errors
-/// The memory of this process cannot be written through `/proc/self/mem`.
+/// The error means that gpuflame cannot write to the memory of this process through `/proc/self/mem`.
 pub(super) fn interpose_on_clients<T: Tracer>(
     library: &Library,
     yields: bool,
@@ -351,7 +351,8 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
 
 // Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, parameters that are
 // functions have pointer types here, because clients may pass null. Second, the interposed functions may unwind. If
-// CUPTI calls a function of the client that throws an exception, the exception must pass through our stack frames.
+// CUPTI calls a function of the client that throws an exception, this exception must be able to pass through our stack
+// frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -385,8 +386,8 @@ impl ClientCall {
                 CLIENTS.calls_in_flight.fetch_add(1, SeqCst);
                 OUTERMOST_FRAME.set(frame);
             }
-            // Stacks grow downwards, so this call is not nested in the earlier call. Therefore the thread has left the
-            // earlier call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
+            // Stacks grow downwards, so the new call is not nested in the earlier call. Therefore the thread has left
+            // the earlier call without returning from it. In `calls_in_flight`, the new call replaces the earlier call.
             outermost if frame + NESTED_FRAME_BYTES >= outermost => OUTERMOST_FRAME.set(frame),
             _ => {}
         }
@@ -394,7 +395,8 @@ impl ClientCall {
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag, and then read the flag of the other thread.
-        // Therefore at least one of the two threads notices the flag of the other.
+        // Therefore our thread notices the client's flag, or the client's thread notices our flag, or each thread
+        // notices the flag of the other.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }
@@ -460,8 +462,8 @@ fn release_records<T: Tracer>(shared: &CallbackState) -> u64 {
     if has_client_functions() || shared.is_retired() {
         return 0;
     }
-    // The change of kinds is noted before the client's call, because the client may leave its call by a `longjmp`.
-    // After such a `longjmp`, the collector enables our activity kinds again.
+    // We note the change of kinds before we pass on the client's call, because the client may leave this call by a
+    // `longjmp`. After such a `longjmp`, the collector enables our activity kinds again.
     note_kind_switched();
     let left = records::release(shared, client_kinds());
     notify_takeover::<T>(shared, ClientTakeover::Records);
@@ -517,8 +519,8 @@ unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Sta
     })
 }
 
-/// Registers the client's clock with CUPTI again, in place of our clock. The client registers its clock only once,
-/// because it cannot know that we have replaced it.
+/// Registers the client's clock with CUPTI again, in place of our clock. The client does not register its clock a
+/// second time, because it cannot know that we have replaced its clock.
 fn restore_client_clock(library: &Library) -> Status {
     if !CLIENTS.clock.is_registered() || CLIENTS.clock_is_theirs.load(SeqCst) {
         return Status::SUCCESS;
@@ -564,8 +566,8 @@ fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library
     resume_records(shared, left);
 }
 
-/// Notes that a client has enabled or disabled an activity kind. The switch of a kind may affect us too, because CUPTI
-/// has only one switch per kind for all clients.
+/// Notes that a client has enabled or disabled an activity kind. If a client switches a kind on or off, this may affect
+/// us too, because CUPTI has only one switch per kind for all clients.
 fn note_kind_switched() {
     CLIENTS.is_flushed.store(false, SeqCst);
     CLIENTS.is_switched.store(true, SeqCst);
@@ -686,7 +688,7 @@ unsafe extern "C-unwind" fn unsubscribe(subscriber: Subscriber) -> Status {
     })
 }
 
-/// Interposes on `cuptiFinalize`. This function removes all registrations and subscriptions, both the client's and
+/// Interposes on `cuptiFinalize`. cuptiFinalize removes all registrations and subscriptions, both the client's and
 /// ours. From the start of the client's call until our next subscription, we make no CUPTI call.
 unsafe extern "C-unwind" fn finalize<T: Tracer>() -> Status {
     forward_call(|shared, library| {

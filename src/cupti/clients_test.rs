@@ -49,8 +49,8 @@ fn a_child_forked_while_records_are_reclaimed_does_not_wait_for_the_parent() {
     assert!(!must_wait(shared));
 }
 
-/// A thread has left a call by a `longjmp`. The thread's next call uses the part of the stack that contained the frame
-/// of the abandoned call.
+/// In this test, a thread has left a call by a `longjmp`. The thread's next call uses the part of the stack that
+/// contained the frame of the abandoned call.
 #[test]
 fn an_abandoned_call_ends_with_its_threads_next_call() {
     let _fake = FakeCupti::start(130_001);

@@ -18,13 +18,13 @@ impl Counter {
 
 /// Number of buffers that CUPTI has requested or returned so far.
 pub(super) static BUFFERS_EXCHANGED: Counter = Counter(AtomicU64::new(0));
-/// Number of buffers returned by CUPTI that are not ours, or that CUPTI has returned twice.
+/// Number of buffers that CUPTI has returned although they are not ours, or that CUPTI has returned twice.
 pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
 /// Number of API calls that have waited for all work on a GPU.
 pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
 /// Number of CUPTI callbacks about API calls and resources that had no data.
 pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
-/// Number of received activity records of kinds that we do not enable.
+/// Number of received activity records whose kind we do not enable.
 pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
 
 /// Number of buffers, callbacks and records that were exchanged with CUPTI so far.
@@ -40,7 +40,7 @@ pub struct DeliveryCounts {
     pub device_waits: u64,
     /// Number of CUPTI callbacks about API calls and resources that had no data.
     pub callbacks_without_data: u64,
-    /// Number of received activity records of kinds that we do not enable. We get such records if another client has
+    /// Number of received activity records whose kind we do not enable. We get such records if another client has
     /// enabled their kinds.
     pub foreign_records: u64,
 }

@@ -48,7 +48,8 @@ pub struct DeviceReport {
     pub driver_file: Option<PathBuf>,
     /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4).
     pub cuda: Option<u32>,
-    /// The GPUs that this process may use. If the driver fails, its status code, which is 100 if there is no GPU.
+    /// The GPUs that this process may use. If the driver fails, the status code that the driver has returned, for
+    /// example 100 if there is no GPU.
     pub devices: Result<Vec<Device>, u32>,
     /// CUPTI libraries on this machine, in the order in which gpuflame tries them.
     pub cupti: Vec<FoundCupti>,
@@ -68,8 +69,8 @@ pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
             let mut seen = Vec::new();
             candidates.filter_map(|candidate| FoundCupti::load(driver, candidate, &mut seen)).collect()
         }
-        // Bare names are skipped. Without a driver, no library is loaded, so it is unknown whether the dynamic linker
-        // would find these names.
+        // Candidates without a path (bare names) are skipped if there is no driver. Without a driver, no library is
+        // loaded, so we cannot find out whether the dynamic linker would find a bare name.
         None => candidates
             .filter(|candidate| candidate.source != CandidateSource::ByName)
             .map(|candidate| FoundCupti::new(candidate.file, candidate.source))
@@ -126,7 +127,7 @@ const CAPABILITY_MINOR: c_int = 76;
 /// Returns the GPUs that this process may use. Initialises CUDA, but creates no CUDA context.
 ///
 /// # Errors
-/// The status code from the driver, which is 100 if there is no GPU.
+/// The error is the status code from the driver, which is 100 if there is no GPU.
 pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     let functions = DriverFunctions::find(driver).ok_or(0_u32)?;
     let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };

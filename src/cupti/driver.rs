@@ -17,8 +17,8 @@ const FILE: &CStr = c"libcuda.so.1";
 
 impl Driver {
     /// Returns the driver if this process has already mapped it. If the driver is not mapped and `load` is true, maps
-    /// it. This runs the driver's initialisers, but does not initialise CUDA. If the driver is not mapped and `load` is
-    /// false, returns `None`.
+    /// it. Mapping the driver runs the driver's initialisers, but does not initialise CUDA. If the driver is not mapped
+    /// and `load` is false, returns `None`.
     pub fn find(load: bool) -> Option<Self> {
         let how = if load { libc::RTLD_NOW } else { libc::RTLD_NOW | libc::RTLD_NOLOAD };
         // SAFETY: the name ends with NUL, and any program may open the driver.

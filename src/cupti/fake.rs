@@ -47,8 +47,8 @@ fn log_call(what: String) -> Status {
     })
 }
 
-/// API calls that the fake CUPTI knows, each with its domain, its id and its name. All other ids up to 8 have the same
-/// name, on which no test depends.
+/// API calls that the fake CUPTI knows, each with its domain, its id and its name. All other ids up to 8 have one
+/// common name, on which no test depends.
 const CALLS: [(Domain, u32, &CStr); 14] = [
     (Domain::RUNTIME_API, 3, c"cudaLaunchKernel_v7000"),
     (Domain::RUNTIME_API, 4, c"cudaLaunchKernel_ptsz_v7000"),
@@ -321,7 +321,7 @@ impl FakeCupti {
         with_state(|state| state.dropped = count);
     }
 
-    /// Returns the calls to the fake CUPTI since the call log was last read.
+    /// Returns the calls that were made to the fake CUPTI since the call log was last read.
     pub(super) fn call_log(&self) -> Vec<String> {
         with_state(|state| std::mem::take(&mut state.call_log))
     }

@@ -16,7 +16,7 @@ use gpuflame_model::sorting;
 /// All inputs of the search, except the set of existing files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SearchEnvironment {
-    /// The file that the user has named (`GPUFLAME_CUPTI`). If this path is set, gpuflame tries no other file.
+    /// The file that the user has named (`GPUFLAME_CUPTI`). If the user has named a file, gpuflame tries no other file.
     pub setting: Option<PathBuf>,
     /// Files that are mapped into this process.
     pub mapped: Vec<PathBuf>,
@@ -50,7 +50,7 @@ pub enum CandidateSource {
     NextToRuntime,
     /// The file is in a package of the Python that is running.
     SitePackages,
-    /// The dynamic linker may find a file with this name.
+    /// A bare file name that the dynamic linker may be able to find.
     ByName,
     /// The file is in a CUDA toolkit.
     Toolkit,
@@ -235,7 +235,7 @@ pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the numbers in the last component of a path. If paths are sorted by these numbers, 12.10 comes after 12.9.
+/// Returns the numbers in the last component of a path. With this order, 12.10 comes after 12.9.
 fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()

@@ -17,7 +17,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     match data.site {
         Site::ENTER => {
             // SAFETY: the first argument of each call that frees memory is a 64-bit address or handle. CUPTI passes a
-            // struct with the arguments, or null.
+            // struct with the arguments of the call, or null.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
             T::host_call(HostCallEvent::Begins { call, address });
@@ -61,7 +61,7 @@ unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> O
 /// Reads the handles of the CUDA event and the stream from the arguments of an API call that handles CUDA events.
 fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
     // SAFETY: the arguments of these calls begin with two handles, in both APIs and all versions. CUPTI passes a struct
-    // with the arguments, or null.
+    // with the arguments of the call, or null.
     let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
     Some(match kind {
         CallKind::EventRecord => HostCallEffect::Event { event: first, stream: second },
@@ -108,7 +108,7 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
         return;
     }
     // SAFETY: the arguments of these calls begin with a pointer to a `LaunchConfig`, in both APIs and all versions. The
-    // `LaunchConfig` lives until the call has returned. CUPTI passes a struct with the arguments, or null.
+    // `LaunchConfig` lives until the call has returned. CUPTI passes a struct with the arguments of the call, or null.
     let config = unsafe { data.function_params.cast::<*const LaunchConfig>().as_ref() };
     // SAFETY: the call has succeeded, so the pointer to the `LaunchConfig` was valid.
     let Some(config) = config.and_then(|config| unsafe { config.as_ref() }) else { return };
@@ -123,7 +123,7 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: these calls have at least two arguments of the size of a pointer, in both APIs and all versions. CUPTI
-    // passes a struct with the arguments, or null.
+    // passes a struct with the arguments of the call, or null.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
     let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
     match (call.kind, data.site) {
@@ -143,8 +143,8 @@ pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, dat
 }
 
 /// Whether graph nodes of this type (`CUgraphNodeType`) take time for which there is no activity record. The node types
-/// that take such time are host functions, child graphs, waits for events and semaphores, batched memory operations,
-/// and conditions.
+/// that take such time are host functions, child graphs, waits for CUDA events and semaphores, batched memory
+/// operations, and conditional nodes.
 fn may_wait_unseen(node_type: u32) -> bool {
     matches!(node_type, 3 | 4 | 6 | 9 | 12 | 13)
 }

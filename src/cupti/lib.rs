@@ -106,8 +106,8 @@ static SUBSCRIBED: AtomicBool = AtomicBool::new(false);
 ///
 /// This function makes only one CUDA call, `cuDriverGetVersion`. CUPTI itself initialises the driver.
 ///
-/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another profiler, or
-/// no permission), and [`ErrorKind::State`] if this process is already subscribed.
+/// Errors: [`ErrorKind::NoDriver`], [`ErrorKind::NoCupti`], [`ErrorKind::CuptiRefused`] (no GPU, another
+/// profiler, or no permission), or [`ErrorKind::State`] if this process is already subscribed.
 pub fn subscribe<T: Tracer>(options: &Options) -> Result<&'static Api> {
     if SUBSCRIBED.swap(true, Ordering::AcqRel) {
         return Err(Error::new(ErrorKind::State, "gpuflame is recording in this process already"));

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub(super) enum SkipReason {
     /// The dynamic linker could not load the library.
     NotLoaded(String),
-    /// The library lacks this function. Therefore it is not CUPTI, or is too old.
+    /// The library lacks this function. A library without this function is not CUPTI, or is too old.
     Lacks(&'static str),
     /// The library was already tried under another name.
     TriedBefore,
@@ -57,8 +57,8 @@ pub(super) fn attach<T: Tracer>(
 /// A CUPTI library that was loaded but refused to start: its file, its version, and the status with which it refused.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
-/// Like `attach`, but returns more information. On success, also returns the reason why the CUPTI library that works
-/// was tried. On failure, also returns the CUPTI library that was loaded but refused to start.
+/// Like `attach`, but returns more information. On success, also returns the reason why this CUPTI library was tried.
+/// On failure, also returns the CUPTI library that was loaded but refused to start, if there is one.
 pub(super) fn probe<T: Tracer>(
     driver: Driver,
     environment: &SearchEnvironment,
@@ -99,7 +99,8 @@ fn attach_any<T: Tracer>(
 }
 
 /// Loads, checks and starts one candidate. `seen` contains the files that were already loaded. For a bare name, the
-/// dynamic linker may find a library that was already tried. A library that has refused us must not be called again.
+/// dynamic linker may find a library that was already tried. A library that has refused to start must not be called
+/// again.
 fn attach_one<T: Tracer>(
     driver: Driver,
     candidate: &Candidate,
@@ -168,7 +169,8 @@ pub(super) fn check_library(
 }
 
 /// Whether the search must end, so that no other copy of CUPTI is tried. The search must end if CUPTI has started and
-/// refused us. The search must also end if the program already uses this copy, because no second copy may be used.
+/// refused us. The search must also end if the program already uses this copy of CUPTI, because the process must not
+/// use a second copy.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,

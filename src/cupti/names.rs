@@ -22,8 +22,8 @@ pub struct KernelNames {
     by_pointer: IdMap<usize, u32>,
     by_bytes: HashMap<Box<[u8]>, u32>,
     names: Vec<KernelName>,
-    /// Indices of entries in `names` that were removed and can be reused. Ids are never reused, because a record with
-    /// an old id may still be in flight.
+    /// Indices of entries in `names` that were removed and can be reused. An id is not used again, because a record
+    /// with the old id may still be in flight.
     free: Vec<u32>,
     next: u32,
     text_bytes: usize,

@@ -47,7 +47,7 @@ pub enum ProbeRefusal {
     OtherTool,
     /// The user is not permitted to use CUPTI.
     Permission,
-    /// No CUPTI was found, or CUPTI has refused for another reason.
+    /// No CUPTI was found, or CUPTI has refused to start for a reason that has no kind of its own.
     Other,
 }
 

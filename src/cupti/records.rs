@@ -56,8 +56,9 @@ fn enable_kind(shared: &CallbackState, kind: ActivityKind) -> Result<(), Status>
     Ok(())
 }
 
-/// Registers our buffer functions with CUPTI to get the activity records, for the first time or again. `is_flushed` is
-/// true if CUPTI holds no records of another client. Returns a sentence for each feature that could not be set up.
+/// Registers our buffer functions with CUPTI to get the activity records, either for the first time or after another
+/// client has released the records. `is_flushed` is true if CUPTI holds no records of another client. Returns a
+/// sentence for each feature that could not be set up.
 pub(super) fn register<T: Tracer>(
     shared: &'static CallbackState,
     options: &Options,
@@ -81,9 +82,9 @@ pub(super) fn register<T: Tracer>(
         let refusal = |(kind, what): &(_, _)| enable_kind(shared, *kind).err().map(|status| (*what, status));
         kinds.iter().filter_map(refusal).collect()
     };
-    // The kind for whole graphs is enabled first, because CUPTI may refuse it. With a shared subscription, CUPTI does
-    // not record graph nodes while another client records whole graphs. CUPTI also does not record whole graphs while
-    // another client with a shared subscription records graph nodes.
+    // The kind for whole graphs is enabled first, because CUPTI may refuse it. If our subscription is shared, CUPTI
+    // records no graph nodes for us while another client records whole graphs. If our subscription is shared, CUPTI
+    // also records no whole graphs for us while another client records graph nodes.
     if options.whole_graphs
         && let Err(status) = enable_kind(shared, ActivityKind::GRAPH_TRACE)
     {
@@ -125,7 +126,7 @@ fn declare_buffers_zeroed(shared: &CallbackState) {
 /// clients have enabled (`theirs`). Returns the kinds that were disabled, with one bit per kind. Clears CUPTI's last
 /// error, so that no client sees an error that these calls have caused.
 ///
-/// For each record of an enabled kind, CUPTI calls the buffer functions that were registered last. After our kinds are
+/// CUPTI passes each record of an enabled kind to the buffer functions that were registered last. After our kinds are
 /// disabled, CUPTI calls a client's functions only for the client's own records. After a client has disabled its own
 /// kinds, CUPTI does not call the client's functions at all.
 pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
@@ -164,8 +165,8 @@ fn iterate_kinds(set: u64) -> impl Iterator<Item = ActivityKind> {
     (0..u64::BITS).map(ActivityKind).filter(move |kind| set & kind_bit(*kind) != 0)
 }
 
-/// Notes that none of CUPTI's settings is changed by us, and that we have enabled no activity kind. Called at the
-/// start, and after a client has shut CUPTI down.
+/// Notes that CUPTI currently has none of our settings, and that we have enabled no activity kind. Called at the start,
+/// and after a client has shut CUPTI down.
 pub(super) fn reset() {
     ZEROED_BEFORE.store(NOT_SET, Ordering::Release);
     ENABLED_KINDS.store(0, Ordering::Release);

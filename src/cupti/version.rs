@@ -10,8 +10,8 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
-/// For each CUDA release, its first CUPTI version number, and its major and minor number, in ascending order. The CUDA
-/// releases 11.8, 12.0 and 12.1 share one CUPTI version number.
+/// List of CUDA releases in ascending order: the first CUPTI version number of each release, and the release's major
+/// and minor number. The CUDA releases 11.8, 12.0 and 12.1 share one CUPTI version number.
 const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
     [(18, 11, 8), (20, 12, 2), (21, 12, 3), (22, 12, 4), (23, 12, 5), (24, 12, 6), (26, 12, 8), (28, 12, 9)];
 
@@ -36,8 +36,8 @@ impl Version {
     }
 
     /// Whether this version belongs to a later major CUDA release than the driver supports. A CUPTI from a later major
-    /// release does not start, but a CUPTI from a later minor release does. The argument `driver` is a CUDA version in
-    /// the driver's encoding (12040 = 12.4).
+    /// release than the driver does not start, but a CUPTI from a later minor release of the same major release does.
+    /// The argument `driver` is a CUDA version in the driver's encoding (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }
@@ -47,14 +47,14 @@ impl Version {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at the same time. This requires CUPTI 13.3 or later, and driver r610 or later
-    /// (CUDA 13.3). `driver` is a CUDA version in the driver's encoding.
+    /// Whether several tools can record at the same time. Recording by several tools at the same time requires CUPTI
+    /// 13.3 or later, and driver r610 or later (CUDA 13.3). `driver` is a CUDA version in the driver's encoding.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }
 
-    /// Whether CUPTI survives if it requests a buffer and gets none. CUPTI 12.9 and later lose the records and count
-    /// them. Earlier versions crash.
+    /// Whether CUPTI survives a refused request for a buffer. If CUPTI 12.9 or later gets no buffer, it drops the
+    /// records and counts them. Earlier versions crash.
     pub fn survives_without_buffer(self) -> bool {
         self.0 >= 28
     }

@@ -30,9 +30,9 @@ pub fn bytes_lent() -> usize {
     LENT_BYTES.load(Ordering::Relaxed)
 }
 
-/// Number of bytes that an idle buffer may keep resident after [`MAX_WARM_BYTES`] is used up. If more bytes of the
-/// buffer are resident, its memory is returned to the kernel. Without this limit, memory use would stay at the level
-/// that the largest burst of records needed.
+/// Number of bytes that an idle buffer may keep resident in memory after [`MAX_WARM_BYTES`] is used up. If more bytes
+/// of the buffer are resident, its memory is returned to the kernel. Without this limit, memory use would stay at the
+/// level that the largest burst of records needed.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
 /// Maximum number of bytes that all idle buffers together may keep resident. The maximum is enough for two buffers of 1
@@ -46,23 +46,23 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, which is aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`, because another client may call `free` on it. The reason is that the vendor's
-/// library passes completed buffers to the client that registered last for records. For a block of this size, the
-/// allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its pages can be
-/// returned to the kernel. Buffers are freed as rarely as possible. When a large block is freed for the first time, the
-/// allocator raises the size up to which it keeps freed memory. After such a free, the allocator also keeps more of the
-/// memory that the application frees.
+/// A buffer is allocated with `calloc`, because another client may call `free` on it. This can happen because the
+/// vendor's library passes all completed buffers to the client that registered its buffer functions last. For a block
+/// of this size, the allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its
+/// pages can be returned to the kernel. Buffers are freed as rarely as possible. When a large block is freed for the
+/// first time, the allocator raises the size up to which it keeps freed memory. After such a free, the allocator also
+/// returns less of the application's freed memory to the kernel.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
     words: usize,
     /// Number of bytes, counted from the start of the buffer, that were ever written.
     written: usize,
-    /// Number of bytes of this buffer that [`WARM_BYTES`] includes.
+    /// Number of bytes of this buffer that are counted in [`WARM_BYTES`].
     warm: usize,
 }
 
-// SAFETY: a buffer owns its memory, as a box does.
+// SAFETY: a buffer is the only owner of its memory, as a box is.
 unsafe impl Send for Buffer {}
 
 impl Buffer {
@@ -292,7 +292,7 @@ impl LentBuffers {
         let Loan { start, words, .. } = loan;
         LENT_BYTES.fetch_sub(8 * words, Ordering::Relaxed);
         let valid = valid.min(8 * words);
-        // The memory has only one owner: `lend` took these fields from a buffer, and the loan was removed above.
+        // The memory has only one owner: `lend` moved these fields out of a buffer, and the loan was removed above.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD_BYTES.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = FilledBuffer { content: Content::Original(buffer), valid };

@@ -8,7 +8,7 @@ pub enum CallKind {
     /// Launches a kernel with attributes, which gpuflame records (`cudaLaunchKernelExC`). Kernel launches without such
     /// attributes are [`Self::Launch`].
     LaunchWithAttributes,
-    /// Launches a CUDA graph. This causes many activities.
+    /// Launches a CUDA graph. One launch of a graph causes many activities.
     GraphLaunch,
     /// Copies memory.
     Copy {
@@ -49,8 +49,8 @@ pub enum CallKind {
     Free,
 }
 
-/// Type of memory that an API call allocates. The type also determines which arguments of the call contain the size of
-/// the memory.
+/// Type of memory that an API call allocates. The type of memory also determines which arguments of the API call
+/// contain the size of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AllocationKind {
     /// Device memory.
@@ -70,7 +70,7 @@ impl CallKind {
     }
 
     /// Whether the API call is a host call, which waits, or handles CUDA events, memory or the editing of graphs. A
-    /// host call causes no activities and ends no CUDA context.
+    /// host call creates no GPU activities, and does not end a CUDA context.
     pub fn is_host_call(self) -> bool {
         self.edits_graph()
             || matches!(

@@ -32,8 +32,8 @@ pub trait Tracer: 'static {
 
     /// An API call that is enabled has returned. [`Call::return_value`] shows whether the call succeeded.
     ///
-    /// The activity records of this call may already have been delivered. If a call is in flight when tracing begins or
-    /// ends (for example, by [`Tracer::fatal`]), only its entry or only its exit is reported.
+    /// The activity records that result from this call may already have been delivered. If a call is in flight when
+    /// tracing begins or ends (for example, by [`Tracer::fatal`]), only its entry or only its exit is reported.
     fn exit(call: &Call<'_>);
 
     /// Whether the tracer has ended its work in this process. Must return true in a forked child, in which no code may
@@ -43,7 +43,7 @@ pub trait Tracer: 'static {
     }
 
     /// The library requests memory for activity records. The tracer returns `None` if no memory is available. Records
-    /// that are lost because of this are reported by [`Tracer::records_discarded`].
+    /// that are lost because no memory was available are reported by [`Tracer::records_discarded`].
     ///
     /// While this function runs, the library holds one of its own locks. Therefore this function must not call the
     /// library. The function also must not take a lock that another thread may hold while that thread calls the
@@ -70,7 +70,7 @@ pub trait Tracer: 'static {
     }
 
     /// A launch with attributes has returned. `is_programmatic` states whether the launch may begin before the previous
-    /// kernel ends. Attributes are reported only if the user asks for CUDA events.
+    /// kernel ends. The attributes of launches are reported only if the user asks for CUDA events.
     fn launch_attributes(correlation: CorrelationId, is_programmatic: bool) {
         let _ = (correlation, is_programmatic);
     }
@@ -186,7 +186,8 @@ pub enum GraphEvent<'a> {
     /// An API call that adds a node to a graph or copies a graph has returned.
     CallEnds(&'a Call<'a>),
     /// A graph node was created. If a launch is in flight on this thread, the launch was captured into this node, and
-    /// has no activity of its own. If no launch is in flight, the graph call that is in flight has created the node.
+    /// has no activity of its own. If no launch is in flight, the node was created by the graph call that is in flight
+    /// on this thread.
     NodeCreated {
         /// Ids of the graph and the node; `None` if the library does not provide them.
         ids: Option<(GraphId, GraphNodeId)>,
@@ -203,7 +204,7 @@ pub enum GraphEvent<'a> {
     EdgeCreated(Option<(GraphId, (GraphNodeId, GraphNodeId))>),
     /// A graph is about to be destroyed.
     GraphEnds(GraphId),
-    /// The graph that this thread has copied last is now an executable graph with this address.
+    /// The graph that this thread copied most recently is now an executable graph with this address.
     ExecCreated(u64),
     /// The executable graph with this address is about to be destroyed.
     ExecEnds(u64),
@@ -223,9 +224,9 @@ pub enum GraphEvent<'a> {
 pub struct ClonedNode {
     /// Id of the graph that contains the copy.
     pub graph: GraphId,
-    /// Id of the copied node.
+    /// Id of the node that was created by copying.
     pub node: GraphNodeId,
-    /// Id of the node from which the copy was made.
+    /// Id of the original node, from which the copy was made.
     pub original: GraphNodeId,
 }
 
