@@ -1,24 +1,24 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read this file from top to bottom.
 //!
-//! The hot path never returns an error and never panics. In the steady state, the hot path does not allocate, take a
-//! lock or make a system call. A record that cannot be stored is counted as lost. The hot path is slower in the
+//! The hot path never returns an error and never panics. In the steady state, the hot path does not allocate memory,
+//! take a lock or make a system call. A record that cannot be stored is counted as lost. The hot path is slower in the
 //! following cases:
 //!
 //! - A thread's first launch maps memory for the thread's state, and asks the C library for the bounds of the thread's
 //!   stack. The C library allocates memory to determine the bounds.
-//! - A stack that occurs for the first time may map memory (`log`). A burst of launches that outruns the collector may
-//!   also map memory.
+//! - The first occurrence of a stack may map memory (`log`). A burst of launches that are faster than the collector
+//!   reads them may also map memory.
 //! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
 //!   (`unwind::copy`).
 //! - If code was loaded or unloaded since the last launch, gpuflame queries the loader
 //!   (`unwind::Unwinder::check_every_capture`). The query takes the loader's own lock for a short time.
 //! - If the user asked for details of waits, each wait is written to a log that has a lock (`host_calls`).
 //!
-//! If API calls are nested, the outermost call is recorded as the launch. A nested call only adds its correlation id to
-//! the launch. An asynchronous launch is recorded when its call returns. By then, it is known whether the call
-//! succeeded, and the GPU already works while gpuflame unwinds the stack. A synchronous launch is recorded when its
-//! call begins. When the call returns, the GPU work is finished, and CUPTI may already have delivered the record of
-//! that work.
+//! If API calls are nested, only the outermost call is recorded as a launch. A nested call only adds its correlation id
+//! to the launch. The record of an asynchronous launch is written when the launch call returns. At that time, gpuflame
+//! knows whether the call succeeded, and the GPU already works while gpuflame unwinds the stack. The record of a
+//! synchronous launch is written when the launch call begins. The reason is that when a synchronous call returns, its
+//! GPU work is finished, and CUPTI may already have delivered the record of that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,8 +47,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadOnly, Thre
 #[derive(Debug)]
 pub struct Capture;
 
-/// One in `TIMING_INTERVAL` calls is timed. The interval is a prime number, so that over time each call in a short loop
-/// is timed.
+/// One in `TIMING_INTERVAL` calls is timed by gpuflame. The interval is a prime number, so that over time each call in
+/// a short loop is timed.
 const TIMING_INTERVAL: u64 = 61;
 
 impl Tracer for Capture {
@@ -71,8 +71,8 @@ impl Tracer for Capture {
             call.slot.set(NESTED);
             handle_nested(own, thread, call.correlation);
         } else {
-            // The pending call is not an outer call of this call. Usually, a longjmp or an exception has left the
-            // pending call, so the pending call never returned.
+            // The new call is not nested in the pending call. Usually, the thread has left the pending call by a
+            // longjmp or an exception, so the pending call never returned.
             let pending = &mut own.pending;
             let slot = if pending.is_in_flight {
                 pending.slot_after_pending(&mut own.aside, depth)
@@ -114,7 +114,7 @@ impl Tracer for Capture {
     }
 
     fn buffer_completed(filled: FilledBuffer) {
-        // After shutdown, the collector reads no more records, so the buffer is dropped.
+        // After shutdown, the collector reads no more records, so this buffer of records is dropped.
         if lifecycle::is_over() {
             return;
         }
@@ -167,8 +167,8 @@ fn note_launch_after_shutdown(kind: CallKind) {
     }
 }
 
-/// Whether the program has launched GPU work after gpuflame's shutdown. Launches after the shutdown are noted, but not
-/// counted.
+/// Whether the program has launched GPU work after gpuflame's shutdown. Launches after gpuflame's shutdown set this
+/// flag, but are not counted.
 pub fn has_launched_after_shutdown() -> bool {
     LAUNCHED_AFTER_SHUTDOWN.load(Ordering::Relaxed)
 }
@@ -240,7 +240,7 @@ fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, dep
         record_launch(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMING_INTERVAL).then(|| now().since(time));
-    // The ids in `aliases` are not cleared, because an `alias_count` of 0 marks them as unused.
+    // The ids in `aliases` are not cleared, because if `alias_count` is 0, the ids count as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
@@ -326,8 +326,9 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // `outside.set` must publish the new range before the ended range is pushed to the log. In the opposite order, the
-    // collector could read the ended range twice: once from the log, and once as the range that is still growing.
+    // `outside.set` must publish the new range before the previous range is pushed to the log. If the previous range
+    // were pushed first, the collector could read this range twice: once from the log, and once as the range that is
+    // still growing.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {
@@ -335,8 +336,8 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     }
 }
 
-/// Adds the correlation id of a nested call to the current range of launches outside windows. Used if the launch around
-/// the nested call was already counted when that launch began.
+/// Adds the correlation id of a nested call to the current range of launches outside windows. This function is used if
+/// the launch that encloses the nested call was already counted when that launch began.
 #[cold]
 fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationId) {
     if let Some(range) = &mut own.outside {
@@ -345,8 +346,8 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
     }
 }
 
-/// Captures the stack, interns it and writes a record, as a callback does for a launch, but omits the callback's guards
-/// and clock reads. Only benchmarks call this function.
+/// Captures the stack, interns it and writes a record, as a callback does, but omits the callback's guards and clock
+/// reads. Only benchmarks call this function.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {
@@ -360,13 +361,15 @@ pub fn record_stack(call: &Call<'_>) {
 #[inline]
 fn push_launch(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch) {
     let pushed = own.launches.push(&thread.launches, [&launch_words(launch)]);
-    // The launch itself has a record, so losing the record of an additional id (an alias) is not counted as a loss.
+    // The record of a launch is complete without its additional ids (aliases), so a lost record of an alias is not
+    // counted as a loss.
     if !pushed && !launch.is_alias() {
         thread.counters.lose(Loss::LaunchesDropped);
     }
 }
 
-/// Whether a call of this kind returns only when its GPU work is done. A synchronous call is recorded when it begins.
+/// Whether a call of this kind returns only when the GPU work that it started is done. A synchronous call is recorded
+/// when it begins.
 fn is_synchronous(kind: CallKind) -> bool {
     matches!(kind, CallKind::Copy { sync: true } | CallKind::Set { sync: true })
 }

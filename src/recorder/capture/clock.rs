@@ -2,16 +2,17 @@
 //! extrapolated from the processor's time-stamp counter (TSC). The cost matters because each launch reads the clock
 //! twice.
 //!
-//! Reading the clock through the C library takes 21 to 30 ns, but reading the TSC takes 11 ns. Therefore the collector
-//! reads both the clock and the TSC each time it wakes up (a "visit"), and fits a line through its readings. A callback
-//! reads the TSC, and uses the collector's line to convert the ticks to a time. If no line is valid, the callback reads
-//! the clock through the C library. No line is valid at the start of a session, just after the clock was set, or if the
-//! collector's last visit was over 250 ms ago. If the kernel does not use the TSC to keep time, no line is ever fitted.
+//! Reading the clock through the C library takes 21 to 30 ns, but reading the TSC takes 11 ns. Therefore each time that
+//! the collector wakes up (a "visit"), it reads both the clock and the TSC, and fits a straight line that maps TSC
+//! ticks to times. A callback reads the TSC, and converts the ticks to a time with the collector's line. If no line is
+//! valid, the callback reads the clock through the C library. No line is valid at the start of a session, just after
+//! the clock was set, or if the collector's last visit was over 250 ms ago. If the kernel does not use the TSC to keep
+//! time, no line is ever fitted.
 //!
-//! A time computed from the line differs from the clock by at most 0.1 us. The difference can be larger in three cases:
-//! the clock was set, its speed was adjusted, or the machine was suspended and the TSC stopped. In these three cases,
-//! callbacks use the old line until the collector's next visit, which takes up to 80 ms. When a new line replaces the
-//! old line, a thread may see time go backwards by the difference between the two lines.
+//! A time that is computed from the line differs from the clock's time by at most 0.1 us. The difference can be larger
+//! if the clock was set, if the clock's speed was adjusted, or if the TSC stopped because the machine was suspended. In
+//! each of these cases, callbacks use the old line until the collector's next visit, which may be up to 80 ms later.
+//! When a new line replaces the old line, a thread may see time go backwards by the difference between the two lines.
 
 use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -20,29 +21,30 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was longer ago, the clock may
-/// have been set since that visit.
+/// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was earlier than that, the clock
+/// may have been set since that visit.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of TSC ticks between the two readings from which a line's speed is computed (about one millisecond).
+/// Minimum number of TSC ticks between the two readings from which the slope of a line (its speed, in ns per tick) is
+/// computed. This number of ticks takes about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// A line stays valid for this many times the number of ticks over which its speed was measured. By the end of that
-/// time, an error of 15 ns in a reading has grown to an error of 60 ns.
+/// Number of ticks for which a line stays valid, as a multiple of the number of ticks over which the line's speed was
+/// measured. Because of this multiple, an error of 15 ns in a reading grows to an error of at most 60 ns.
 const EXTRAPOLATION_FACTOR: u64 = 4;
 /// Minimum time between the two readings from which a line's speed is computed, except at the start of the session. The
-/// maximum time between these readings is twice as long.
+/// maximum time between these two readings is twice as long as the minimum.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum difference in ns between a line and a later reading, if the reading is taken soon after the line's start.
-/// The allowed difference grows by this amount for every `measured` ticks after the line's start. If a reading differs
-/// more from the line, the clock was set or its speed has changed.
+/// Maximum difference in ns between a line and a later reading of the clock, for a reading that is taken soon after the
+/// line's start. The allowed difference grows by this amount for every `measured` ticks after the line's start. If the
+/// difference between a reading and the line is larger, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
 /// Maximum number of TSC ticks between the two TSC reads that are made just before and after a read of the clock.
 /// Usually, 80 ticks pass between the two TSC reads. If more ticks than the maximum pass, the thread was preempted
 /// between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
-/// Number of attempts to read the TSC and the clock at the same moment. The attempt with the fewest ticks between its
-/// two TSC reads provides the result.
+/// Maximum number of attempts to read the TSC and the clock at the same moment. The attempt with the fewest ticks
+/// between its two TSC reads provides the result.
 const MAX_ATTEMPTS: usize = 4;
-/// Number of fractional bits in a line's speed, which is in ns per tick.
+/// Number of fractional bits in the speed (slope) of a line, which is in ns per tick.
 const FRACTION_BITS: u32 = 32;
 
 /// Returns the current `CLOCK_REALTIME`, with an error of at most 0.1 us. A call of this function takes 12 ns.
@@ -90,7 +92,7 @@ impl ClockReading {
 #[derive(Clone, Copy, Debug)]
 struct TscToRealtime {
     from: ClockReading,
-    /// Nanoseconds per tick, with [`FRACTION_BITS`] fractional bits.
+    /// Speed (slope) of the line in nanoseconds per tick, with [`FRACTION_BITS`] fractional bits.
     speed: u64,
     /// Number of ticks over which the speed was measured.
     measured: u64,
@@ -102,8 +104,8 @@ impl TscToRealtime {
     /// A line that is valid at no tick.
     const NONE: Self = Self { from: ClockReading::ZERO, speed: 0, measured: 0, length: 0 };
 
-    /// Creates a line that starts at `to` and has the speed measured between the two readings. Returns `None` if the
-    /// TSC or the clock stood still or went back between the two readings.
+    /// Creates a line that starts at the reading `to` and has the speed measured between the two given readings.
+    /// Returns `None` if the TSC or the clock stood still or went back between the two readings.
     fn fit(from: ClockReading, to: ClockReading) -> Option<Self> {
         let ticks = to.ticks.checked_sub(from.ticks)?;
         let time = to.time.0.checked_sub(from.time.0)?;
@@ -113,8 +115,8 @@ impl TscToRealtime {
         Some(Self { from: to, speed: u64::try_from(speed).ok()?, measured: ticks, length })
     }
 
-    /// Whether `reading` differs too much from the line. The reading may have been taken at any time after the line was
-    /// fitted.
+    /// Whether `reading` differs so much from the line that the clock was set or its speed has changed. The reading may
+    /// have been taken at any time after the line was fitted.
     fn deviates(&self, reading: ClockReading) -> bool {
         let passed = i128::from(reading.ticks) - i128::from(self.from.ticks);
         let expected = i128::from(self.from.time.0) + ((passed * i128::from(self.speed)) >> FRACTION_BITS);
@@ -126,8 +128,9 @@ impl TscToRealtime {
 /// Calibration state: the readings from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Two earlier readings, from which the speed of new lines is measured. A new line's speed is measured from the
-    /// first of the two readings. Once the second reading is at least `MIN_BASELINE` old, it becomes the first reading.
+    /// Two earlier readings, from which the speed of new lines is measured. The speed of a new line is measured from
+    /// the first of these two readings. Once the second of these readings is at least `MIN_BASELINE` old, it becomes
+    /// the first reading.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
     /// Time of the last query of the kernel's clock source, and whether the source was the TSC at that time.
@@ -137,7 +140,7 @@ struct ClockCalibration {
 impl ClockCalibration {
     const NEW: Self = Self { baselines: None, line: None, clock_source: None };
 
-    /// Whether the kernel uses the TSC to keep time. The answer is queried again after a second, because the kernel may
+    /// Whether the kernel uses the TSC to keep time. This answer is renewed after a second, because the kernel may
     /// abandon the TSC at any time if the TSCs of the processors disagree. A virtual machine's host can also forbid the
     /// machine to read the TSC.
     fn can_use_tsc(&mut self, now: Nanos) -> bool {
@@ -175,8 +178,9 @@ impl ClockCalibration {
     }
 }
 
-/// The line with which callbacks convert TSC ticks to times. A sequence lock protects the line. There is one writer,
-/// and readers never wait. Each write increases the sequence number, and the number is odd during a write.
+/// The line with which callbacks convert TSC ticks to times. A sequence lock protects the line. Only one thread writes
+/// the line, and reading threads never wait. Each write increases the sequence number, and the number is odd during a
+/// write.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -200,8 +204,9 @@ impl SharedLine {
         }
     }
 
-    /// Calls `ticks` to read the TSC, and converts the ticks to a time. Returns `None` if there is no line, if the line
-    /// is not valid at this tick, or if the line is being written. If there is no line, `ticks` is not called.
+    /// Calls `ticks` to read the TSC, and converts the ticks to a time. Returns `None` if no line was published, if the
+    /// line is not valid at this tick, or if a thread is writing the line. If no line was published, `ticks` is not
+    /// called.
     #[inline]
     fn convert(&self, ticks: impl FnOnce() -> u64) -> Option<Nanos> {
         let before = self.sequence.load(Ordering::Acquire);
@@ -214,11 +219,12 @@ impl SharedLine {
             return None;
         }
         // For a valid line, the product has at most 28 bits (`MAX_LINE_AGE`) plus `FRACTION_BITS` fractional bits. If
-        // the loads above have mixed words of two lines, the product can have any value, so the multiplication wraps.
+        // the loads above have mixed the memory words of two lines, the product can have any value, so the
+        // multiplication wraps.
         let passed = passed.wrapping_mul(self.speed.load(Ordering::Relaxed)) >> FRACTION_BITS;
         let time = self.time.load(Ordering::Relaxed).wrapping_add(passed);
-        // This fence keeps the loads above before the load of the sequence number below. The sequence number shows
-        // whether all loaded words belong to the same line.
+        // This fence prevents the loads above from moving below the following load of the sequence number. The sequence
+        // number shows whether all loaded memory words belong to the same line.
         fence(Ordering::Acquire);
         let is_consistent = before.is_multiple_of(2) && self.sequence.load(Ordering::Relaxed) == before;
         is_consistent.then_some(Nanos(time))
@@ -247,8 +253,8 @@ fn read_realtime() -> Nanos {
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
-/// Reads the TSC. The processor may execute the read a few instructions too early. The resulting error is smaller than
-/// the error of a line.
+/// Reads the TSC. The processor may execute the TSC read a few instructions too early. The error that results from an
+/// early read is smaller than the error of a line.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn read_tsc() -> u64 {
@@ -289,7 +295,7 @@ mod tests {
         ClockReading { time: Nanos(reading.time.0 + step), ..reading }
     }
 
-    /// Returns the time that a callback reads from the line when the TSC shows `ticks`.
+    /// Returns the time that a callback computes from the line when the TSC shows `ticks`.
     fn at(line: &TscToRealtime, ticks: u64) -> Option<Nanos> {
         let shared = SharedLine::new();
         shared.write(line);
@@ -332,7 +338,7 @@ mod tests {
         let line = calibration.add_reading(after_step(15_000_000, hour)).unwrap();
         let later = after_step(16_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // Between two visits of the collector, the clock is set back to its original time.
+        // In this test, the clock is set back to its original time between two visits of the collector.
         assert!(calibration.add_reading(reading(9_000_000_000)).is_none());
     }
 
@@ -365,7 +371,7 @@ mod tests {
         let first = calibration.add_reading(reading(0)).or(calibration.add_reading(reading(50_000)));
         assert!(first.is_none(), "too early to measure a speed");
         for visit in 1..1000 {
-            // The clock of every other reading is 15 ns ahead.
+            // In this test, every other reading of the clock is 15 ns too late.
             let (pauses, soon) = (visit / 2 + 1, visit % 2);
             let moment_of = pauses * 80_000_000 + soon * 50_000;
             let line = calibration.add_reading(after_step(moment_of, 15 * soon)).expect("a line");
@@ -381,7 +387,7 @@ mod tests {
         calibration.add_reading(reading(0));
         calibration.add_reading(reading(2_000_000));
         // The line's speed was measured over 2 ms, and this reading is taken 40 ms later. If less time had passed, the
-        // deviation from the line would be too small to be detected.
+        // difference between this reading and the line would be too small to be detected.
         calibration.add_reading(after_step(42_000_000, 19_000));
         let line = calibration
             .add_reading(after_step(122_000_000, 19_000))
@@ -401,7 +407,7 @@ mod tests {
         calibration.clock_source = Some((Nanos(500), false));
         assert!(!calibration.can_use_tsc(Nanos(600)));
         assert!(calibration.line.is_none() && calibration.baselines.is_none());
-        // After a second, the function queries the kernel again and returns the current answer.
+        // More than a second later, the function queries the kernel again and returns the current answer.
         assert_eq!(calibration.can_use_tsc(Nanos(MIN_BASELINE.0 + 500)), kernel_uses_tsc());
         assert_eq!(calibration.clock_source.map(|(queried, _)| queried), Some(Nanos(MIN_BASELINE.0 + 500)));
         assert_eq!(calibration.can_use_tsc(Nanos(3)), kernel_uses_tsc(), "the clock was set back");

@@ -44,8 +44,9 @@ pub use threads::thread_counters::VerifiedStacks;
 pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;
 
-/// Limits gpuflame's memory use to `ceiling` bytes. Each thread's table of stack ids may use a sixteenth of the limit,
-/// unread launches an eighth, and unread activities the rest. Rows for which no room is left are lost and counted.
+/// Limits gpuflame's memory use to `ceiling` bytes. Each thread's table of stack ids may use a sixteenth of the limit.
+/// Unread launches may use an eighth of the limit, and unread activities may use the rest. Rows for which no room is
+/// left are lost and counted.
 pub fn limit_memory(ceiling: usize) {
     logs::unread_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);

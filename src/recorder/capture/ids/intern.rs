@@ -1,10 +1,10 @@
-//! Assigns a context id to each launch context (a stack together with its API call). Only the frames that have changed
-//! since the last stack are hashed, and the hash is looked up in the thread's table.
+//! Assigns a context id to each launch context (a stack together with its API call). Only the frames that differ from
+//! the thread's last stack are hashed, and the resulting hash is looked up in the thread's table.
 //!
 //! A stack is hashed from its root, and the hash after each frame is kept. The unwinder reports how many frames at the
-//! root equal those of the thread's last stack, so only the other frames are hashed again. A context is identified by
-//! its 128-bit hash alone; its frames are not compared. With a million distinct stacks, the probability that two stacks
-//! have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
+//! root are the same as in the thread's last stack, so only the remaining frames are hashed again. A context is
+//! identified by its 128-bit hash alone, so contexts with equal hashes count as the same context. With a million
+//! distinct stacks, the probability that two stacks have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -25,9 +25,9 @@ pub(crate) struct Hash {
 impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
-    /// Adds a word to the hash. Two independent chains of operations compute the two halves of the hash. The chains
-    /// take 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing does not wait
-    /// for the hash of the previous frame.
+    /// Adds a 64-bit word to the hash. Two independent chains of operations compute the two halves of the hash. The
+    /// chains take 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing does not
+    /// wait for the hash of the previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -79,13 +79,13 @@ const MIN_SLOTS: usize = 1024;
 /// Maximum number of slots in the hash table of a thread. A table of this size takes 12 MiB and holds up to 262,144
 /// stacks.
 const MAX_SLOTS: usize = 1 << 19;
-/// Current limit on the number of slots in a thread's table. The limit is `MAX_SLOTS`, or less under a small memory
-/// limit.
+/// Current limit on the number of slots in a thread's table. The limit is `MAX_SLOTS`, or a smaller number if the
+/// memory limit is small.
 static SLOT_LIMIT: AtomicUsize = AtomicUsize::new(MAX_SLOTS);
 
 /// Limits the hash table of each thread to `bytes`. If a thread's stacks exceed the limit, the thread forgets all of
 /// its context ids. A stack that occurs again then gets a new id. Therefore the recording may contain the same stack
-/// under several ids, and the code that reads the ids must allow for this.
+/// under several ids, and readers of the recording must allow for this.
 pub(crate) fn limit_memory(bytes: usize) {
     let slots = (bytes / size_of::<ContextSlot>()).clamp(MIN_SLOTS, MAX_SLOTS);
     SLOT_LIMIT.store(1 << slots.ilog2(), Ordering::Relaxed);
@@ -95,7 +95,7 @@ pub(crate) fn limit_memory(bytes: usize) {
 pub(crate) enum InternResult {
     /// The context already has an id.
     Known(ContextId),
-    /// The context is new. Store an id for this context with [`Interner::insert`].
+    /// The context is new, so the caller must store an id for it with [`Interner::insert`].
     New(NewContext),
 }
 
@@ -164,8 +164,9 @@ impl Interner {
     }
 
     /// Looks up the context that consists of the stack `frames` (leaf first) and the API call `leaf` on top of it.
-    /// `unchanged` is the number of frames at the root that equal those in the last call of this function. `extra` is
-    /// the hash of the open ranges and of the Python frames. Contexts that differ only in `extra` get different ids.
+    /// `unchanged` is the number of frames at the root that are the same as in the previous call of this function.
+    /// `extra` is the hash of the open ranges and of the Python frames. Contexts that differ only in `extra` get
+    /// different ids.
     #[inline(always)]
     pub(crate) fn find(
         &mut self,
@@ -204,8 +205,8 @@ impl Interner {
         self.find(extra, leaf, frames, unchanged)
     }
 
-    /// Stores the id of the context that was looked up last. `number` is the index of the stack in the unwinder's
-    /// cache.
+    /// Stores the id of the context that the last call of `find` has looked up. `number` is the index of the stack in
+    /// the unwinder's cache.
     #[cold]
     pub(crate) fn cache_last(&mut self, number: usize) {
         if self.cached.is_none() {
@@ -272,8 +273,8 @@ impl Interner {
         true
     }
 
-    /// Returns the index of the slot that contains `hash`. If no slot contains it, returns the index of the empty slot
-    /// where it must be inserted.
+    /// Returns the index of the slot that contains `hash`. If no slot contains `hash`, returns the index of the empty
+    /// slot into which `hash` must be inserted.
     #[inline]
     fn probe(&self, hash: Hash) -> usize {
         let mask = self.capacity - 1;
@@ -404,7 +405,7 @@ mod tests {
     fn a_kept_prefix_hashes_like_a_fresh_stack() {
         let mut interner = Interner::new().unwrap();
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 0, 2), 2);
-        // The two frames at the root side are unchanged; the frames at the leaf side are new.
+        // In this test, the two frames at the root side are unchanged; the frames at the leaf side are new.
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 2, 3), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[99, 40, 20, 10]), 0, 99), 3);
         assert_eq!(id_of(&mut interner, LEAF, &stack(&[30, 20, 10]), 2, 99), 2);

@@ -10,7 +10,7 @@ use gpuflame_model::record::{RangeId, Row};
 use super::intern::Hash;
 use super::text_table::{MAX_TEXTS, TextTable};
 
-/// Number of domains for which the table of names still has room once it contains `MAX_NAMES` range names.
+/// Number of domains that the table of names can still store once it contains `MAX_NAMES` range names.
 const MAX_DOMAINS: usize = 1 << 10;
 /// Maximum number of range names.
 const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
@@ -30,7 +30,7 @@ impl RangeDomain {
     pub const DEFAULT: Self = Self(0);
     /// Domain of the ranges that `gpuflame_range_push` opens.
     pub const USER: Self = Self(u32::MAX);
-    /// Stands for all domains that the user has excluded.
+    /// Marks every domain that the user has excluded.
     pub const IGNORED: Self = Self(u32::MAX - 1);
     /// Pseudo-domain that contains the names of the domains.
     const DOMAIN_NAMES: Self = Self(u32::MAX - 2);
@@ -92,7 +92,7 @@ pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Calls `body` with the name if a range with this name begins a step. `id` is the id of the name, if the name has one.
+/// Calls `body` with the name if a range with this name begins a step. If the range's name has an id, `id` is this id.
 pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };
@@ -134,8 +134,8 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
             return RangeDomain::IGNORED;
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
-            // The domain could not get an id of its own, so its ranges are ignored. If the ranges were recorded under
-            // another domain, a pop in one of the two domains could close a range of the other domain.
+            // No id is available for this domain, so the ranges of the domain are ignored. If the ranges were recorded
+            // under another domain, a pop in one of the two domains could close a range of the other domain.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }
@@ -177,9 +177,9 @@ fn with_text<T>(name: RangeName<'_>, body: impl FnOnce(&[u8]) -> T) -> T {
     }
 }
 
-/// Passes a row for each new name to `each`. Launch contexts refer to names, so the order of calls matters. First mark
-/// the ends of the context logs, then call this function, then pass on the contexts up to these marks. Only one thread
-/// may call this function at a time.
+/// Passes a row for each new name to `each`. Launch contexts refer to range names, so the following order is required.
+/// First mark the ends of the context logs, then call this function, and then pass on the contexts up to these marks.
+/// Only one thread may call this function at a time.
 pub(crate) fn drain_names(each: &mut impl FnMut(&Row<'_>)) {
     NAMES.drain_new(|number, domain, text| {
         if number == RangeId::OTHER.0 {

@@ -1,11 +1,11 @@
-//! Tables of texts, such as range names and descriptions of functions. Each text gets a number as its id, which is
+//! Tables of texts, such as range names and descriptions of functions. Each text has an id, which is a number that is
 //! unique in the process.
 //!
 //! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
-//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. In a
-//! forked child, a thread that held a lock may not exist. Other threads see a text only after it is completely written.
-//! If a thread is stopped before its text is visible, the next thread that needs the same text writes it again, under
-//! another id.
+//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. A
+//! lock must not be used, because in a forked child, the thread that holds the lock may not exist. Other threads see a
+//! text only after it is completely written. If a thread is stopped before other threads can see its text, the next
+//! thread that needs the same text writes it again, under another id.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -19,24 +19,24 @@ use super::intern::Hash;
 /// because they contain a counter) would use up all memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
-/// Table of all texts of one kind, such as range names. The caller can store one word of its own with each text. A
-/// table maps a megabyte of address space when the first text is added, but its pages take memory only as further texts
-/// are added.
+/// Table of all texts of one kind, such as range names. The caller can store one word of its own with each text. When
+/// the first text is added, a table maps a megabyte of address space, but the pages of the table take memory only as
+/// further texts are added.
 pub(crate) struct TextTable(AtomicPtr<TextSlots>);
 
 struct TextSlots {
-    /// Hash table of the ids of texts, in which 0 marks an empty slot. The search for a text begins at the slot that
-    /// the text's hash selects.
+    /// Hash table of the ids of texts, in which 0 marks an empty slot. The search for a text begins at a slot that
+    /// depends on the text's hash.
     slots: [AtomicU32; SLOTS],
     /// Entries of the texts, indexed by the id of the text. An entry that is not written yet is null.
     entries: [AtomicPtr<TextEntry>; MAX_TEXTS + 1],
-    /// Count of ids that were assigned to texts. `written` counts the texts that are completely written.
+    /// Number of ids that were assigned to texts so far. `written` is the number of texts that are completely written.
     assigned: AtomicU32,
     written: AtomicU32,
     /// Chunk of memory into which the next text is written.
     chunk: AtomicPtr<TextChunk>,
-    /// Count of texts that were passed to the collector. `received_up_to` is the highest id for which the collector has
-    /// received all texts up to that id.
+    /// Number of texts that were passed to the collector. `received_up_to` is the highest id for which the collector
+    /// has received the texts of this id and of all lower ids.
     received: AtomicU32,
     received_up_to: AtomicU32,
 }
@@ -87,8 +87,8 @@ impl TextTable {
         Some(self.table_if_any()?.entry(number)?.text())
     }
 
-    /// Passes the id, the word and the text of each new text to `each`. Before the first text of the table, passes the
-    /// id 0, which belongs to no text. Only one thread may call this function at a time.
+    /// Passes the id, the word and the text of each new text to `each`. Before it passes the first text of the table,
+    /// passes the id 0, which belongs to no text. Only one thread may call this function at a time.
     pub(crate) fn drain_new(&self, each: impl FnMut(u32, u32, &'static [u8])) {
         if let Some(table) = self.table_if_any() {
             table.drain_new(each);
@@ -112,8 +112,8 @@ impl TextTable {
         })
     }
 
-    /// Assigns an id to a text without writing the text. An id stays without its text if a thread is stopped, or the
-    /// process is forked, before the thread has written the text.
+    /// Assigns an id to a text without writing the text. If a thread is stopped or the process is forked before the
+    /// thread has written the text, the id stays without a text.
     #[cfg(test)]
     pub(super) fn assign_number_without_text(&self) {
         self.table().expect("memory for a table").assigned.fetch_add(1, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl TextTable {
 }
 
 impl TextSlots {
-    /// Returns the number of the text that has this hash. If no text has this hash, returns the empty slot at which the
+    /// Returns the id of the text that has this hash. If no text has this hash, returns the empty slot at which the
     /// search ended.
     fn find(&self, hash: Hash) -> Result<u32, usize> {
         self.find_from(hash.bits() % SLOTS, hash)
@@ -146,8 +146,8 @@ impl TextSlots {
         unsafe { self.entries.get(number as usize)?.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Writes a text under a new id. Other threads cannot find the id yet. Returns `None` if there are too many texts
-    /// or no memory.
+    /// Writes a text under a new id. Until the text is published, other threads cannot find this id. Returns `None` if
+    /// there are too many texts or no memory.
     fn write(&self, hash: Hash, word: u32, text: &[u8], max: usize) -> Option<u32> {
         if self.assigned.load(Ordering::Relaxed) >= max as u32 {
             return None;

@@ -1,5 +1,5 @@
-//! Buffers that the tracer (CUPTI) fills with activity records. A buffer passes through the following states in a
-//! cycle. A "ready" buffer is empty and can be lent to the tracer.
+//! Buffers that the tracer (CUPTI) fills with activity records. Each buffer passes through the following states again
+//! and again. A "ready" buffer is empty and can be lent to the tracer.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
@@ -27,30 +27,30 @@ use crate::capture::clock;
 /// While a kernel runs, CUPTI keeps the buffer that will contain the kernel's record, even if that buffer already
 /// contains 5,000 other records.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
-/// Size in bytes of a small buffer, which holds about 300 records. A request gets a small buffer if there is no room
-/// for a full-size buffer, or if many threads fill a buffer each.
+/// Size in bytes of a small buffer, which holds about 300 records. A request gets a small buffer if the memory limit
+/// leaves no room for a full-size buffer, or if many threads fill a buffer each.
 const SMALL_BUFFER_BYTES: usize = 64 << 10;
-/// A buffer's size is the memory limit divided by this number, but at most [`MAX_BUFFER_BYTES`]. The maximum is reached
-/// with a memory limit of 64 MiB.
+/// Divisor for the size of a buffer: the size is the memory limit divided by this number, but at most
+/// [`MAX_BUFFER_BYTES`]. A memory limit of 64 MiB or more results in this maximum size.
 const BUFFER_DIVISOR: usize = 64;
-/// Full-size buffers may always use the memory limit divided by this number, even if other data have used up the limit.
-/// With the usual memory limit, this reserve is enough for full-size buffers for 32 threads. If there are more than 32
-/// threads, some of them get small buffers.
+/// Divisor for the memory that is reserved for full-size buffers: they may always use the memory limit divided by this
+/// number, even if other data have used up the limit. With the default memory limit, this reserved memory is enough for
+/// full-size buffers for 32 threads. If there are more than 32 threads, some of them get small buffers.
 const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are kept ready for the next requests. Two of these buffers keep all of their
-/// memory, and the other six keep 64 KiB each.
+/// memory, and each of the other six buffers keeps 64 KiB.
 const READY_BUFFERS: usize = 8;
-/// Maximum number of unused buffers in addition to the ready buffers. The kernel gets back the memory of these buffers.
-/// The buffers are not freed, because freeing them does not reliably return their memory to the kernel.
+/// Maximum number of unused buffers that are kept in addition to the ready buffers. The kernel gets back the memory of
+/// these buffers. The buffers are not freed, because freeing them does not reliably return their memory to the kernel.
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
 /// If the records in a filled buffer take at most this many bytes, they are copied, so that the buffer is ready again
 /// immediately.
 const MAX_COPIED_BYTES: usize = 4 << 10;
-/// Number of filled buffers at which the collector is woken up. With a small memory limit, fewer filled buffers wake
-/// the collector. The number is small because other threads may delay the collector by 20 ms. In 20 ms, two processors
-/// can fill 10 MiB.
+/// Number of filled buffers at which the collector is woken up. If the memory limit is small, the collector is woken up
+/// at a smaller number of filled buffers. This number is small because other threads may delay the collector by 20 ms.
+/// In these 20 ms, the threads on two processors can fill 10 MiB.
 const MAX_FILLED_BEFORE_WAKE: usize = 8;
 
 struct BufferCycle {
@@ -103,7 +103,7 @@ fn find_or_create() -> Option<Buffer> {
 }
 
 /// Whether a buffer of `bytes` bytes may be lent without exceeding the share of the memory limit for lent buffers. Lent
-/// buffers have a limited share because most of their memory may be unused.
+/// buffers have a limited share because most of a lent buffer's memory may never be used.
 fn may_lend(bytes: usize) -> bool {
     tracer::bytes_lent() + bytes <= unread_limit::bytes() / RESERVED_DIVISOR
 }
@@ -113,8 +113,8 @@ fn has_room(bytes: usize) -> bool {
     bytes == 0 || unread_limit::has_room(bytes) || tracer::bytes_held() + bytes <= reserved_bytes()
 }
 
-/// Memory in bytes that buffers may use even if other data have used up the memory limit. The memory consists of the
-/// reserve for full-size buffers and two small buffers per log. Each thread has one or two logs.
+/// Memory in bytes that buffers may use even if other data have used up the memory limit. This memory consists of the
+/// memory that is reserved for full-size buffers, and of two small buffers per log. Each thread has one or two logs.
 fn reserved_bytes() -> usize {
     unread_limit::bytes() / RESERVED_DIVISOR + 2 * SMALL_BUFFER_BYTES * log::count_logs()
 }
@@ -173,13 +173,13 @@ pub(crate) fn discarded() -> u64 {
     CYCLE.discarded.load(Ordering::Relaxed)
 }
 
-/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffers are waiting. The collector
-/// calls this function.
+/// Time at which the tracer completed the oldest filled buffer; `None` if no filled buffers are waiting. Only the
+/// collector calls this function.
 pub fn oldest_completed() -> Option<Nanos> {
     with_taken(|taken| taken.front().map(|oldest| oldest.completed))
 }
 
-/// Removes and returns the oldest filled buffer; `None` if no filled buffers are waiting. The collector calls this
+/// Removes and returns the oldest filled buffer; `None` if no filled buffers are waiting. Only the collector calls this
 /// function.
 pub fn next_filled() -> Option<FilledBuffer> {
     let oldest = with_taken(VecDeque::pop_front)?;
@@ -212,7 +212,7 @@ fn make_ready(buffer: Option<Buffer>) {
 /// Returns the memory of all ready buffers to the kernel. Call this function only when the program is idle, because
 /// afterwards each 4 KiB of new records cost a page fault.
 pub fn release_ready_memory() {
-    // The loop handles at most `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
+    // This loop handles at most `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
         store_empty(buffer);
     }

@@ -13,11 +13,11 @@ pub(crate) struct CommonLog {
     reader: Mutex<LogEnd<LogReader>>,
 }
 
-/// The writer or the reader of a log (an "end").
+/// The writer or the reader of a log, which are called the "ends" of the log.
 struct LogEnd<T>(T);
 
-// SAFETY: an end points to chunks to which only its log refers. The thread that holds the end's lock is the only writer
-// or the only reader.
+// SAFETY: an end of the log points to chunks to which only this log refers. The thread that holds the end's lock is the
+// only writer or the only reader.
 unsafe impl<T> Send for LogEnd<T> {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -33,10 +33,10 @@ impl CommonLog {
         }
     }
 
-    /// Appends `parts` as one record. Returns `false` and writes nothing if the log has no room.
+    /// Appends `parts` as one record. If the log has no room for the record, returns `false` and writes nothing.
     pub(crate) fn push<const N: usize>(&self, parts: [&[u64]; N]) -> bool {
-        // Signals are blocked during the push. If signals were not blocked, a signal handler that jumps out of this
-        // call would leave the lock held forever.
+        // Signals are blocked during the push. If signals were not blocked, a signal handler could jump out of this
+        // call, and the lock would stay held forever.
         host_signals::with_all_blocked(|| lock(&self.writer).0.push(&self.log, parts))
     }
 
@@ -48,8 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Records of a log that were unread when this struct was created. If the records refer to records in other logs, drain
-/// the other logs first.
+/// Records of a log that were unread when this struct was created. If these records refer to records in other logs,
+/// drain the other logs first.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,

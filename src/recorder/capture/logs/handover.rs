@@ -1,9 +1,9 @@
 //! Containers that pass items from one thread to another. No thread waits for another thread to finish a step.
 //!
-//! A bounded queue with a sequence number per slot would make threads wait. A thread that finds a slot claimed but not
-//! yet published has to spin. The spinning thread may have preempted the thread that claimed the slot. Such a
-//! preemption happens under `SCHED_FIFO` on one core. After such a preemption, neither the spinning thread nor the
-//! claiming thread ever makes progress.
+//! The alternative is a bounded queue with a sequence number per slot, which would make threads wait. In such a queue,
+//! a thread that finds a slot claimed but not yet published has to spin. The spinning thread may have preempted the
+//! thread that claimed the slot. Such a preemption happens under `SCHED_FIFO` on one core. After such a preemption
+//! under `SCHED_FIFO`, neither the spinning thread nor the claiming thread ever makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -35,7 +35,7 @@ impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
         }
     }
 
-    /// Takes an item from the pool, if one is available.
+    /// Takes an item from the pool. Returns `None` if no item is available.
     pub(super) fn take(&self) -> Option<T> {
         let slot = self.slots.iter().find(|slot| slot.try_change(FULL, HELD))?;
         // SAFETY: this thread holds the slot.
@@ -44,7 +44,7 @@ impl<T, const SLOTS: usize> SlotPool<T, SLOTS> {
         item
     }
 
-    /// Stores an item in the pool. Returns the item if no slot is free.
+    /// Stores an item in the pool. If no slot is free, returns the item to the caller.
     pub(super) fn put(&self, item: T) -> Result<(), T> {
         let Some(slot) = self.slots.iter().find(|slot| slot.try_change(EMPTY, HELD)) else {
             return Err(item);
@@ -119,7 +119,7 @@ mod tests {
     fn a_slot_held_by_a_preempted_thread_is_skipped() {
         let pool = SlotPool::<u32, 3>::new();
         assert_eq!((pool.put(1), pool.put(2), pool.put(3), pool.put(4)), (Ok(()), Ok(()), Ok(()), Err(4)));
-        // Simulates a thread that was preempted while it held the pool's first slot.
+        // This test simulates a thread that was preempted while it held the pool's first slot.
         assert!(pool.slots[0].try_change(FULL, HELD));
         assert_eq!((pool.take(), pool.take(), pool.take()), (Some(2), Some(3), None));
         assert_eq!((pool.put(5), pool.put(6), pool.put(7)), (Ok(()), Ok(()), Err(7)));

@@ -11,8 +11,8 @@
 //! with the writer, a push neither allocates memory nor makes a system call. If the writer outruns the collector, the
 //! writer itself maps further chunks, which takes about 20 us per chunk. The writer outruns the collector, for example,
 //! if a thousand new stacks occur, or if the collector gets no processor time. After the collector has read the
-//! additional chunks, it unmaps them. If the number of chunks has reached its limit, the push is refused, and the
-//! caller counts the loss.
+//! additional chunks, it unmaps them. If the number of chunks has reached its limit, the log refuses the push, and the
+//! caller counts the record as lost.
 
 use std::cell::Cell;
 use std::mem::{offset_of, size_of};
@@ -28,8 +28,8 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// that records of launches fill a chunk completely.
 pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// Maximum number of chunks in all logs together. At this limit, the chunks take 32 MiB, which is enough for 1.4
-/// million unread launches. The first chunk of each log does not count. Each thread has two logs. If several threads
-/// map a chunk at the same moment, a few more chunks may exist.
+/// million unread launches. The first chunk of each log does not count towards this limit. Each thread has two logs. If
+/// several threads map a chunk at the same moment, a few more chunks may exist.
 const MAX_CHUNKS: usize = 512;
 /// Current limit on the number of chunks in all logs together. The limit is `MAX_CHUNKS`, or less under a small memory
 /// limit.
@@ -37,7 +37,7 @@ static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready (empty) chunks in the pool after the collector has refilled it. The ready chunks take 2 MiB, which
 /// is enough for the 90,000 launches that may occur between two visits of the collector.
 const READY_CHUNKS: usize = 32;
-/// Maximum number of ready chunks in the pool, including chunks that the collector has read and returned. The maximum
+/// Maximum number of ready chunks in the pool, including chunks that the collector has read and returned. This maximum
 /// is 1.5 times `READY_CHUNKS`. Therefore the number of launches between two visits of the collector can vary by 40,000
 /// before chunks must be mapped or unmapped.
 const MAX_READY_CHUNKS: usize = READY_CHUNKS * 3 / 2;
@@ -57,7 +57,7 @@ pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// The ready chunks, in no particular order. A thread takes a chunk from a slot, or puts a chunk into a slot, with a
+/// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts a chunk into a slot, with a
 /// single atomic exchange. Therefore a preempted thread never blocks another thread, whatever priorities the threads
 /// have.
 struct ChunkPool {
@@ -84,8 +84,8 @@ impl ChunkPool {
     /// Takes a ready chunk from the pool. Examines each of the 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
         // The slot is loaded before the exchange, because an exchange takes the slot's cache line away from all other
-        // threads. During a burst of launches most slots are empty, so exchanging without a check would usually be
-        // useless.
+        // threads. During a burst of launches most slots are empty, so an exchange without this check would usually be
+        // in vain.
         let mut full = self.ready.iter().filter(|slot| !slot.load(Ordering::Relaxed).is_null());
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
@@ -167,8 +167,8 @@ fn return_chunk(chunk: NonNull<LogChunk>) {
     }
 }
 
-/// State that a log's writer and reader share: a pointer to the first chunk of the log. Each chunk points to the next
-/// chunk.
+/// State that a log's writer and reader share, which is a pointer to the first chunk of the log. Each chunk points to
+/// the next chunk.
 #[derive(Debug)]
 pub(crate) struct Log {
     first: AtomicPtr<LogChunk>,
@@ -197,8 +197,8 @@ impl LogWriter {
         self.chunk.is_some()
     }
 
-    /// Appends `parts` as one record that is never split between two chunks. Returns `false` and writes nothing if the
-    /// log has no room.
+    /// Appends `parts` as one record that is never split between two chunks. If the log has no room for the record,
+    /// returns `false` and writes nothing.
     #[inline]
     pub(crate) fn push<const N: usize>(&mut self, log: &Log, parts: [&[u64]; N]) -> bool {
         let needed: usize = parts.iter().map(|part| part.len()).sum();
@@ -248,7 +248,7 @@ pub(crate) struct LogReader {
     read: usize,
 }
 
-/// Position in a log: the end of the words that had been written when the mark was made.
+/// A mark, which is a position in a log: the end of the words that were written when the mark was made.
 #[derive(Clone, Copy)]
 pub(crate) struct LogMark {
     chunk: *const LogChunk,
@@ -309,7 +309,7 @@ impl LogReader {
     }
 
     /// Passes all words up to `mark` to `each`, in slices of complete records. Returns a chunk to the pool once both
-    /// the writer and the reader have finished with it. Returns `false` if there were no words left to read.
+    /// the writer and the reader have finished with it. Returns `false` if there were no unread words up to `mark`.
     pub(crate) fn drain(&mut self, log: &Log, mark: LogMark, mut each: impl FnMut(&[u64])) -> bool {
         if mark.chunk.is_null() {
             return false;
@@ -362,8 +362,8 @@ mod tests {
             (0..MAX_READY_CHUNKS).map(|_| memory::map(CHUNK_BYTES).unwrap().cast()).collect();
         assert!(chunks.iter().all(|chunk| pool.put(*chunk)));
         assert!(!pool.put(NonNull::dangling()), "the pool is full");
-        // No intermediate state of a slot is visible, because a preempted thread has either completed its atomic
-        // exchange or not begun it.
+        // No thread can be preempted in the middle of a change to a slot, because the change is a single atomic
+        // exchange.
         let mut taken: Vec<_> = std::thread::scope(|scope| {
             let take_all = || {
                 let mut mine = Vec::new();

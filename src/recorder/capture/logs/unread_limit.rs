@@ -1,11 +1,11 @@
 //! Applies the user's memory limit to the records that the collector has not read yet. Data other than unread records
-//! have fixed shares of the memory limit. Unread records may use the rest of the memory limit.
+//! have fixed shares of the memory limit. Unread records may use the memory that these shares leave.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Unread records must leave 1/8 of the memory limit free, in addition to [`MARGIN_BYTES`]. This margin is needed
-/// because the collector allocates memory while it reads records, and because several threads may request memory at the
-/// same moment.
+/// However, unread records must leave 1/8 of the memory limit free, in addition to [`MARGIN_BYTES`]. This free memory
+/// is needed because the collector allocates memory while it reads records, and because several threads may request
+/// memory at the same moment.
 const MARGIN_DIVISOR: usize = 8;
 /// Allowance for memory that gpuflame does not count: the library's own image, the stacks of its threads, and CUPTI's
 /// lists.
@@ -49,7 +49,8 @@ pub(crate) fn note_activities_lost(are_lost: bool) {
 /// new launches should not be recorded. Launches without activity records are of little use, and would delay the
 /// collector further.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {
-    // `has_room` is checked as well. The flag may be out of date, because memory may have become free since the last
-    // request for a buffer. For example, while another client owns the activity records, no buffer is requested.
+    // In addition to this flag, `has_room` is checked. This flag may be out of date, because memory may have become
+    // free since the last request for a buffer. For example, while another client owns the activity records, no buffer
+    // is requested.
     ARE_ACTIVITIES_LOST.load(Ordering::Relaxed) && !has_room(bytes)
 }

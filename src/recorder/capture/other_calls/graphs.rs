@@ -1,13 +1,14 @@
 //! Records which API call has created which node of a CUDA graph. Callbacks on the application's threads write graph
 //! events to a log, and the collector turns the log into rows.
 //!
-//! Graphs are created rarely but launched often, so no code in this module runs during a launch. To find the nodes that
-//! a launch has executed, the collector uses the node ids in the activity records. Nodes are recorded even if no window
-//! is open, because a graph that is created outside windows may be launched inside a window.
+//! Graphs are created rarely but launched often, so the code in this module runs only when a graph is created or
+//! changed, and never during a launch. To find the nodes that a launch has executed, the collector uses the node ids in
+//! the activity records. Nodes are recorded even if no window is open, because a graph that is created outside windows
+//! may be launched inside a window.
 //!
-//! All threads write to one log under a lock, so the records in the log have the order of the events. The order matters
-//! because one thread may copy a graph that another thread has created. The record of a copied node makes sense only
-//! after the record of the original node.
+//! All threads write to one log under a lock, so the records in the log have the order of the events. The order of the
+//! events matters because one thread may copy a graph that another thread has created. The record of a copied node can
+//! be interpreted only after the record of the original node.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
@@ -92,8 +93,8 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
-    // If the earlier graph call on this thread encloses this call, this call is nested in it. If the earlier graph call
-    // does not enclose this call, the earlier call never returned, for example because of a longjmp.
+    // If the thread's earlier graph call encloses this call, this call is nested in the earlier call. If the earlier
+    // graph call does not enclose this call, the earlier call never returned, for example because of a longjmp.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -103,8 +104,8 @@ fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
         Some(PendingGraphCall { api: call.api, copies: call.kind == CallKind::GraphCopy, into, depth });
 }
 
-/// Returns the thread's graph call that is in progress. Returns `None` if there is no such call, or if the thread has
-/// left the call by a jump.
+/// Returns the thread's graph call that is in progress. Returns `None` if no graph call is in progress, or if the
+/// thread has left the call by a jump.
 fn enclosing_call(own: &ThreadOnly) -> Option<&PendingGraphCall> {
     own.graph_call.as_ref().filter(|call| stack_depth() < call.depth)
 }
@@ -149,7 +150,8 @@ fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (G
 }
 
 /// Records that a node was created as a copy of another node. If the API call names the graph to which it adds nodes,
-/// the copy belongs to that graph. The reason is that child graphs are destroyed together with their parent.
+/// the copy belongs to that graph. This is correct even for a node in a child graph, because child graphs are destroyed
+/// together with their parent.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);

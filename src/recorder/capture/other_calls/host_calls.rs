@@ -1,14 +1,13 @@
 //! Records host calls, which are CUDA calls that create no GPU work. Host calls wait for GPU work, or allocate or free
-//! memory. If the user requests dependencies, two more kinds of host calls are recorded. These further calls record
-//! CUDA events on streams, or make a stream wait for a CUDA event. Host calls take microseconds or more, so this code
-//! need not be fast.
+//! memory. If the user requests dependencies, gpuflame also records the calls that record CUDA events on streams or
+//! make a stream wait for a CUDA event. Host calls take microseconds or more, so this code need not be fast.
 //!
-//! Each host call is written to the thread's own log, in order with the thread's launches, to show which calls preceded
-//! a delayed launch. The details of host calls are recorded only on request, in one log that all threads share under a
-//! lock. The threads share this log because one thread may free memory that another thread allocates again immediately.
-//! If memory is reused in this way, only the order of the records shows which allocation a call has freed. Because the
-//! order matters, the record of a free is written to the shared log when the call begins. The records of all other host
-//! calls are written when the calls return.
+//! Each host call is written to the thread's own log, in order with the thread's launches, so that the log shows which
+//! calls preceded a delayed launch. The details of host calls are recorded only on request, in one log that all threads
+//! share under a lock. The threads share this log because one thread may free memory that another thread allocates
+//! again immediately. In this case, only the order of the records shows which of the two allocations a call has freed.
+//! Because the order matters, the record of a free is written to the shared log when the call begins. The records of
+//! all other host calls are written when the calls return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -58,7 +57,7 @@ pub struct HostCallDetails {
     pub memory: bool,
 }
 
-/// Selects the kinds of host calls whose details are recorded from now on.
+/// Selects the kinds of host calls whose details are recorded after this call.
 pub fn select_host_call_details(details: HostCallDetails) {
     WAITS.store(details.waits, Ordering::Relaxed);
     MEMORY.store(details.memory, Ordering::Relaxed);
@@ -85,8 +84,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this call is missing. A signal handler that runs on a stack at a higher address has
-                    // made another call. The entry of that call has replaced the entry of this call.
+                    // The entry of this host call was not noted. A signal handler that runs on a stack at a higher
+                    // address has made another call. The entry of that call has replaced the entry of this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
