@@ -14,7 +14,7 @@ use crate::capture::threads::records::{as_words, context_words};
 use crate::capture::threads::thread::{ThreadOnly, ThreadState, announce};
 use crate::capture::threads::thread_counters::ThreadCounters;
 
-/// Value of `native` if the index of the native frames in the unwinder's cache is unknown.
+/// Value of `native` that means that the index of the native frames in the unwinder's cache is unknown.
 const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
@@ -39,8 +39,8 @@ pub(super) fn capture_call(own: &mut ThreadOnly, thread: &ThreadState, call: &Ca
 
 /// Captures the caller's stack without gpuflame's own frames, and returns the id of the launch context (stack and API
 /// call). `leaf` names the API call. `launched` identifies the kernel that the call launches, or is 0. `ours` is an
-/// address in the stack frame of the gpuflame function that the tracing library (CUPTI) has called. The frames of that
-/// function and of all functions that it has called are gpuflame's own.
+/// address in the stack frame of the gpuflame function that the tracing library (CUPTI) has called. The stack frames of
+/// that function and of all functions that it has called belong to gpuflame.
 pub(super) fn capture(
     own: &mut ThreadOnly,
     thread: &ThreadState,
@@ -151,8 +151,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only when a stack is new. Looking only then is sufficient, because the
-    // first stack with interpreter frames is always new.
+    // The thread looks for a Python interpreter only when a stack is new. This is sufficient, because the first stack
+    // with interpreter frames is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {
@@ -183,8 +183,8 @@ fn record_new_stack(
         thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // The id is not stored if the table of ids cannot grow. The next time, the same stack then gets another id, which
-    // is correct but wastes memory.
+    // If the table of ids cannot grow, the id is not stored. In this case, the next occurrence of the stack gets
+    // another id, which is correct but wastes memory.
     interner.insert(key, id);
     id
 }

@@ -3,15 +3,15 @@
 //! point of gpuflame reads.
 //!
 //! In a forked child, gpuflame is off until one of the child's threads sets it up again. The state word is on a page of
-//! its own, which the kernel can fill with zeroes in forked children ([`page`]). The page lets gpuflame distinguish a
-//! child from its parent, whatever method of forking was used, at no cost per launch.
+//! its own, which the kernel can fill with zeroes in forked children ([`page`]). Because of this page, gpuflame can
+//! distinguish a child from its parent, whatever method of forking was used, at no cost per launch.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use gpuflame_model::error::{Error, ErrorKind};
 
-/// Possible values of the state word. The value 0 means that no thread of this process has written the word.
+/// Possible values of the state word. The value 0 means that no thread of this process has written the state word.
 const ALIVE: u32 = 1;
 const OVER: u32 = 2;
 /// A thread is setting up gpuflame in this forked child. gpuflame is off for all other threads.
@@ -24,11 +24,11 @@ struct Page {
     word: AtomicU32,
 }
 
-/// Page that contains the state word. The static is initially zero and fills whole pages. Therefore the linker places
-/// it in memory that is not backed by a file.
+/// Page that contains the state word. The static is initially zero and fills whole pages. Because the static is zero,
+/// the linker places it in memory that is not backed by a file.
 static PAGE: Page = Page { word: AtomicU32::new(0) };
-/// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not on `PAGE`, so children inherit its
-/// value.
+/// Whether the kernel fills `PAGE` with zeroes in forked children. This flag is not on `PAGE`, so a child inherits the
+/// flag's value.
 static IS_PAGE_ZEROED_IN_CHILDREN: AtomicBool = AtomicBool::new(false);
 
 /// Whether gpuflame must no longer run.
@@ -56,7 +56,7 @@ fn transition(from: u32, to: u32) -> bool {
     PAGE.word.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
 }
 
-/// Address range of the page that contains the state word.
+/// Returns the address range of the page that contains the state word.
 pub fn page() -> Range<usize> {
     let start = std::ptr::from_ref(&PAGE).addr();
     start..start + size_of::<Page>()
@@ -69,8 +69,8 @@ pub fn note_children_find_zeroes() {
 }
 
 /// Claims the task of setting up gpuflame in this forked child. Returns true on only one thread, which must then call
-/// [`set_alive`] or [`end`]. Returns false if the process is not a forked child, or if another thread has claimed the
-/// task.
+/// [`set_alive`] or [`end`]. Returns false if this process is not a forked child, or if another thread has already
+/// claimed the task.
 pub fn claim_inherited() -> bool {
     IS_PAGE_ZEROED_IN_CHILDREN.load(Ordering::Acquire) && transition(0, SETTING_UP)
 }
@@ -84,14 +84,14 @@ pub fn set_alive() {
 mod tests {
     use super::*;
 
-    /// This module has only one test, because all tests in a process share the state word. The test leaves gpuflame
-    /// switched on.
+    /// This module has only one test, because all tests in a process share the state word. At its end, the test leaves
+    /// gpuflame switched on.
     #[test]
     fn a_forked_child_is_over_until_one_thread_renews_it() {
         assert!(!is_over() && !claim_inherited());
         note_children_find_zeroes();
         assert!(!is_over() && !claim_inherited());
-        // Sets the word to zero, as the kernel does in a forked child.
+        // Sets the state word to zero, as the kernel does in a forked child.
         PAGE.word.store(0, Ordering::Release);
         assert!(is_over());
         assert!(claim_inherited() && !claim_inherited());

@@ -12,8 +12,8 @@ pub fn set(outputs: Outputs) {
 }
 
 /// Returns the output path prefix that the program chose last. Returns `None` if the program has chosen no prefix, or
-/// if another thread is inside [`set`]. This function does not wait for that thread, because the thread may never run
-/// again.
+/// if another thread is currently inside [`set`]. This function does not wait for the thread inside [`set`], because
+/// that thread may never run again.
 pub fn get() -> Option<Outputs> {
     match OUTPUTS.try_lock() {
         Ok(outputs) => outputs.clone(),

@@ -12,7 +12,7 @@ const MUTED: u32 = 2;
 const HAS_LAUNCH_MARKER: u32 = 4;
 const ONE_OPENING: u32 = 8;
 
-/// State of the window at the time at which the state was read.
+/// State of the window at the time when the state word was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowState(u32);
 
@@ -32,7 +32,7 @@ impl WindowState {
     }
 
     /// Whether a window is open. While a window is open, launches are recorded. While no window is open, launches are
-    /// counted as launches outside windows, or ignored if [`WindowState::is_muted`] is true.
+    /// either counted as launches outside windows, or ignored. They are ignored if [`WindowState::is_muted`] is true.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -50,8 +50,8 @@ impl WindowState {
         self.0 & HAS_LAUNCH_MARKER != 0
     }
 
-    /// Whether launches are ignored, or call the marker function for an external probe. Launches test for both of these
-    /// rare cases at once, which saves time.
+    /// Whether launches are ignored, or call the marker function for an external probe. A launch tests for both of
+    /// these rare cases with one check, which saves time.
     #[inline]
     pub fn is_special(self) -> bool {
         self.0 & (MUTED | HAS_LAUNCH_MARKER) != 0

@@ -84,8 +84,9 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this host call was not noted. A signal handler that runs on a stack at a higher
-                    // address has made another call. The entry of that call has replaced the entry of this call.
+                    // The entry of this host call was not noted. A signal handler on a stack at a higher address has
+                    // made another host call before this call returned. The note of that call has replaced the note of
+                    // this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -100,7 +101,7 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
 }
 
 /// Records whether a launch with attributes may begin before the previous kernel ends. Nothing is recorded if the log
-/// has no room or a signal handler makes the launch. The attributes of the launch then count as unknown.
+/// has no room or a signal handler makes the launch. The attributes of such a launch count as unknown.
 #[cold]
 pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
     if !lifecycle::is_over() && window::state().is_open() {
@@ -110,7 +111,7 @@ pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: boo
 }
 
 /// Whether a call of this kind counts as a loss if it cannot be recorded. Only calls whose details the user has
-/// requested count.
+/// requested count as a loss.
 fn counts_as_loss(kind: CallKind) -> bool {
     match kind {
         CallKind::Wait => WAITS.load(Ordering::Relaxed),
@@ -120,7 +121,7 @@ fn counts_as_loss(kind: CallKind) -> bool {
 }
 
 /// Counts a call that cannot be recorded. Either a signal handler made the call while the thread was inside gpuflame,
-/// or the thread has no state.
+/// or there is no memory for the thread's state.
 fn refuse(event: &HostCallEvent<'_>, refused: &EntryRefusal) {
     match *event {
         HostCallEvent::Begins { call, .. } => {
@@ -204,7 +205,8 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
 }
 
 /// Writes a row about a finished host call to the thread's log, in order with the thread's launches. If the log has no
-/// room, no loss is counted. The only effect is a less exact explanation of the time before the thread's next launch.
+/// room, no loss is counted. The missing row only makes the explanation of the time before the thread's next launch
+/// less exact.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);

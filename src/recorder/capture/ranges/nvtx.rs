@@ -1,10 +1,10 @@
 //! The NVTX injection interface, which replaces functions of the application's NVTX with functions of gpuflame's
 //! library.
 //!
-//! NVTX is a header-only library, so each library that uses NVTX has its own copy of NVTX, with its own table of
+//! NVTX is a header-only library, so every library that uses NVTX contains its own copy of NVTX, with its own table of
 //! function pointers. On the first call to a copy of NVTX, this copy loads the library that `NVTX_INJECTION64_PATH`
-//! names. NVTX then gives the library access to the copy's table. In the table, gpuflame replaces the pointers to
-//! functions that open, close and name ranges. NVTX marks, categories, payloads and colours are ignored.
+//! names. This copy of NVTX then gives the loaded library access to its table. In the table, gpuflame replaces the
+//! pointers to functions that open, close and name ranges. NVTX marks, categories, payloads and colours are ignored.
 //!
 //! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. The layouts of these NVTX structs are the
 //! same in all versions since 3.0.
@@ -20,7 +20,8 @@ use gpuflame_model::record::RangeId;
 /// Type of the NVTX function that returns one of NVTX's tables. The argument is the index of the table.
 type GetExportTable = extern "C" fn(u32) -> *const c_void;
 
-/// Access to the function table of one copy of NVTX. The application and each of its libraries may have a copy of NVTX.
+/// Access to the function table of one copy of NVTX. The application and each of its libraries may contain a copy of
+/// NVTX.
 #[derive(Clone, Copy, Debug)]
 pub struct NvtxTable(GetExportTable);
 
@@ -31,7 +32,7 @@ struct Callbacks {
     module_table: Option<extern "C" fn(u32, *mut *mut *mut NvtxFunction, *mut u32) -> c_int>,
 }
 
-/// Pointer to an NVTX function. The type of the function depends on its index in the table.
+/// Pointer to an NVTX function. The type of the function depends on the function's index in the table.
 type NvtxFunction = *const c_void;
 
 /// Index of the table [`Callbacks`].
@@ -39,7 +40,7 @@ const CALLBACKS: u32 = 1;
 /// Ids of two NVTX modules: the functions without a domain (`CORE`) and the functions with a domain (`CORE2`).
 const CORE: u32 = 1;
 const CORE2: u32 = 5;
-/// Value that NVTX defines for a push or pop if the tool does not count the open ranges.
+/// Return value that NVTX defines for a push or pop if the tool does not count the open ranges.
 const NO_TRACKING: c_int = -2;
 
 /// The first fields of NVTX's `nvtxEventAttributes_t`, up to the last field that gpuflame reads.
@@ -145,7 +146,7 @@ unsafe fn name_of<'a>(attributes: Option<&'a NvtxAttributes>) -> RangeName<'a> {
     }
 }
 
-/// Maximum length of a range name in characters. A longer name is truncated.
+/// Maximum length of a range name in characters. A longer range name is truncated.
 const MAX_NAME_CHARS: usize = 512;
 
 /// A string in one of the types in which NVTX passes strings.
@@ -187,7 +188,7 @@ impl NvtxText for Wide {
 }
 
 /// Runs `body` for a call from NVTX, and preserves errno. A panic in `body` is a bug in gpuflame and must not reach the
-/// application. After such a panic, gpuflame is off, and this function returns `otherwise`.
+/// application. After such a panic, gpuflame is switched off, and this function returns `otherwise`.
 fn guarded<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     errno::preserve(|| std::panic::catch_unwind(std::panic::AssertUnwindSafe(body))).unwrap_or_else(|_| {
         crate::control::lifecycle::end();

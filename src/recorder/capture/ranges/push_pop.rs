@@ -64,9 +64,9 @@ pub enum PopResult {
     Closed(usize),
     /// The domain has no open range.
     NoneOpen,
-    /// The caller is a signal handler that interrupted the thread inside gpuflame. If the handler itself has opened the
-    /// range, the range is closed, although no launch has a frame for it. A range that the handler has not opened stays
-    /// open, and the loss is counted.
+    /// The caller is a signal handler that interrupted the thread inside gpuflame. If the signal handler itself has
+    /// opened the range, the range is now closed, but no launch inside the range has a frame for it. If the signal
+    /// handler has not opened the range, the range stays open, and the loss is counted.
     InHandler,
 }
 
@@ -135,8 +135,9 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // Either the range belongs to another thread, or the caller is a signal handler that could not enter gpuflame. This
-    // thread leaves a note for the thread that owns the range, and does not wait for that thread.
+    // The caller cannot close the range itself, because the range belongs to another thread, or because the caller is a
+    // signal handler that could not enter gpuflame. Therefore this thread leaves a note for the thread that owns the
+    // range, and does not wait for that thread.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {

@@ -1,11 +1,11 @@
 //! State of the API calls that are in flight on a thread. Calls are of three kinds: launches, graph calls and other
-//! recorded calls. If calls of one kind are nested, only the outermost call is recorded, and the inner calls count as
-//! part of it.
+//! recorded calls. If calls of the same kind are nested, only the outermost call is recorded, and the inner calls count
+//! as part of the outermost call.
 //!
 //! If a thread jumps out of a call (for example, with longjmp), the call never returns. To detect such a jump, gpuflame
 //! stores the stack depth at the entry of each call. A later call at the same or a smaller stack depth is not nested in
-//! the earlier call, so the earlier call must have ended. A call from a signal handler on an alternate stack is an
-//! exception, because an alternate stack may be at any address.
+//! the earlier call, so the thread must have left the earlier call. This does not apply to a call from a signal handler
+//! on an alternate stack, because an alternate stack may be at any address.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,7 +18,7 @@ use super::thread_counters::ThreadCounters;
 
 /// Slot value of an outermost launch. (The slot is a word that the entry and the exit of a call share.)
 pub(crate) const OUTERMOST: u64 = 1;
-/// Slot value of a call that is ignored, or that is part of the launch around it.
+/// Slot value of a call that is ignored, or that is part of the launch in which it is nested.
 pub(crate) const NESTED: u64 = 2;
 /// Slot value of an outermost call that creates or copies graphs.
 pub(crate) const GRAPH_CALL: u64 = 3;
@@ -45,8 +45,8 @@ pub(crate) struct PendingLaunch {
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the launch began. This state says whether a window was open, and how many windows had
-    /// been opened.
+    /// State of the window when the launch began. The state contains whether a window was open, and how many windows
+    /// had been opened until then.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
@@ -55,7 +55,7 @@ pub(crate) struct PendingLaunch {
 }
 
 impl PendingLaunch {
-    /// Value of the struct while no launch is in flight.
+    /// Value of the struct if no launch is in flight.
     pub(crate) const NONE: Self = Self {
         is_in_flight: false,
         launch: Launch {
@@ -80,9 +80,9 @@ impl PendingLaunch {
         self.is_in_flight && depth < self.depth
     }
 
-    /// Returns the slot value for a new call that is not nested in this launch, even though this launch has not
-    /// returned. If a signal handler makes the new call, this launch will continue after the handler, so this launch is
-    /// moved to `aside`.
+    /// Returns the slot value for a new call that is not nested in this launch, although this launch has not returned
+    /// yet. If a signal handler makes the new call, this launch will continue after the handler. Therefore this launch
+    /// is moved to `aside`.
     #[cold]
     pub(crate) fn slot_after_pending(&mut self, aside: &mut Option<Self>, depth: usize) -> u64 {
         if host_signals::has_jumped_out(self.depth, depth) {
@@ -106,8 +106,8 @@ impl PendingLaunch {
     }
 }
 
-/// Whether a launch is in flight on a thread. Other threads can read this state. A launch out of which the thread has
-/// jumped counts as in flight until the thread's next launch.
+/// Whether a launch is in flight on a thread. Threads other than the launching thread can read this state. If the
+/// thread has jumped out of a launch, the launch counts as in flight until the thread's next launch.
 pub(crate) struct InFlightLaunch(AtomicU32);
 
 impl InFlightLaunch {
@@ -131,7 +131,7 @@ impl InFlightLaunch {
         self.0.store(0, Ordering::Release);
     }
 
-    /// Returns the state of the window when the launch in flight began, or `None` if no launch is in flight.
+    /// Returns the state that the window had when the launch in flight began. Returns `None` if no launch is in flight.
     pub(super) fn get(&self) -> Option<window::WindowState> {
         let word = self.0.load(Ordering::Acquire);
         (word & Self::IN_FLIGHT != 0).then(|| window::WindowState::from_word(word & !Self::IN_FLIGHT))
@@ -142,7 +142,7 @@ impl InFlightLaunch {
 pub(crate) struct PendingGraphCall {
     pub(crate) api: ApiCallId,
     /// Whether the call copies a graph. CUPTI reports each copied node twice: as created and then as cloned. For a call
-    /// that copies a graph, the report that a node was created is ignored.
+    /// that copies a graph, gpuflame ignores the first report, which says that a node was created.
     pub(crate) copies: bool,
     /// Graph to which the created nodes belong; `None` if the call does not name a graph.
     pub(crate) into: Option<GraphId>,
@@ -194,13 +194,13 @@ impl CopiedGraphs {
         first
     }
 
-    /// Handles the destruction of a copied child graph while the call is in flight. The driver has moved the child's
-    /// nodes into the copy that the program requested. Returns the id of this copy, and for each moved node its new id
-    /// and its former id.
+    /// Handles the destruction of a copied child graph while the call is in flight. At this time, the driver has moved
+    /// the nodes of the child graph into the copy that the program requested. Returns the id of this copy, and for each
+    /// moved node its new id and its former id.
     ///
     /// CUPTI does not report the new ids, so they are computed by a rule that was observed with driver version 580. By
-    /// this rule, the upper half of a node's id is the id of its graph. The lower half is the number of nodes that were
-    /// added to the same graph earlier. Returns `None` if the nodes' known ids do not follow this rule.
+    /// this rule, the upper half of a node's id is the id of its graph. By the same rule, the lower half is the number
+    /// of nodes that were added to that graph earlier. Returns `None` if the nodes' known ids do not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,
@@ -223,15 +223,15 @@ impl CopiedGraphs {
 /// The outermost host call in flight on a thread. (A host call creates no GPU work, but is recorded.)
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
-    /// Correlation id under which the call is recorded: the id of the last driver call that is nested in this call, or
-    /// the call's own id if there is no nested call.
+    /// Correlation id under which the call is recorded. If driver calls are nested in this call, this is the id of the
+    /// last of them; otherwise it is the call's own id.
     pub(crate) correlation: CorrelationId,
     /// Stack depth of the thread when the call began.
     pub(crate) depth: usize,
 }
 
-/// Returns an address near the stack pointer, as a measure of the stack depth. The address is smaller if the stack is
-/// deeper.
+/// Returns an address near the stack pointer, as a measure of the stack depth. The deeper the stack, the smaller the
+/// address.
 #[inline]
 pub(crate) fn stack_depth() -> usize {
     let here = 0u8;

@@ -1,10 +1,10 @@
-//! A counter that only one thread writes. Therefore counting is as cheap as a plain addition. Any thread may read the
-//! counter.
+//! A counter to which only one thread may write. Because only one thread writes the counter, counting is as cheap as a
+//! plain addition. Any thread may read the counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that only one thread writes. Only the sum over all threads is meaningful: when a thread has ended, a new
-/// thread reuses its state and continues its counters.
+/// A counter to which only one thread may write. Only the sum over all threads is meaningful: when a thread has ended,
+/// a new thread reuses its state and continues its counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -19,8 +19,8 @@ impl Counter {
         self.0.store(self.get().wrapping_add(amount), Ordering::Relaxed);
     }
 
-    /// Adds `amount` with a locked instruction. Used if a signal handler may add to the counter between the load and
-    /// the store of the thread that it interrupts.
+    /// Adds `amount` with a locked instruction. This function is used if a signal handler may add to the counter
+    /// between the load and the store of the interrupted thread.
     pub(super) fn add_atomically(&self, amount: u64) {
         self.0.fetch_add(amount, Ordering::Relaxed);
     }

@@ -1,6 +1,6 @@
 //! Functions with which the collector reads the records that the application's threads have written.
 //!
-//! Only one thread may run the functions of this file at a time, so the caller must hold the collector's lock.
+//! Only one thread at a time may run the functions in this file, so the caller must hold the collector's lock.
 
 use gpuflame_model::record::{Nanos, Row};
 
@@ -10,19 +10,19 @@ use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
 /// Passes the records that the threads have written since the last call to `each`. For each thread, first passes all
-/// new contexts (stacks with their API call), and then the launches in at most one chunk of the thread's log. Returns
+/// new contexts (stacks with their API call), and then at most the launches in one chunk of the thread's log. Returns
 /// false if there were no new records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
 
-/// Like [`drain`], but skips each thread from which a launch that began at or after `time` was already read. When this
+/// Like [`drain`], but skips every thread of which a launch that began at or after `time` was already read. When this
 /// function returns false, all launches before `time` have been passed to `each`.
 pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
 
-/// Notes how many words of each thread's launch log are unread now. [`drain_noted`] reads these words.
+/// Notes how many words of each thread's launch log are currently unread. [`drain_noted`] reads these words.
 pub fn note_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this function, and drains one thread at a time.
@@ -32,8 +32,8 @@ pub fn note_unread() {
     }
 }
 
-/// Marks how many words of each thread's launch log are unread now. [`marked_is_read`] returns whether these words were
-/// read.
+/// Marks the end of the words in each thread's launch log that are currently unread. [`marked_is_read`] returns whether
+/// these words were read.
 pub fn mark_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.
@@ -42,7 +42,7 @@ pub fn mark_unread() {
     }
 }
 
-/// Whether all launches that were unread at the last [`mark_unread`] have been read.
+/// Whether all launches that were unread at the last call of [`mark_unread`] have been read.
 pub fn marked_is_read() -> bool {
     // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.
     all().all(|thread| unsafe { thread.readers() }.marked == 0)
@@ -60,10 +60,12 @@ pub fn any_in_flight() -> bool {
     in_flight().next().is_some()
 }
 
-/// Like [`drain`], but stops reading a thread once the launches that were unread at the last [`note_unread`] are read.
-/// Therefore repeated calls eventually return false, however fast the threads make further launches.
+/// Like [`drain`], but stops reading the log of a thread once the launches that were unread at the last [`note_unread`]
+/// are read. Because of this, repeated calls eventually return false, even if the threads quickly make further
+/// launches.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because the log of a thread is empty if the thread has launched only outside windows.
+    // `is_noted` is needed because the log of a thread may be empty although the thread has launched: launches outside
+    // windows are not in the log.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 

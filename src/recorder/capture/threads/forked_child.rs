@@ -1,7 +1,7 @@
 //! In a forked child, sets gpuflame up again or keeps it switched off. A child has a copy of its parent's memory, but
-//! of the parent's threads only the thread that forked. If another thread of the parent held a lock at the fork, that
-//! lock stays locked in the child. If another thread of the parent was writing data at the fork, that data stays half
-//! written in the child.
+//! only one of its parent's threads: the thread that forked. If another thread of the parent held a lock at the fork,
+//! that lock stays locked in the child. If another thread of the parent was writing data at the fork, that data stays
+//! half written in the child.
 //!
 //! If the parent has a session, the child is not recorded, because it cannot use the parent's driver state and has no
 //! collector thread. If the parent has no session, the child may itself start to use CUDA. The child keeps the names
@@ -10,8 +10,8 @@
 //!
 //! After `fork`, gpuflame's fork handler runs in the child. Other ways to fork (`_Fork`, the bare system call) run no
 //! handler. Therefore the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel
-//! fills with zeroes in children. In a child, code that reads this word finds zero. If the word is zero, the functions
-//! of gpuflame that need no session initialise it again.
+//! fills with zeroes in children. In a child, code that reads this word finds zero, which means that the word was not
+//! written in this process. If the word is zero, the functions of gpuflame that need no session initialise it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +21,7 @@ use gpuflame_os::{fork_hooks, pinning};
 
 use super::thread;
 
-/// Whether this process or a parent of it has ever requested a session, even if the session could not be set up.
+/// Whether this process or one of its ancestors has ever requested a session, even if the session could not be set up.
 static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Lets gpuflame recognise forked children of this process, and keeps gpuflame's library loaded so that its fork
@@ -46,7 +46,8 @@ pub fn install_handler() {
 
 /// Fork handler, which runs in the forked child. The handler waits for no lock and allocates nothing.
 extern "C" fn on_fork() {
-    // The condition is true if no thread has set up the child yet, or if the kernel does not fill the page with zeroes.
+    // The condition is true if gpuflame still has to be set up in the child, or if the kernel does not fill the page
+    // with zeroes.
     if lifecycle::claim_inherited() || !lifecycle::is_over() {
         errno::preserve(decide_in_child);
     }
@@ -59,12 +60,12 @@ pub fn note_session_begin() {
     SESSION_BEGUN.store(true, Ordering::SeqCst);
 }
 
-/// Whether this process or a parent of it has ever requested a session.
+/// Whether this process or one of its ancestors has ever requested a session.
 pub fn session_has_begun() -> bool {
     SESSION_BEGUN.load(Ordering::SeqCst)
 }
 
-/// Whether gpuflame must no longer run in this process. In a forked child that may use gpuflame, first sets gpuflame
+/// Whether gpuflame must not run in this process any more. In a forked child that may use gpuflame, first sets gpuflame
 /// up.
 #[inline]
 pub fn is_over() -> bool {
@@ -76,8 +77,9 @@ fn may_continue() -> bool {
     lifecycle::claim_inherited() && decide_in_child()
 }
 
-/// Decides whether gpuflame may run in this forked child, and sets it up if it may run. In the child, only the calling
-/// thread can have a thread state. If the calling thread was created in the child, it has no state either.
+/// Decides whether gpuflame may run in this forked child, and sets it up if it may run. In the child, the calling
+/// thread is the only thread that can have a thread state. If the calling thread was created after the fork, it has no
+/// thread state either.
 fn decide_in_child() -> bool {
     if session_has_begun() || thread::is_inside() {
         lifecycle::end();

@@ -14,10 +14,11 @@ use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_
 
 /// Maximum number of open ranges per thread that become frames. Open ranges beyond this maximum are only counted.
 const MAX_OPEN_RANGES: usize = 128;
-/// Number of range names that each thread caches, so that it rarely has to search the process-wide table.
+/// Number of range names that each thread caches. Because of the cache, the thread rarely has to search the
+/// process-wide table.
 const CACHED_NAMES: usize = 128;
 /// Maximum number of pending notes per thread about ended ranges. A note says that another thread has ended a range of
-/// this thread. This thread must still close the range.
+/// this thread. After such a note, this thread still has to close the range.
 const MAX_PENDING_ENDS: usize = 64;
 
 /// Maximum serial number of a range on a thread. The lower bits of a range's id contain its serial number.
@@ -47,7 +48,7 @@ pub(crate) struct OpenRange {
     hash: Hash,
     frame: Frame,
     pub(crate) domain: RangeDomain,
-    /// Serial number with which the range is ended; 0 if the range was opened by a push and will be closed by a pop.
+    /// Serial number by which the range is ended; 0 if the range was opened by a push and must be closed by a pop.
     pub(crate) serial: u32,
 }
 
@@ -110,7 +111,7 @@ impl OpenRanges {
         let depth = self.depth;
         let Some(table) = self.table() else { return false };
         let Some(at) = table.open[..depth].iter().rposition(which) else { return false };
-        // The ranges nested in the closed range move to the next lower index, and their hashes change.
+        // In the table, the ranges nested in the closed range move to the next lower index, and their hashes change.
         let mut around = at.checked_sub(1).map_or(Hash::ROOT, |last| table.open[last].hash);
         for inner in at + 1..depth {
             around = around.then(table.open[inner].frame.0);
@@ -183,9 +184,9 @@ impl Drop for OpenRanges {
 pub(crate) struct PendingEnds {
     serials: [AtomicU32; MAX_PENDING_ENDS],
     count: AtomicU32,
-    /// Serial number that was last given to a range of this thread state. When the thread ends, the number is not
-    /// reset, because the id of an old range may still be in use. Therefore the next thread that uses this state must
-    /// not give the same serial number to another range. Only the thread that owns the state accesses this field.
+    /// Serial number of the range that was opened last in this thread state. When the thread ends, the serial number is
+    /// not reset, because the id of an old range may still be in use. Therefore the next thread that uses this state
+    /// must not give the same serial number to another range. Only the thread that owns the state accesses this field.
     last_serial: AtomicU32,
 }
 
@@ -203,7 +204,7 @@ impl PendingEnds {
     }
 
     /// Notes on another thread's state that the range with this serial number was ended. If there is no room for the
-    /// note, returns `false`, and the range stays open.
+    /// note, this function returns `false`, and the range stays open.
     pub(crate) fn note_end(&self, serial: u32) -> bool {
         let noted = self
             .serials

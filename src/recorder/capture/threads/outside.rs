@@ -1,26 +1,26 @@
 //! Counts the launches that are made while no window is open ("outside windows"). Only the number of these launches and
-//! the interval of their correlation ids (a "range") are recorded. The launches are not recorded one by one, because a
-//! program that records one step in a thousand makes nearly all of its launches outside windows.
+//! the interval in which their correlation ids are (a "range") are recorded. The launches are not recorded one by one,
+//! because a program that records one step in a thousand makes nearly all of its launches outside windows.
 //!
-//! The correlation ids of a thread's launches increase. If no window opens between two launches of a thread outside
-//! windows, all launches of this thread with an id between their ids were made outside windows too. Therefore each
-//! thread has one range that grows with each launch, and that the collector can read ([`SharedOutsideRange`]). When
-//! another window has been open, the next launch outside windows begins a new range, and writes the previous range to
-//! the thread's log.
+//! The correlation ids of a thread's launches increase. If no window opens between two launches that a thread makes
+//! outside windows, all launches of this thread with an id between the two launches' ids were also made outside
+//! windows. Therefore each thread has one range, which grows with each launch and which the collector can read
+//! ([`SharedOutsideRange`]). If a window has been open since the previous launch outside windows, the next such launch
+//! begins a new range, and writes the previous range to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum difference between the last and the first correlation id in a range. Because of this limit, earlier ids can
-/// be distinguished from later ids even though ids wrap around.
+/// Maximum difference between the last and the first correlation id in a range. Because ids wrap around, this limit is
+/// needed to distinguish earlier ids from later ids.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
 /// Maximum number of attempts of the collector to read a range while a thread is writing it. A thread writes a range in
 /// 10 ns.
 const MAX_READ_ATTEMPTS: u32 = 64;
 
-/// Current range of a thread's launches outside windows. Only the thread accesses this range.
+/// Current range of a thread's launches outside windows. Only the thread that makes the launches accesses this range.
 #[derive(Clone, Copy)]
 pub(crate) struct OutsideRange {
     /// Number of windows that had been opened when the range began.
@@ -69,7 +69,7 @@ pub(crate) struct SharedOutsideRange {
     /// Sequence number of the lock, which is odd while the thread writes, and 0 if no range was written yet.
     sequence: AtomicU32,
     count: AtomicU32,
-    /// Number of the range's launches that the collector has read so far.
+    /// Number of launches in the range that the collector has read so far.
     read_count: AtomicU32,
     ids: AtomicU64,
     over: AtomicU64,
@@ -96,8 +96,8 @@ impl SharedOutsideRange {
         self.sequence.store(sequence.wrapping_add(2).max(2), Ordering::Release);
     }
 
-    /// Returns the number of the range's launches that the collector has not read yet. This function is called when the
-    /// range ends.
+    /// Returns the number of launches in the range that the collector has not read yet. This function is called when a
+    /// new range replaces the range.
     pub(crate) fn unread(&self, range: &OutsideLaunches) -> u32 {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
@@ -136,8 +136,8 @@ fn outside(ids: u64, count: u32, over: Nanos) -> OutsideLaunches {
     OutsideLaunches { first: CorrelationId(ids as u32), last: CorrelationId((ids >> 32) as u32), count, over }
 }
 
-/// For each range, the number of launches that the collector has already read. The list contains the ranges that may
-/// still grow. A range is identified by its first correlation id.
+/// For each range, the number of its launches that the collector has already read. The list contains only the ranges
+/// that may still grow. A range is identified by its first correlation id.
 #[derive(Default)]
 pub(super) struct OutsideReader(Vec<OutsideLaunches>);
 

@@ -18,11 +18,11 @@ pub(crate) struct PythonFrames {
     frames: PythonUnwinder,
     /// Hashes of the frames, which have their own memory mapping.
     hashes: NonNull<FrameHashes>,
-    /// Hash over the frames that the last walk found.
+    /// Hash over the frames that were found by the last walk of the thread's Python stack.
     hash: Hash,
-    /// Whether the last walk found frames.
+    /// Whether the last walk of the Python stack found frames.
     has_frames: bool,
-    /// Index of the cached walk that provided the current frames; `None` if a real walk found them.
+    /// Index of the cached walk from which the current frames were taken; `None` if a real walk found them.
     cached_walk: Option<usize>,
 }
 
@@ -49,8 +49,8 @@ impl PythonFrames {
     }
 
     /// Returns a hash that identifies the thread's current Python frames, combined with the hash `others`. If there are
-    /// no Python frames, returns `others`. `native` is the index of the native frames in the unwinder's cache, if they
-    /// have one.
+    /// no Python frames, returns `others`. `native` is the index of the native frames in the unwinder's cache, if the
+    /// cache contains these frames.
     #[inline(always)]
     pub(crate) fn hash(
         &mut self,
@@ -95,8 +95,8 @@ impl PythonFrames {
         unsafe { self.hashes.as_mut() }
     }
 
-    /// Computes the hash over the frames that the last walk found. Reuses the stored hash over the unchanged frames at
-    /// the root side.
+    /// Computes the hash over the frames that the last walk found. For the frames at the root side that have not
+    /// changed, reuses the stored hash.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
         // SAFETY: as in `hashes`. `frames`, which is borrowed below, is not in this mapping.
@@ -110,14 +110,14 @@ impl PythonFrames {
         hash
     }
 
-    /// Walks the frames now if the last call to `hash` has only recognised a cached walk.
+    /// If the last call to `hash` has only recognised a cached walk, walks the frames now.
     #[cold]
     fn walk_uncached(&mut self, counters: &ThreadCounters) {
         if self.cached_walk.take().is_some() {
             match self.frames.walk_uncached(number_of) {
                 WalkOutcome::Unchanged => {}
                 WalkOutcome::Changed => self.hash = self.rehash(),
-                // The previous call to `hash` found frames, so a walk without frames is counted as a loss.
+                // The last call to `hash` found frames, so if this walk finds no frames, this is counted as a loss.
                 WalkOutcome::Cached(_) | WalkOutcome::NoFrames | WalkOutcome::Unreadable => {
                     self.has_frames = false;
                     counters.lose(Loss::PythonDropped);
@@ -126,8 +126,8 @@ impl PythonFrames {
         }
     }
 
-    /// Checks that a new walk finds the same frames if the last call to `hash` has only recognised a cached walk.
-    /// Counts a difference of the frames.
+    /// If the last call to `hash` has only recognised a cached walk, checks that a new walk finds the same frames.
+    /// If the frames differ, counts the difference.
     #[cold]
     pub(crate) fn verify(&mut self, counters: &ThreadCounters) {
         if let Some(number) = self.cached_walk {
@@ -177,9 +177,9 @@ pub fn number_of(description: Description<'_>) -> CodeId {
     CODES.number_of(hash, 0, text, MAX_TEXTS).map_or(CodeId::OTHER, CodeId)
 }
 
-/// Passes a row for each new Python function to `each`. Launch contexts refer to functions, so the order of calls
-/// matters. First mark the ends of the context logs, then call this function, then pass on the contexts up to these
-/// marks. Only one thread may call this function at a time.
+/// Passes a row for each new Python function to `each`. Launch contexts refer to functions, so the following order is
+/// required. First mark the ends of the context logs, then call this function, and then pass on the contexts up to
+/// these marks. Only one thread may call this function at a time.
 pub fn drain_codes(each: &mut impl FnMut(&Row<'_>)) {
     CODES.drain_new(|number, _, text| {
         let id = CodeId(number);

@@ -39,7 +39,8 @@ pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
 /// Decodes the words of a launch log. Passes three kinds of rows to `each`: launches, calls that launch nothing, and
-/// ranges of launches outside windows. A range's launches that the collector has already read are not counted again.
+/// ranges of launches outside windows. The launches in a range that the collector has already read are not counted
+/// again.
 pub(super) fn read_launches(
     words: &[u64],
     outside_reader: &mut OutsideReader,
@@ -84,8 +85,8 @@ pub(crate) fn context_words(id: ContextId, thread: ThreadId, flags: ContextFlags
     [u64::from(id.0) | (frames as u64) << 32, u64::from(thread.0) | u64::from(flags.0) << 32]
 }
 
-/// Encodes the id and the name of a thread for the context log, in the form of a context that has no id. The name is in
-/// the kernel's format: up to 15 bytes and a NUL.
+/// Encodes the id and the name of a thread for the context log. The words have the form of a context without an id. The
+/// name is in the kernel's format: up to 15 bytes and a NUL.
 pub(super) fn thread_words(id: ThreadId, name: [u64; 2]) -> [u64; 4] {
     let [head, thread] = context_words(ContextId::NONE, id, ContextFlags::default(), name.len());
     [head, thread, name[0], name[1]]

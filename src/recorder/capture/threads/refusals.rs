@@ -10,7 +10,7 @@ use super::calls::{NESTED, REFUSED, stack_depth};
 /// Refused calls of a thread that are in flight, and refused ranges that are still open. The thread and its signal
 /// handlers write the fields of this struct. The thread itself writes these fields only while no signal handler runs.
 pub(crate) struct OpenRefusals {
-    /// Stack depth of the outermost refused call that is in flight; 0 if there is none.
+    /// Stack depth of the outermost refused call that is in flight; 0 if no refused call is in flight.
     pub(super) call: AtomicUsize,
     /// Number of refused ranges that were pushed and not yet popped.
     pub(crate) pushed: AtomicUsize,
@@ -21,7 +21,7 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If the pop belongs to a refused push, this function notes that
+    /// Whether a pop belongs to a push that was refused. If the pop belongs to a refused push, notes that the range of
     /// this push is no longer open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0

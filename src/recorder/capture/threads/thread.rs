@@ -1,8 +1,8 @@
 //! State that gpuflame keeps for each application thread, and the functions with which the collector reads this state.
 //!
 //! A thread's state is mapped on the thread's first launch, and is never unmapped. After the thread has ended, the next
-//! new thread reuses the state and continues the same logs. Therefore memory grows with the peak number of simultaneous
-//! threads, but not with the total number of threads.
+//! new thread takes over the state and continues the same logs. Therefore the memory for thread states depends on the
+//! peak number of simultaneous threads, but not on the total number of threads.
 
 use std::cell::UnsafeCell;
 use std::mem::{MaybeUninit, size_of};
@@ -37,8 +37,8 @@ pub(crate) struct ThreadState {
     pub(crate) pending_ends: PendingEnds,
     pub(crate) outside: SharedOutsideRange,
     pub(crate) in_flight: InFlightLaunch,
-    /// Stack depth at which the thread has entered gpuflame; 0 if the thread is not inside gpuflame. [`INHERITED`] and
-    /// [`FORGET_REQUESTED`] are special values of this field.
+    /// Stack depth at which the thread has entered gpuflame; 0 while the thread is not inside gpuflame. [`INHERITED`]
+    /// and [`FORGET_REQUESTED`] are special values of this field.
     inside: AtomicUsize,
     /// Sequence number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
     forgot_round: AtomicU32,
@@ -61,17 +61,17 @@ const LIVE: u32 = 0;
 /// may contain unread rows.
 const ENDED: u32 = 1;
 /// Stage of a thread state after its thread has jumped out of gpuflame or has ended inside gpuflame. The collector
-/// still reads the logs of this state. No other thread may reuse this state, because an operation on it may be
-/// incomplete.
+/// still reads the logs of this state. No other thread may reuse this state, because the thread may have left a change
+/// of the state unfinished.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned thread states. An abandoned thread state takes about 250 KiB. After this number is
-/// reached, a thread that jumps out of gpuflame counts as inside gpuflame permanently, and its launches are only
-/// counted.
+/// Maximum number of abandoned thread states. An abandoned thread state occupies about 250 KiB of memory. After this
+/// number is reached, a thread that jumps out of gpuflame permanently counts as inside gpuflame, and its launches are
+/// only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
-/// Memory in bytes that a thread state and the first chunks of its logs take. The maximum number of threads with a
-/// state is the memory limit divided by this number. Launches on threads without a state are only counted.
+/// Memory in bytes that a thread state and the first chunks of its logs take. The memory limit divided by this number
+/// is the maximum number of threads with a state. Launches on threads without a state are only counted.
 const BYTES_PER_THREAD: usize = 384 << 10;
 
 /// Value of `inside` in a forked child, which means that the thread state is a copy of the parent's state.
@@ -92,7 +92,7 @@ pub(crate) struct ThreadOnly {
     pub(crate) contexts: LogWriter,
     pub(crate) pending: PendingLaunch,
     pub(crate) outside: Option<OutsideRange>,
-    /// The launch that a signal handler has interrupted to make another launch.
+    /// A launch that is in flight and was interrupted by a signal handler that makes another launch.
     pub(crate) aside: Option<PendingLaunch>,
     pub(crate) verifying: Option<StackVerification>,
     pub(crate) graph_call: Option<PendingGraphCall>,
@@ -106,12 +106,13 @@ pub(super) struct LogReaders {
     pub(super) launches: LogReader,
     pub(super) contexts: LogReader,
     pub(super) outside_reader: OutsideReader,
-    /// Number of words in the launch log that were unread at the last call to `note_unread`, and still are.
+    /// Number of words in the launch log that were already unread at the last call to `note_unread`, and have not been
+    /// read since.
     pub(super) noted: usize,
     /// Whether `note_unread` was called after the thread's logs were last drained.
     pub(super) is_noted: bool,
-    /// Number of words in the launch log that were unread at the last call to `mark_unread`, and still are. Windows
-    /// that closed before the last call to `mark_unread` are passed on only after these words are read.
+    /// Number of words in the launch log that were already unread at the last call to `mark_unread`, and have not been
+    /// read since. Windows that closed before the last call to `mark_unread` are passed on after these words are read.
     pub(super) marked: usize,
     /// Time of the launch that was read last.
     pub(super) last_launch: Nanos,
@@ -182,7 +183,7 @@ impl EntryGuard {
             return None;
         }
         if !abandon_state(thread) {
-            // The jump has also ended any refused call that the signal handler made while the thread was inside
+            // With this jump, the handler has also left any refused call that it made while the thread was inside
             // gpuflame.
             thread.refused.end_call();
             return None;
@@ -231,7 +232,7 @@ impl EntryRefusal {
         }
     }
 
-    /// Counts a loss that the refusal causes.
+    /// Counts a loss that results from a refused entry.
     #[cold]
     pub(crate) fn lose(&self, loss: Loss) {
         match self {
@@ -243,8 +244,7 @@ impl EntryRefusal {
 
 thread_local! {
     /// Refused calls of a thread that has no state. Accessing this variable never allocates memory. The variable is
-    /// stored next to the pointer of [`tls`], and the first access to that pointer has already allocated memory for
-    /// both.
+    /// stored next to the pointer of [`tls`], and memory for both was allocated at the first access to that pointer.
     static REFUSED: OpenRefusals = const { OpenRefusals::new() };
 }
 
@@ -274,16 +274,16 @@ fn lose_without_state(loss: Loss) {
     WITHOUT_STATE[loss as usize - 1].fetch_add(1, Ordering::Relaxed);
 }
 
-/// Assigns an unused state or a new state to the calling thread. Returns `None` if there is no memory, or if the memory
-/// limit does not allow another state.
+/// Assigns a state to the calling thread, either an unused state or a new state. Returns `None` if there is no memory,
+/// or if the memory limit does not allow another state.
 #[cold]
 fn attach() -> Option<&'static ThreadState> {
     if OCCUPIED_STATES.fetch_add(1, Ordering::Relaxed) >= unread_limit::bytes() / BYTES_PER_THREAD {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
     }
-    // `ThreadOnly` must be created before the state is mapped. In the opposite order, if `ThreadOnly` could not be
-    // created, each launch of the thread would map a state and unmap it again.
+    // `ThreadOnly` must be created before the state is mapped. If the state were mapped first and `ThreadOnly` could
+    // not be created, each launch of the thread would map a state and unmap it again.
     let Some(thread) = ThreadOnly::new().and_then(reuse_or_map) else {
         OCCUPIED_STATES.fetch_sub(1, Ordering::Relaxed);
         return None;
@@ -300,8 +300,8 @@ fn attach() -> Option<&'static ThreadState> {
 }
 
 /// Abandons the state of the calling thread after the thread has jumped out of gpuflame. No other thread will use the
-/// abandoned state. Therefore the state is still valid if the thread later jumps back into the call that it left.
-/// Returns `false` if the maximum number of states is already abandoned.
+/// abandoned state. Therefore the state stays valid in case the thread later jumps back into the call that it left.
+/// Returns `false` if the number of abandoned states has already reached its maximum.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -314,9 +314,9 @@ fn abandon_state(thread: &ThreadState) -> bool {
 }
 
 /// Writes the id and the name of the calling thread to its context log, before the thread's first stack. The name is
-/// recorded now, because the thread may already have ended when the collector reads its rows. If the thread opens a
-/// range before the session is set up, the log has no room yet. This function is then called again before the thread's
-/// first stack is recorded.
+/// recorded at this time, because the thread may already have ended when the collector reads the thread's rows. If the
+/// thread opens a range before the session is set up, the log has no room yet. In this case, this function is called
+/// again before the thread's first stack is recorded.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
@@ -337,8 +337,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     if let Some(thread) = free {
         // SAFETY: because of the exchange, this thread is the only owner of the state. The old value of `own` is valid
         // and is replaced in place. The new thread continues the old log writers and the old range of launches outside
-        // windows. The new thread may continue the range, because the range may contain the ids between the launches of
-        // the old thread and those of the new thread.
+        // windows. The new thread may continue the range although the range then also covers the ids between the
+        // launches of the old thread and those of the new thread.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };
@@ -385,9 +385,9 @@ impl ThreadState {
         }
     }
 
-    /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten the ids in this
-    /// `round`, or will never enter gpuflame again. Returns `false` while it is uncertain whether the thread will
-    /// forget the ids.
+    /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten its ids in the round
+    /// `round`, or if the thread will never enter gpuflame again. Returns `false` while it is uncertain whether the
+    /// thread will forget the ids.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -440,8 +440,8 @@ impl ThreadState {
 impl ThreadOnly {
     fn new() -> Option<Self> {
         let mut unwinder = Unwinder::new()?;
-        // After a plugin was unloaded, another plugin may be loaded at the same addresses. Without this check, the
-        // unwinder would confuse the stacks of the two plugins.
+        // After a plugin was unloaded, another plugin may be loaded at the same addresses. Without a check at every
+        // capture, the unwinder would confuse the stacks of the two plugins.
         unwinder.check_every_capture(true);
         Some(Self {
             id: this_thread_id(),
@@ -466,8 +466,8 @@ impl ThreadOnly {
 /// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if there is no key yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
-/// Prepares the process-wide data that thread states need. Never holds a lock, because a forked child could then wait
-/// for that lock forever.
+/// Prepares the process-wide data that thread states need. This function never holds a lock, because a forked child
+/// could then wait for that lock forever.
 pub(super) fn prepare() {
     if KEY.load(Ordering::Acquire) != 0 {
         return;
@@ -525,8 +525,8 @@ pub(super) fn is_inside() -> bool {
 }
 
 /// Sets up all thread states again in a forked child. At most one of the parent's threads exists in the child, and it
-/// has another thread id there. The counters are reset, because they count the launches and losses of the parent
-/// process.
+/// has another thread id there. The counters are reset, because until now they have counted the launches and losses of
+/// the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

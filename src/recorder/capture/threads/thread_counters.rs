@@ -16,8 +16,8 @@ pub(crate) struct ThreadCounters {
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again with other methods, and for each method the number of results that
-/// differed.
+/// Number of stacks that were captured again with other methods, and, for each of these methods, the number of stacks
+/// for which it gave a different result.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,
@@ -67,7 +67,8 @@ impl ThreadCounters {
 pub struct VerifiedStacks {
     /// Number of stacks that were captured again.
     pub stacks: u64,
-    /// Number of stacks for which a walk without caches, through every frame, gave a different result.
+    /// Number of stacks for which a second walk gave a different result. This walk uses no caches and goes through
+    /// every frame.
     pub unlike_plain: u64,
     /// Number of stacks for which libgcc's unwinder gave a different result.
     pub unlike_libgcc: u64,

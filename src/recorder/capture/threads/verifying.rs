@@ -9,9 +9,9 @@ use super::thread_counters::ThreadCounters;
 /// One in `VERIFY_INTERVAL` stacks is verified. If the interval is 0, no stack is verified.
 static VERIFY_INTERVAL: AtomicU32 = AtomicU32::new(0);
 
-/// Makes each thread that has not made a launch yet verify every `n`th of its stacks. If `n` is 0, which is the
-/// default, no stack is verified. To verify a stack, gpuflame captures it again with other methods and compares the
-/// results (see [`Verifier`]).
+/// Makes each thread that has not launched yet verify one in `n` of its stacks. If `n` is 0, which is the default, no
+/// stack is verified. To verify a stack, gpuflame captures it again with other methods and compares the results (see
+/// [`Verifier`]).
 pub fn verify_every(n: u32) {
     VERIFY_INTERVAL.store(n, Ordering::Relaxed);
 }

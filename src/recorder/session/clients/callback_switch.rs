@@ -23,9 +23,9 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time between the closing of a window and the moment from which launches are ignored. After the same time has passed
-/// again, the launch callbacks are turned off. The second delay is needed because a call that is not yet noted as a
-/// launch may be in flight.
+/// Time between the closing of a window and the moment at which gpuflame begins to ignore launches. After a second
+/// period of the same length, the launch callbacks are turned off. The second period is needed because a call may be in
+/// flight that is not yet noted as a launch.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time for which a thread that opens a window waits for the launch callbacks to be turned on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -41,9 +41,9 @@ pub(crate) struct CallbackSwitch {
 struct SwitchState {
     /// Whether the launch callbacks are on.
     is_on: bool,
-    /// Time at which the collector first noticed that no window is open.
+    /// Time at which the collector noticed that no window is open any more.
     closed_since: Option<Instant>,
-    /// Time since which launches are ignored; `None` while they are not ignored.
+    /// Time at which gpuflame began to ignore launches; `None` while launches are not ignored.
     muted_since: Option<Instant>,
     /// Whether a thread inside a CUPTI callback is waiting for the collector to turn the launch callbacks on.
     is_switch_on_requested: bool,
@@ -65,8 +65,8 @@ impl Default for CallbackSwitch {
 }
 
 impl CallbackSwitch {
-    /// Turns the launch callbacks on or off when the time for this has come. Calls `reclaim` if a waiting thread wants
-    /// the activity records back. The collector calls this function.
+    /// Turns the launch callbacks on or off if they are due to be turned on or off. Calls `reclaim` if a waiting thread
+    /// wants the activity records back. The collector calls this function.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {
@@ -74,15 +74,15 @@ impl CallbackSwitch {
                 reclaim();
             }
             state.switch_on(api);
-            // The waiting thread is about to open the window. The delay until the callbacks are turned off begins
-            // again, so that the callbacks are still on when the window opens.
+            // The thread that is waiting is about to open the window. The delay after which the callbacks are turned
+            // off starts again, so that the callbacks are still on when the window opens.
             state.muted_since = state.muted_since.map(|_| Instant::now());
             self.changed.notify_all();
             return;
         }
         if window::state().is_open() {
             state.closed_since = None;
-            // The thread that opened the window could not get this lock in time. Therefore the collector turns the
+            // The thread that opened the window could not lock this state in time. Therefore the collector turns the
             // launch callbacks on now.
             if state.muted_since.take().is_some() {
                 progress::call_foreign(|| state.switch_on(api));
@@ -100,7 +100,8 @@ impl CallbackSwitch {
             }
             Some(since) => {
                 if state.is_on && since.elapsed() >= MUTE_DELAY && !capture::any_in_flight() {
-                    // If CUPTI refuses to turn the callbacks off, they stay on, and gpuflame ignores their calls.
+                    // If CUPTI refuses to turn the callbacks off, the callbacks stay on, and gpuflame ignores the
+                    // reported calls.
                     let _ = progress::call_foreign(|| api.set_launch_callbacks(false));
                     state.is_on = false;
                 }

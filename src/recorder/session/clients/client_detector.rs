@@ -2,22 +2,23 @@
 //! the client that requested them last, and does not notify the previous client.
 //!
 //! For example, Kineto (torch.profiler) requests activity records without a subscription. CUPTI refuses a second
-//! subscriber, but it does not refuse Kineto, which does not subscribe. After such a takeover, gpuflame sees launches
-//! but gets no activity records. CUPTI even delivers the buffers that gpuflame has provided to the other client.
+//! subscriber, but it accepts Kineto's request, because Kineto does not subscribe. After such a takeover, gpuflame sees
+//! launches but gets no activity records. CUPTI then delivers even the buffers that gpuflame has provided to the other
+//! client.
 //!
-//! For most clients, gpuflame sees the call that requests the records. Any other client is detected because traffic is
-//! missing. Traffic means that CUPTI requests or delivers buffers. Two signs show that traffic is missing. First, if
-//! the program has waited for its GPU work, this work is complete, so a flush should deliver its records. Second, the
-//! record of each kernel or copy takes space in a buffer, so after many kernels or copies, CUPTI should request another
-//! buffer.
+//! For most clients, gpuflame notices the call with which the client requests the records. If gpuflame does not notice
+//! the call, it detects the client because buffer traffic with CUPTI is missing. In this file, traffic means that CUPTI
+//! requests or delivers buffers. Two signs show that traffic is missing. First, if the program has waited for its GPU
+//! work, this work is complete, so a flush should deliver its records. Second, the record of each kernel or copy takes
+//! space in a buffer, so after many kernels or copies, CUPTI should request another buffer.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
-/// Minimum time without traffic after which gpuflame assumes a takeover, provided that the program has waited for all
-/// of its GPU work. A shorter time would not prove a takeover. A program with several GPUs may wait for one GPU while
-/// another GPU runs a single kernel for up to 2 s.
+/// Minimum time without buffer traffic after which gpuflame assumes a takeover, if the program has also waited for all
+/// of its GPU work. A shorter time without traffic would not prove a takeover. A program with several GPUs may wait for
+/// one GPU while another GPU runs a single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
 /// Minimum number of flush intervals in which the program must have waited for all of its GPU work before gpuflame
 /// assumes a takeover. A flush interval is the time between two flushes.
@@ -33,15 +34,15 @@ pub(super) struct ClientDetector {
     /// Delivery counts at the time when CUPTI last requested or delivered a buffer.
     last_traffic: DeliveryCounts,
     last_move: Instant,
-    /// Number of times that the program had waited for all GPU work at the last flush. `waited_intervals` is the number
-    /// of flush intervals with such waits since CUPTI last requested or delivered a buffer.
+    /// Number of times that, until the last flush, the program had waited for all of its GPU work. `waited_intervals`
+    /// is the number of flush intervals with such waits since CUPTI last requested or delivered a buffer.
     waits: u64,
     waited_intervals: u32,
-    /// Number of launches that had no activity at the last flush.
+    /// Number of launches that were still without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the call with which the other client took the activity records. If gpuflame saw that call,
-    /// it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which the other client took the activity records. If gpuflame saw the start
+    /// of a takeover, it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Total number of takeovers, including takeovers that were detected because traffic was missing.
@@ -98,9 +99,9 @@ impl ClientDetector {
         self.set_taken(false)
     }
 
-    /// Updates the state with the traffic up to now. Call this function after a flush. `open` is the number of launches
-    /// that still have no activity. If the flush also covered incomplete records, `before_everything` contains the
-    /// delivery counts before that flush.
+    /// Updates the state with the buffer traffic up to now. Call this function after a flush. `open` is the number of
+    /// launches that still have no activity. If the flush also covered incomplete records, `before_everything` contains
+    /// the delivery counts before that flush.
     pub(super) fn update_from_traffic(
         &mut self,
         now: Instant,
@@ -128,10 +129,10 @@ impl ClientDetector {
             (self.last_move, self.waited_intervals) = (now, 0);
             return None;
         }
-        // The program must have waited for all GPU work at least twice. The first wait may already have been in
-        // progress at the last flush, so it may cover only earlier launches. The second wait covers all launches that
-        // the last flush counted. In addition, the number of launches without an activity must have grown, because the
-        // launch of a zero-byte copy never gets an activity.
+        // Before a takeover is assumed, the program must have waited for all GPU work at least twice. The first of
+        // these waits may already have been in progress at the last flush, so it may cover only earlier launches. The
+        // second of these waits covers all launches that the last flush counted. In addition, the number of launches
+        // without an activity must have grown, because the launch of a zero-byte copy never gets an activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;
@@ -189,8 +190,8 @@ mod tests {
         for _ in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
-        // If there is only one wait per flush interval, that wait may have begun before the launch, so the wait proves
-        // nothing.
+        // In this test, there is only one wait per flush interval. That wait may have begun before the launch, so it
+        // proves nothing.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

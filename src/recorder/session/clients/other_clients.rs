@@ -28,15 +28,15 @@ use crate::session::process::messages::{print_from_app, print_from_own};
 use crate::session::process::progress;
 
 /// Maximum time for which gpuflame waits for the program's launches in flight before it releases the subscription to
-/// another client. The limit is half of the time for which the other client waits for gpuflame.
+/// another client. This limit is half of the time for which the other client waits for gpuflame.
 const CALLS_IN_FLIGHT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Maximum number of takeovers of the activity records about which a message is printed. Takeovers beyond this maximum
 /// are only counted.
 const MAX_TAKEOVER_MESSAGES: u64 = 10;
 
-/// Minimum and maximum pause between two attempts to subscribe again. The attempts are repeated, because gpuflame may
-/// not see that another client has ended its subscription.
+/// Minimum and maximum pause between two attempts to subscribe again. Repeated attempts are needed, because gpuflame
+/// may not see that another client has ended its subscription.
 const MIN_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 const MAX_RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(30);
 
@@ -60,8 +60,8 @@ struct ClientState {
     pause: Option<(Instant, Duration)>,
     /// Whether gpuflame has already printed that it receives records that another client has requested.
     has_reported_unasked: bool,
-    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to return the records; `None` if CUPTI has not
-    /// refused.
+    /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to deliver the records to gpuflame again; `None`
+    /// if CUPTI has not refused.
     refused: Option<u64>,
 }
 
@@ -133,12 +133,12 @@ impl OtherClients {
     }
 
     /// Checks for actions by other clients of CUPTI, and reacts to them. Returns true if a window must open because
-    /// gpuflame has the subscription back.
+    /// gpuflame owns the subscription again.
     pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
         }
-        // `api.other_clients` may call the loader.
+        // `call_foreign` is needed because `api.other_clients` may call the loader.
         let others = progress::call_foreign(|| api.other_clients());
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if others.want_finalize && !is_lent {
@@ -188,8 +188,8 @@ impl OtherClients {
         others.finalizations != std::mem::replace(&mut self.state.lock().ends, others.finalizations)
     }
 
-    /// Closes the window, because the subscription is about to be lent to another client. gpuflame sees no launches
-    /// during the loan.
+    /// Closes the window, because the subscription is about to be lent to another client. During the loan, gpuflame
+    /// sees no launches.
     fn begin_loan(&self, callbacks: &CallbackSwitch, edges: &EdgeQueue) {
         self.opens_after_loan.store(window::state().is_open(), Ordering::Release);
         self.is_lent.store(true, Ordering::Release);
@@ -283,8 +283,8 @@ impl OtherClients {
     }
 }
 
-/// Waits until no launch call of the program is in flight. Returns false if this takes too long. gpuflame already
-/// ignores new calls.
+/// Waits until no launch call of the program is in flight. Returns false if a launch call stays in flight for too long.
+/// New launch calls are already ignored.
 fn wait_for_calls_in_flight() -> bool {
     let begin = Instant::now();
     while capture::any_in_flight() {

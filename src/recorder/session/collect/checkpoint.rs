@@ -7,11 +7,11 @@
 //! collector -> pipeline <-locked for a moment- this thread -appends-> NAME.gfr
 //! ```
 //!
-//! No thread waits for the checkpoint's thread. This thread assembles each piece of data in memory, and holds no lock
-//! that other threads need while it writes to the file system. Sums that have not changed are not written again. If a
-//! checkpoint file has grown much larger than its content, a new file replaces it. A process that exits normally first
-//! writes its outputs, and then removes its checkpoint. Therefore the checkpoint is still complete if the process is
-//! killed while its outputs are being written.
+//! No thread waits for the checkpoint's thread. The checkpoint's thread assembles each piece of data in memory. While
+//! it writes to the file system, it holds no lock that other threads need. Sums that have not changed are not written
+//! again. If a checkpoint file has grown much larger than its content, a new file replaces it. A process that exits
+//! normally first writes its outputs, and then removes its checkpoint. Therefore the checkpoint is still complete if
+//! the process is killed while its outputs are being written.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -43,9 +43,9 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
 /// Time from the process's first launch to its first checkpoint. The time is short, because a worker process may soon
-/// end by `_exit`. Most of these worker processes are forked. Therefore in a forked process, each interval is twice as
-/// long as the one before, up to the full interval. In other processes, the full interval already applies after the
-/// first checkpoint.
+/// end by `_exit`. Most of these worker processes are forked. Therefore in a forked process, each interval between
+/// checkpoints is twice as long as the previous interval, up to the full interval. In other processes, the full
+/// interval already applies after the first checkpoint.
 const FIRST_CHECKPOINT_DELAY: Duration = Duration::from_millis(100);
 /// Minimum pause after a checkpoint write, as a multiple of the duration of the write. With this factor, checkpoint
 /// writes take at most half a percent of the elapsed time.
@@ -61,7 +61,7 @@ const STACK_BYTES: usize = 512 << 10;
 pub(crate) trait CheckpointSource: Sync {
     /// Makes the collector read all rows that are ready. Before the first checkpoint (`is_first`), also flushes CUPTI.
     fn read_ready(&self, is_first: bool);
-    /// Locks the pipeline and calls `action`. Returns how long `action` took.
+    /// Locks the pipeline and calls `action`. Returns the time that `action` took.
     fn with_pipeline(&self, action: &mut dyn FnMut(&mut Pipeline)) -> Duration;
 }
 
@@ -77,7 +77,7 @@ pub(crate) struct Checkpoint {
     slack_bytes: usize,
     began: Nanos,
     /// Requests to the checkpoint's thread, which are made while the process is ending. `done` contains the requests
-    /// that the thread has carried out.
+    /// that the checkpoint's thread has carried out.
     requested: EventFlags,
     done: EventFlags,
     /// Contains [`WORK`] as soon as the checkpoint's thread has something to do.
