@@ -8,10 +8,10 @@ use gpuflame_model::record::ThreadId;
 const MAX_GIL_WAITS: usize = 256;
 /// Minimum time in ns between two listings of all Python threads.
 const LISTING_NS: u64 = 100_000_000;
-/// Time in ns after the end of a wait for the GIL that still counts as part of the wait. A thread that waits for the
-/// GIL wakes up every 5 ms, and may then have to wait some milliseconds for a processor.
+/// Time in ns after the end of a wait for the GIL that is counted as part of the wait. A thread that waits for the GIL
+/// wakes up every 5 ms, and may then have to wait some milliseconds for a processor.
 const GIL_WAIT_GRACE_NS: u64 = 10_000_000;
-/// If no launching thread has waited for the GIL for this time in ns, other threads are no longer sampled.
+/// If no launching thread has begun a wait for the GIL for this time in ns, gpuflame stops sampling the other threads.
 const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 
 /// Time ranges in which launching threads waited for Python's GIL.
@@ -35,7 +35,7 @@ impl GilWaits {
         }
         self.recent.push((thread, time, None));
         self.last = time;
-        // The second condition is true only if the system clock was set back.
+        // The condition after `||` is true only if the system clock was set back.
         if time >= self.next_listing || self.next_listing - time > LISTING_NS {
             (self.is_listing_due, self.next_listing) = (true, time + LISTING_NS);
         }
@@ -50,7 +50,7 @@ impl GilWaits {
         }
     }
 
-    /// Whether a launching thread was waiting for the GIL at `time` or shortly before.
+    /// Whether a launching thread was waiting for the GIL at `time`, or had stopped waiting shortly before `time`.
     pub(super) fn any_at(&self, time: u64) -> bool {
         let is_before_end = |to: u64| to != 0 && time < to + GIL_WAIT_GRACE_NS;
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))

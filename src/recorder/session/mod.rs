@@ -57,14 +57,14 @@ use run::{set_up, stage};
 /// Sets up the session, and opens a window unless the settings forbid it. The CUDA driver calls this function when it
 /// injects gpuflame. If the setup fails, prints one line to stderr.
 pub fn inject() {
-    // This check comes first, because in a forked child, even gpuflame's own locks may be locked forever.
+    // This check comes first, because in a forked child, any lock may be locked forever, even gpuflame's own locks.
     if forked_child::is_over() || environment::forbids_recording() {
         return;
     }
     prepare_process();
-    // The CUDA driver calls this function inside `cuInit`. At the same time, this thread or another thread may be
-    // setting up the session. The setup of the session may wait for this call to return, so this call must not wait for
-    // the setup.
+    // The CUDA driver calls this function inside `cuInit`. At this time, this thread or another thread may be setting
+    // up the session. The setup of the session may wait for this call to return, so this call must not wait for the
+    // setup.
     match stage::create_if_idle(set_up::set_up_on_injection) {
         Some(Ok(session)) if session.opens_at_once() => drop(session.open_window()),
         Some(Ok(_)) | None => {}
@@ -97,7 +97,7 @@ pub fn refuse(why: &str) {
 ///
 /// # Errors
 /// Returns `NoDriver`, `NoCupti` or `CuptiRefused` if nothing can be recorded, and `State` in a process that is ending
-/// or was forked. A program can ignore the error, because after it all other calls do nothing.
+/// or was forked. A program can ignore the error, because after this error all other calls of gpuflame do nothing.
 pub fn start() -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
@@ -105,7 +105,8 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // This thread is still setting up the session. In the setup, a CUPTI call has made the driver call gpuflame.
+        // In this case, this thread is still setting up the session. During this setup, a CUPTI call has made the
+        // driver call gpuflame.
         None => Ok(()),
     }
 }
@@ -177,8 +178,8 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. The files that are written on exit are
-/// among the affected files. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current
+/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. These files include the files that are
+/// written on exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current
 /// directory.
 ///
 /// You may call this function before the first [`start`], and between windows. If a recording has already begun, its
@@ -244,7 +245,7 @@ pub fn window() -> Result<Window> {
 
 impl Drop for Window {
     fn drop(&mut self) {
-        // An error means that there is no window to close.
+        // If `stop` fails, there is no window to close, so the error is ignored.
         let _ = stop();
     }
 }
@@ -261,8 +262,8 @@ fn on_notice(notice: Notice<'_>) {
         return;
     }
     match notice {
-        // The driver may register exit handlers when it creates its first CUDA context. The exit handler of gpuflame
-        // must run before them, so it is moved to the front again.
+        // The driver may register exit handlers when it creates its first CUDA context. gpuflame's exit handler must
+        // run before the driver's handlers, so it is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // gpuflame must not hold one of its own locks while it calls CUPTI. `running_session` has already released

@@ -89,32 +89,33 @@ pub(crate) struct Checkpoint {
     /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the file.
     work: AtomicU64,
     file: Mutex<CheckpointFile>,
-    /// Path of the checkpoint file, for threads that must not wait for a file system. No thread holds this lock while
-    /// it accesses a file.
+    /// Path of the checkpoint file, stored separately for threads that must not wait for a file system. No thread holds
+    /// this lock while it accesses a file.
     name: Mutex<Option<PathBuf>>,
 }
 
-/// Request that no further regular checkpoint be written. For a regular checkpoint, the collector reads rows. A thread
-/// that waits for the collector would mistake this reading for progress towards the exit.
+/// Request that no further regular checkpoint be written, because the process is ending. A regular checkpoint makes the
+/// collector read rows. A thread that waits for the collector would mistake this reading for progress towards the exit.
 const STOP_REGULAR: u32 = 1;
 /// Request to write the last checkpoint, which includes the remaining rows. The thread that makes this request waits
 /// until the checkpoint is written.
 const WRITE_LAST: u32 = 2;
-/// Flag in `requested`. The thread that requested the last checkpoint no longer waits for it, so nothing more may be
-/// written.
+/// Flag in `requested`. This flag means that the thread that requested the last checkpoint no longer waits for it, so
+/// nothing more may be written.
 const TOO_LATE: u32 = 4;
-/// Flag in `woken`. The process has made its first launch of GPU work, or is ending.
+/// Flag in `woken`. This flag means that the process has made its first launch of GPU work, or is ending.
 const WORK: u32 = 1;
 
 /// State of the checkpoint file on disk.
 #[derive(Debug, Default)]
 struct CheckpointFile {
     written: Option<CurrentFile>,
-    /// Unfinished file that will replace `written`; `None` if the file is not being replaced.
+    /// Unfinished file that will replace the file in `written`; `None` if that file is not being replaced.
     next: Option<Draft>,
-    /// Whether nothing more may be written to the file.
+    /// Whether nothing more may be written to the checkpoint file.
     is_closed: bool,
-    /// Whether the file states that a mark was due but is missing. (A mark is the row that ends a checkpoint.)
+    /// Whether the head of the file states that a mark was due but has not been written. (A mark is the row that ends a
+    /// checkpoint.)
     is_late: bool,
 }
 
@@ -147,7 +148,8 @@ struct CheckpointContent {
     rows: u64,
     work: u64,
     forgotten: u64,
-    /// Whether the file has reached its maximum size. A new file must then replace it before more sums are appended.
+    /// Whether the checkpoint file has reached its maximum size. If the file has reached this size, a new file must
+    /// replace it before more sums are appended.
     is_full: bool,
     /// Duration of the last append to the file.
     append_time: Duration,
@@ -184,7 +186,7 @@ impl Checkpoint {
                 disable_after_panic();
             }
             // The thread sleeps forever instead of ending. The file names this thread as its writer, and programs that
-            // read the file regard the process as alive as long as the thread exists.
+            // read the file conclude from the thread's existence that the process is alive.
             threads::park_forever()
         });
         self.is_active.store(spawned.is_ok(), Ordering::Release);
@@ -210,8 +212,8 @@ impl Checkpoint {
         while !self.done.has(WRITE_LAST)
             && let Some(patience) = patience.checked_sub(began.elapsed())
         {
-            // Each wait is limited to `POLL_INTERVAL`, so that this thread wakes up regularly and uses CPU time.
-            // Another thread is waiting for this thread, and regards growing CPU time as progress.
+            // Each single wait is limited to `POLL_INTERVAL`, so that the calling thread wakes up regularly and uses
+            // CPU time. Yet another thread waits for the calling thread, and regards its growing CPU time as progress.
             self.done.wait(self.done.get() & !WRITE_LAST, Some(patience.min(POLL_INTERVAL)));
         }
         self.requested.set(TOO_LATE);
@@ -230,7 +232,7 @@ impl Checkpoint {
         self.woken.set(WORK);
     }
 
-    /// Sleeps until the process makes its first launch. Returns how long it takes until the first checkpoint is due.
+    /// Sleeps until the process makes its first launch. Returns the time until the first checkpoint is due.
     fn wait_for_work(&self) -> Duration {
         while !self.woken.has(WORK) {
             self.woken.wait(0, None);
@@ -259,17 +261,17 @@ impl Checkpoint {
             .then(|| written.path.clone())
     }
 
-    /// Whether the checkpoint file still exists under its name, so that the final sums may replace it. Returns `None`
-    /// if another thread is blocked while it writes to the file.
+    /// Whether the checkpoint file still exists under its name. If it does, a file with the final sums may replace it.
+    /// Returns `None` if another thread is blocked while it writes to the checkpoint file.
     pub(crate) fn is_replaceable(&self) -> Option<bool> {
         let file_state = self.file.try_lock_for(WRITE_TIMEOUT)?;
         Some(file_state.written.as_ref().is_some_and(CurrentFile::has_its_name))
     }
 
     /// Removes the checkpoint file, because the outputs now contain all of its content. If a file with the final sums
-    /// has already replaced it under the same name, that file stays.
+    /// has already replaced the checkpoint file under the same name, the new file stays.
     pub(crate) fn remove(&self) {
-        // If a thread is blocked in a file system while it holds this lock, the file is not removed.
+        // If a thread is blocked in a file system while it holds the file's lock, the checkpoint file is not removed.
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return };
         file_state.is_closed = true;
         file_state.next = None;
@@ -279,7 +281,8 @@ impl Checkpoint {
     }
 
     /// Notes in the checkpoint file that recording has ended because memory ran out. Does nothing if the checkpoint's
-    /// thread is in the middle of a write. The checkpoint's thread will not run again, so it never releases the lock.
+    /// thread is in the middle of a write. If the checkpoint's thread is in the middle of a write, it has been stopped
+    /// and never releases the lock.
     pub(crate) fn note_out_of_memory(&self) {
         let Some(file_state) = self.file.try_lock() else { return };
         if let Some(written) = file_state.written.as_ref().filter(|_| !file_state.is_closed) {
@@ -291,8 +294,9 @@ impl Checkpoint {
 
     fn run(&self, source: &impl CheckpointSource) {
         threads::note_ours();
-        // A process's first wait on a lock resolves symbols, and takes the loader's lock to do so. The first wait on a
-        // lock is made here, because later another thread may hold the loader's lock forever.
+        // When a thread of this process waits on a lock for the first time, the wait resolves symbols and takes the
+        // loader's lock. The first such wait is made here, because later another thread may hold the loader's lock
+        // forever.
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         let (mut content, mut pause) = (None, self.wait_for_work());
         let mut doubled = if process_liveness::is_forked() {
@@ -337,7 +341,7 @@ impl Checkpoint {
                     }
                 }
                 Err(error) => {
-                    // Drops the unfinished replacement, which would only take up disk space.
+                    // Drops the unfinished replacement file, which would only take up disk space.
                     self.file.lock().next = None;
                     // If the write failed because someone removed the checkpoint file, a new file is started.
                     if content.take().is_some()
@@ -362,7 +366,7 @@ impl Checkpoint {
                     return;
                 }
             }
-            // The process is already ending. Even if memory has run out, there is no session to end.
+            // The process is already ending. Therefore there is no session to end, even if memory has run out.
             if is_last {
                 return self.done.set(WRITE_LAST);
             }
@@ -372,8 +376,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the next checkpoint is the last one. If the process is ending, waits for the request that decides
-    /// whether to write the last checkpoint.
+    /// Whether the next checkpoint is the last one. If the process is ending, waits until it is decided whether the
+    /// last checkpoint will be written.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -385,8 +389,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing more may be written. There are two reasons: the thread that requested the last checkpoint no
-    /// longer waits, or gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing more may be written to the checkpoint file. There are two reasons: the thread that requested the
+    /// last checkpoint no longer waits, or gpuflame was switched off without a request to the checkpoint.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),
@@ -394,8 +398,8 @@ impl Checkpoint {
         }
     }
 
-    /// Writes into the head of the file whether a mark that was due is missing. If the head cannot be written, it stays
-    /// unchanged.
+    /// Writes into the head of the file whether a mark was due but has not been written. If the head cannot be written,
+    /// it stays as it is.
     fn note_mark_missing(&self, is_late: bool) {
         let mut file_state = self.file.lock();
         let CheckpointFile { written: Some(written), is_late: was_late, .. } = &mut *file_state else {
@@ -414,9 +418,9 @@ impl Checkpoint {
     }
 
     /// Writes the sums that have changed since the last checkpoint. `moment` contains the current time and the interval
-    /// to the next checkpoint. The interval becomes longer if writing takes long. The last checkpoint is skipped if
-    /// only window edges are new, because the file already covers all launches. Skipping saves time, because a thread
-    /// waits for the last checkpoint, and examining 80,000 sums would take 40 ms.
+    /// to the next checkpoint. The interval becomes longer if a write takes long. The last checkpoint is skipped if the
+    /// only new rows are window edges, because the file already covers all launches. Skipping this checkpoint saves
+    /// time, because a thread waits for it, and examining 80,000 sums would take 40 ms.
     fn write(
         &self,
         source: &impl CheckpointSource,
@@ -447,8 +451,8 @@ impl Checkpoint {
                 return Ok(outcome);
             }
         }
-        // Starts a new file, which replaces the previous file. The previous file is full, was removed, or contains
-        // outdated sums.
+        // Starts a new file, which replaces the previous file. A new file is needed because the previous file is full,
+        // was removed, or contains outdated sums.
         let append_time = content.take().map_or(Duration::ZERO, |content| content.append_time);
         let mut new = CheckpointContent { append_time, ..CheckpointContent::default() };
         self.begin_file()?;
@@ -487,8 +491,9 @@ impl Checkpoint {
                     (content.rows, content.forgotten) = (pipeline.rows(), pipeline.forgotten());
                     content.work = pipeline.rows_of_work();
                     let open = pipeline.write_sums(&mut content.sums, &mut chunk);
-                    // The mark states when the next mark is due. The due time depends on how long this write takes,
-                    // which is not known yet. Therefore the duration of the last append is used as an estimate.
+                    // The mark at the end of this checkpoint states when the next mark is due. This due time depends on
+                    // the duration of the current write, which is not known yet. Therefore the duration of the last
+                    // append is used as an estimate.
                     let pause = pause_after(before + began.elapsed() + content.append_time, interval);
                     let interval_ms = pause.as_millis() as u32;
                     chunk.mark(&CheckpointMark { began: self.began, time, interval_ms, open });
@@ -522,8 +527,8 @@ impl Checkpoint {
         written.map_or(0, |written| written.bytes)
     }
 
-    /// Whether there is a checkpoint file to which sums can be appended. Returns false if the file was removed. The
-    /// caller then starts a new file.
+    /// Whether there is a checkpoint file to which sums can be appended. Returns false if the file was removed. If the
+    /// file was removed, the caller starts a new file.
     fn has_file(&self) -> bool {
         self.file.lock().written.as_ref().is_some_and(CurrentFile::has_its_name)
     }
@@ -580,7 +585,8 @@ impl Checkpoint {
                     match next.as_ref().map(Draft::path) {
                         Some(from) if fs::hard_link(from, path).is_ok() => Ok(path.to_owned()),
                         _ if growing_outputs::is_name_taken(path) => Err(io::ErrorKind::AlreadyExists.into()),
-                        // The file system does not support hard links, so the file is renamed instead.
+                        // This code runs if the file system does not support hard links, so the file is renamed
+                        // instead.
                         _ => {
                             next.take().map_or(Ok(()), |next| next.publish_as(path)).map(|()| path.to_owned())
                         }
@@ -616,8 +622,8 @@ impl CurrentFile {
     }
 }
 
-/// Appends the current names of generated code, because they cannot be looked up any more after the process has ended.
-/// Returns how long the append took.
+/// Appends the current names of generated code, because after the process has ended, these names can no longer be
+/// looked up. Returns how long the append took.
 fn append_generated_names(
     source: &impl CheckpointSource,
     content: &mut CheckpointContent,
@@ -632,7 +638,7 @@ fn append_generated_names(
     began.elapsed()
 }
 
-/// Returns the pause that follows a write of the duration `spent`. The pause is at least `interval`.
+/// Returns the pause that follows a checkpoint write that took `spent`. The pause is at least `interval`.
 fn pause_after(spent: Duration, interval: Duration) -> Duration {
     interval.max(PAUSE_PER_WRITE_TIME * spent)
 }

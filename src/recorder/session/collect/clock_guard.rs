@@ -1,25 +1,25 @@
 //! Guards the sums against impossible times. Impossible times arise if the system clock is set while gpuflame records,
-//! or if an activity record contains a time at which nothing ran. The guard prevents such times from being summed as
-//! GPU time.
+//! or if an activity record contains a time at which the GPU ran nothing. The guard prevents such times from being
+//! summed as GPU time.
 //!
 //! On each visit, the collector compares the system clock, on which the times of GPU work are based, with a steady
 //! clock, which is never set. If the system clock was set forward, the window closes at the time of the change, and
-//! opens again after the gap. If the system clock was set back, the window closes at the time of the change. The window
-//! opens again when the clock reaches that time once more. Therefore times that the clock shows twice are counted only
-//! once, and no window contains time that did not pass.
+//! opens again after the time that the clock has skipped. If the system clock was set back, the window closes at the
+//! time of the change. The window opens again when the clock reaches the time of the change again. Therefore a time
+//! that the clock shows twice is counted only once, and no window contains time that has not passed.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
 
 /// Maximum difference in ns (ten minutes) between the times of an activity and the times that the system clock has
-/// shown. Real differences are smaller, because CUPTI's clock deviates less, and the GPU runs no work ten minutes ahead
-/// of the clock.
+/// shown. Real differences are smaller, because CUPTI's clock deviates from the system clock by less, and the GPU runs
+/// no work ten minutes ahead of the clock.
 const MAX_CLOCK_DISTANCE_NS: u64 = 600_000_000_000;
 /// Minimum deviation in ns between the two clocks at which gpuflame assumes that the system clock was set. Gradual
 /// corrections of the system clock, for example by NTP, stay below this minimum.
 const MIN_CLOCK_STEP_NS: u64 = 100_000_000;
 
-/// Detects that the system clock was set, and that times are impossible.
+/// Detects changes of the system clock and impossible times.
 #[derive(Debug, Default)]
 pub(super) struct ClockGuard {
     last: Option<ClockPair>,
@@ -56,8 +56,8 @@ impl ClockGuard {
         close.into_iter().collect()
     }
 
-    /// Returns the edge that opens the window again, once the clock has reached the time that it showed before it was
-    /// set back.
+    /// After the clock was set back, returns the edge that opens the window again as soon as the clock has reached the
+    /// time that it showed before.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
         self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }

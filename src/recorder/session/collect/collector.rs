@@ -21,26 +21,26 @@ use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, StallLimit};
 use crate::session::process::shutdown;
 
-/// Pause between two visits while rows arrive. A visit is one iteration of the collector's loop. The pause is so short
-/// that the rows that arrive during it fit into the empty log chunks.
+/// Pause between two visits while rows arrive. A visit is one iteration of the collector's loop. The pause is short, so
+/// that the rows that arrive during the pause fit into the empty log chunks.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 /// Maximum pause between two visits while no rows arrive. This pause is long, so that an idle process is seldom woken
 /// up.
 pub(crate) const MAX_IDLE_PAUSE: Duration = Duration::from_millis(80);
-/// Interval between flushes of CUPTI. Without flushes, CUPTI would deliver a buffer only after the buffer is full.
+/// Interval between flushes of CUPTI. Without flushes, CUPTI would deliver a buffer only when the buffer is full.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Time from the first launch to the first flush of CUPTI. This flush comes before the first checkpoint
-/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows from the flush. The time is short, because a
+/// (`FIRST_CHECKPOINT_DELAY`), so that the checkpoint can save the rows from the flush. This time is short, because a
 /// worker process may soon end by `_exit`. In a forked process, each interval between flushes is twice as long as the
-/// one before, up to the full interval.
+/// previous interval, up to the full interval.
 const FIRST_FLUSH_DELAY: Duration = Duration::from_millis(80);
 
 /// Interval between flushes of CUPTI while many launches wait for activity records.
 const BACKLOG_FLUSH_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum time from a flush of CUPTI until the flushed rows are written to the recording. If all flushed rows are read
-/// earlier, they are written earlier.
+/// before this time is over, they are written immediately.
 const MAX_WRITE_DELAY: Duration = Duration::from_millis(200);
 
 /// Interval between checks whether any thread of the application is still running. Each check takes about 10 us.
@@ -54,7 +54,7 @@ pub(crate) trait CollectorSteps: Sync {
     /// Reads all rows that are finished when this function is called.
     fn collect_noted(&self);
 
-    /// Answers requests for statistics about the rows that were read so far.
+    /// Answers requests of the program for statistics about the rows that were read so far.
     fn answer_stats_request(&self);
 
     /// Whether the application has launched any GPU work.
@@ -79,7 +79,7 @@ pub(crate) trait CollectorSteps: Sync {
 }
 
 /// Requests to the collector, in ascending order of the work that they require. If several requests are pending, the
-/// collector carries out only the highest request, because it includes the others.
+/// collector carries out only the highest request, because the work for this request includes the work for the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
     /// Like `Collect`, but for a checkpoint. Checkpoints may be frequent, so this request does not postpone the next
@@ -105,7 +105,7 @@ pub(crate) struct Collector {
 #[derive(Debug, Default)]
 struct PendingRequests {
     highest: Option<CollectorRequest>,
-    /// Number of requests that were made so far. `granted` is the number of requests that were carried out so far.
+    /// Number of requests to the collector so far. `granted` is the number of requests that were carried out so far.
     made: u64,
     granted: u64,
 }
@@ -119,7 +119,7 @@ impl Collector {
                 disable_after_panic();
             }
             // The thread sleeps forever instead of ending. A recording names this thread as its writer, and programs
-            // that read the file regard the process as alive as long as the thread exists.
+            // that read the file conclude from the thread's existence that the process is alive.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -134,7 +134,7 @@ impl Collector {
     /// collector makes no progress for the time `limit`.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The wait for the lock is limited. A signal may have interrupted the thread that holds the lock, and that
+        // The wait for this lock is limited. A signal may have interrupted the thread that holds the lock, and that
         // thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
@@ -204,12 +204,13 @@ impl Collector {
                 steps.flush_recording(true);
                 is_written = true;
             }
-            // After a request to flush, the program is expected to pause its launches. Therefore the memory of empty
+            // After a request to flush, the program will probably pause its launches. Therefore the memory of empty
             // buffers is given back to the kernel.
             if request >= Some(CollectorRequest::Flush) {
                 capture::release_ready_memory();
             }
-            // The collector continues after it has started the exit, because it still has to read the remaining rows.
+            // The collector continues after it has started the exit of the process, because it still has to read the
+            // remaining rows.
             if !any && !is_over && last_thread_check.elapsed() >= LAST_THREAD_CHECK_INTERVAL {
                 last_thread_check = Instant::now();
                 is_over = threads::are_only_ours_left();
@@ -223,7 +224,7 @@ impl Collector {
     }
 
     /// Waits for a request to the collector, but at most for `pause`. Returns the highest pending request, and the
-    /// number of requests that were made so far. The collector carries out all pending requests together.
+    /// number of requests that were made so far. All pending requests are then carried out together.
     fn wait(&self, pause: Duration) -> (Option<CollectorRequest>, u64) {
         let mut requests = self.requests.lock();
         if requests.highest.is_none() {
@@ -239,7 +240,7 @@ impl Collector {
 }
 
 /// Returns the maximum number of bytes of memory that gpuflame has held. On each visit, the collector adds the mapped
-/// memory and the peak of the heap since the previous visit. The result is the largest of these sums.
+/// memory and the peak of the heap since the previous visit. The returned number is the largest of these sums.
 pub(crate) fn peak_bytes_held() -> usize {
     PEAK_BYTES_HELD.load(Ordering::Relaxed).max(mapped_bytes() + heap::peak_bytes())
 }
@@ -248,7 +249,7 @@ fn note_peak_bytes_held() {
     PEAK_BYTES_HELD.fetch_max(mapped_bytes() + heap::take_peak_bytes(), Ordering::Relaxed);
 }
 
-/// Number of bytes that gpuflame has mapped, including the buffers for activity records.
+/// Number of bytes that gpuflame has mapped, counting the buffers for activity records too.
 fn mapped_bytes() -> usize {
     unwind::bytes_held() + tracer::bytes_held()
 }

@@ -1,5 +1,6 @@
 //! Queue of window edges. An edge is the opening or closing of a window. Threads that open or close a window add edges,
-//! and the pipeline removes them. Because of the queue, these threads do not have to wait for the pipeline.
+//! and the pipeline removes them. Because of the queue, the threads that open or close windows do not have to wait for
+//! the pipeline.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use crate::capture;
 use gpuflame_model::record::{Row, WindowEdge};
 
-/// Maximum time for which a thread waits to lock the queue. Usually, the lock is held for a much shorter time.
+/// Maximum time for which a thread waits to lock the queue. Usually, a thread holds this lock for a much shorter time.
 const QUEUE_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Window edges that the pipeline has not processed yet, ordered by time.

@@ -1,5 +1,6 @@
 //! Passes marks from the program's threads to the collector. A mark is an instant to which the program has attached a
-//! text. Programmers place marks by hand, so marks are rare, and one locked list is enough for all threads.
+//! text. Programmers write the calls that set marks by hand, so marks are rare, and one locked list is enough for all
+//! threads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Turns the contents of thread logs and CUPTI buffers into rows, and explains the rows. This folder contains the
-//! collector, its pipeline, the checkpoint, and the code for windows.
+//! Turns the contents of thread logs and CUPTI buffers into rows, and then joins launches with activities and sums the
+//! times. This folder contains the collector, its pipeline, the checkpoint, and the code for windows.
 
 pub(super) mod checkpoint;
 pub(super) mod clock_guard;

@@ -39,14 +39,14 @@ use crate::session::process::environment::facts;
 use crate::session::process::progress;
 use crate::session::sampler::{SampleKind, SampledStack, Sampler};
 
-/// CUPTI is flushed when more launches than this number have no activity.
+/// If the number of launches without an activity is greater than this number, CUPTI is flushed.
 const PENDING_LAUNCHES_HIGH_WATER: u64 = 128 << 10;
 /// Maximum number of reading steps per visit of the collector. A reading step reads one buffer, or one chunk of
-/// launches per thread. The maximum number of steps takes about 20 ms.
+/// launches per thread. Reading the maximum number of steps takes about 20 ms.
 const MAX_STEPS_PER_VISIT: usize = 64;
 
 /// Maximum time in ns for which gpuflame waits for the remaining GPU work of a window that has closed. Launches that
-/// have no activity at the end of this time are reported as pending.
+/// still have no activity when this time is over are reported as pending.
 const WINDOW_GRACE_NS: u64 = 5_000_000_000;
 
 /// State of the run: the sums so far, the growing outputs, and the progress of reading the logs.
@@ -58,10 +58,10 @@ pub(crate) struct Pipeline {
     marks_dropped: u64,
     steps: Arc<StepQueue>,
     buffers_read: u64,
-    /// Value that `buffers_read` will have when all buffers from the last flush are read; `None` if they are already
-    /// read.
+    /// The value of `buffers_read` at which all buffers from the last flush are read; `None` if these buffers are
+    /// already read.
     flush_end: Option<u64>,
-    /// Value that `buffers_read` will have when all buffers that [`Pipeline::note_unread`] counted are read.
+    /// The value of `buffers_read` at which all buffers that [`Pipeline::note_unread`] counted are read.
     noted_limit: u64,
     /// Windows that have their own files; `None` if the output path prefix does not ask for files per window.
     window_outputs: Option<WindowOutputs>,
@@ -86,8 +86,8 @@ struct SampledStackIds {
     has_label: bool,
 }
 
-/// Maximum number of sampled stacks whose ids are remembered. When this number is reached, the table is cleared, and
-/// the same stacks get new ids.
+/// Maximum number of sampled stacks whose ids are remembered. When the table contains this number of stacks, it is
+/// cleared, and the same stacks get new ids.
 const MAX_SAMPLED_IDS: usize = 1 << 15;
 
 impl Pipeline {
@@ -123,7 +123,7 @@ impl Pipeline {
         self.record_modules(modules);
     }
 
-    /// Returns the queue to which threads add an edge when they open or close the window.
+    /// Returns the queue of window edges. A thread that opens or closes the window adds an edge to this queue.
     pub(crate) fn edges(&self) -> Arc<EdgeQueue> {
         self.rows.edges.clone()
     }
@@ -143,19 +143,19 @@ impl Pipeline {
         self.rows.push(&Row::Instant(*instant));
     }
 
-    /// Sets the number of marks that were dropped because too many were waiting. (A mark is an instant that the program
-    /// has marked.)
+    /// Sets the number of marks that were dropped because too many marks were waiting for the collector. (A mark is an
+    /// instant that the program has marked.)
     pub(crate) fn note_marks_dropped(&mut self, marks: u64) {
         self.marks_dropped = marks;
     }
 
-    /// Returns the queue to which threads add a step when they begin it.
+    /// Returns the queue of steps. A thread that begins a step adds the step to this queue.
     pub(crate) fn steps(&self) -> Arc<StepQueue> {
         self.steps.clone()
     }
 
-    /// Records the steps that are in the queue. Waits at most `patience` for a thread that is adding a step to the
-    /// queue.
+    /// Records the steps that threads have added to the queue. Waits at most `patience` for a thread that is adding a
+    /// step to the queue.
     pub(crate) fn record_steps(&mut self, patience: Duration) {
         self.steps.drain(patience, |step| {
             self.rows.idle_count += 1;
@@ -176,7 +176,7 @@ impl Pipeline {
         if stacks.is_empty() {
             return;
         }
-        // The edge of a window that has closed must precede the samples that were taken after it.
+        // The edge that closes a window must precede the samples that were taken after the window closed.
         self.rows.drain_window_edges();
         // New Python functions are recorded before the stacks, because the stacks can refer to them.
         capture::drain_codes(&mut |row| self.rows.push(row));
@@ -215,26 +215,26 @@ impl Pipeline {
         }
         self.read_samples();
         self.read_host_calls();
-        // When memory is short, reading stops. The remaining memory is needed to save the rows that were recorded so
-        // far.
+        // When memory is short, the pipeline stops reading. The remaining memory is needed to save the rows that were
+        // recorded so far.
         let any =
             (0..MAX_STEPS_PER_VISIT).take_while(|_| !shortage::is_short() && self.read_step(api)).count() > 0;
         self.hand_over_finished_windows();
         any
     }
 
-    /// Counts the filled buffers and the unread launches. [`Pipeline::collect_noted`] then reads this many buffers and
-    /// launches.
+    /// Counts the filled buffers and the unread launches. The next [`Pipeline::collect_noted`] reads this number of
+    /// buffers and launches.
     pub(crate) fn note_unread(&mut self) {
-        // Buffers are counted before launches, because a launch is older than its activity record. Therefore the count
-        // of launches includes the launches of all records in the counted buffers.
+        // Buffers are counted before launches, because a launch is older than its activity record. Therefore the
+        // counted launches include the launches of all activity records in the counted buffers.
         self.noted_limit = self.buffers_read + capture::count_filled() as u64;
         capture::note_unread();
     }
 
     /// Like [`Pipeline::collect`], but reads only the buffers and launches that the last [`Pipeline::note_unread`] has
-    /// counted. Therefore the reading ends even if threads keep launching. Returns false once the counted buffers and
-    /// launches are read.
+    /// counted. Because of this limit, the reading ends even if threads keep launching. Returns false once the counted
+    /// buffers and launches are read.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -272,7 +272,7 @@ impl Pipeline {
     /// Provides empty log chunks, calibrates the clock, and notes progress. This function is called before every
     /// reading step, because under load the collector spends most of its time in reading steps. The function also
     /// records the steps (such as training steps) that the program has marked. Each of these steps must be recorded
-    /// before the GPU work that begins in it.
+    /// before the GPU work that is launched in the step.
     fn refill_and_renew_clock(&mut self) {
         self.record_steps(Duration::ZERO);
         capture::refill_chunks();
@@ -281,9 +281,9 @@ impl Pipeline {
         progress::note_step();
     }
 
-    /// Reads the launches that are older than the oldest filled buffer, because the activities of these launches are in
-    /// that buffer. With this order, launches are joined with their activities soon after they are read, even if there
-    /// is a large backlog. Therefore the join has to store few unmatched launches and activities.
+    /// Reads the launches that are older than the oldest filled buffer, because that buffer contains the activities of
+    /// these launches. With this order, launches are joined with their activities soon after they are read, even if
+    /// there is a large backlog. Therefore the join has to store only few unmatched launches and activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -315,8 +315,8 @@ impl Pipeline {
         let lost = self.lost();
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
-        // Launches on which the join has given up do not count as waiting. Some of the dropped activities belong to
-        // these launches.
+        // A launch does not count as waiting if the join has stopped looking for its activity. Some of the dropped
+        // activities belong to launches for which the join has stopped looking.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }
@@ -330,8 +330,8 @@ impl Pipeline {
         any
     }
 
-    /// Reduces the memory that the sums take to the memory ceiling. After a buffer was read, the sums may exceed the
-    /// ceiling.
+    /// Reduces the memory for the sums to the memory ceiling. After a buffer was read, the memory for the sums may
+    /// exceed the ceiling.
     fn reduce_to_ceiling(&mut self) {
         let RowSink { explain, growing, threads, .. } = &mut self.rows;
         let forgotten = explain.fit(self.names.heap_bytes());
@@ -372,8 +372,8 @@ impl Pipeline {
         self.rows.explain.profile()
     }
 
-    /// Records the names of generated (JIT) code. Called at the end of the run, because a code generator may publish
-    /// names late.
+    /// Records the names of generated (JIT) code. This function is called at the end of the run, because a code
+    /// generator may publish names late.
     fn name_generated(&mut self) {
         for (address, name) in GeneratedCode::default().names(self.profile()) {
             self.rows.idle_count += 1;
@@ -484,13 +484,13 @@ impl Pipeline {
         self.rows.explain.snapshot(&lost, &mut ())
     }
 
-    /// Number of rows of every kind so far, including definitions.
+    /// Number of rows of every kind so far, counting definitions too.
     pub(super) fn rows(&self) -> u64 {
         self.rows.count
     }
 
-    /// Number of rows, not counting window edges, steps and names of generated code. If the number is zero, there is
-    /// nothing to save.
+    /// Number of rows, not counting window edges, steps and names of generated code. If this number is zero, the
+    /// recording contains nothing to save.
     pub(crate) fn rows_of_work(&self) -> u64 {
         self.rows.count - self.rows.idle_count
     }
@@ -508,7 +508,8 @@ impl Pipeline {
             || self.lost().iter().any(|(loss, _)| is_work(*loss))
     }
 
-    /// Discards the growing outputs without writing them. Called only if the files of these outputs were never created.
+    /// Discards the growing outputs without writing them. Called only if the files of the growing outputs were never
+    /// created.
     pub(crate) fn discard_outputs(&mut self) -> WriteReport {
         self.rows.growing.discard();
         WriteReport::default()
@@ -519,7 +520,7 @@ impl Pipeline {
         self.rows.clock_guard.ledger_line()
     }
 
-    /// Number of entries that were merged into "others" so far. If the number has changed, all sums and definitions
+    /// Number of entries that were merged into "others" so far. If this number has changed, all sums and definitions
     /// that were written before are outdated.
     pub(super) fn forgotten(&self) -> u64 {
         self.rows.explain.dropped_count()

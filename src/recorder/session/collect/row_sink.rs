@@ -29,8 +29,8 @@ pub(super) struct RowSink {
     pub(super) count: u64,
     /// Number of window edges, steps and names of generated code among the rows that `count` counts.
     pub(super) idle_count: u64,
-    /// Time of the process's first launch. If an activity or a launch outside windows came first, the time at which
-    /// that row was read. No file is created before there is a launch or an activity.
+    /// Time of the process's first launch. If an activity or a launch outside windows was the first row of GPU work,
+    /// this is the time at which that row was read. No file is created before there is a launch or an activity.
     pub(super) first_work: Option<Nanos>,
     /// Whether recording has ended, so that further rows are ignored.
     pub(super) is_over: bool,
@@ -87,16 +87,16 @@ impl RowSink {
                 self.drain_window_edges();
                 self.write_and_explain(row);
             }
-            // The times of this activity are impossible. Therefore the activity is recorded without times and counted
-            // as untimed.
+            // The guard has found that the times of this activity are impossible. Therefore the activity is recorded
+            // without times and counted as untimed.
             Row::Activity(activity) if !self.clock_guard.is_possible(activity.start, activity.end) => {
                 let (start, end) = (Nanos(0), Nanos(0));
                 self.write_and_explain(&Row::Activity(Activity { start, end, ..*activity }));
             }
             // The thread may have been renamed since this row was created.
             Row::Thread { id, name } => self.note_thread(*id, name),
-            // Kernels are named now and not on exit: there may be tens of thousands of kernels, and the exit of the
-            // process waits for gpuflame.
+            // Kernels are named at this point and not on exit, because there may be tens of thousands of kernels, and
+            // the exit of the process waits for gpuflame.
             Row::Name { id, .. } => {
                 self.write_and_explain(row);
                 symbolize::name_kernel(self.explain.profile_mut(), *id);
@@ -136,7 +136,7 @@ impl RowSink {
     }
 
     /// Notes the time of the first launch or activity, and creates the files of the growing outputs. Calls that only
-    /// wait or allocate memory do not create a file.
+    /// wait or allocate memory do not cause a file to be created.
     #[cold]
     fn note_first_work(&mut self, row: &Row<'_>) {
         self.first_work = match row {

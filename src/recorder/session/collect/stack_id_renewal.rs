@@ -9,8 +9,8 @@ use gpuflame_model::record::{ContextId, Nanos};
 pub(super) struct StackIdRenewal {
     /// Number of stacks that had been dropped when the last round began.
     dropped_stacks: u64,
-    /// Lowest stack id that threads could still use when the last round had finished. `forgetting` is the round that is
-    /// in progress, if there is one.
+    /// Lowest stack id that threads could still use at the end of the last round. `forgetting` is the round that is in
+    /// progress, if there is one.
     lowest_id: ContextId,
     forgetting: Option<ForgetRound>,
 }
@@ -36,7 +36,7 @@ impl StackIdRenewal {
         match &mut self.forgetting {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
-                    // Old ids are forgotten one round later than the round in which threads stop using them.
+                    // Old ids are forgotten one round later than the round in which threads stop using these ids.
                     // `capture::forget_round` explains the reason.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;

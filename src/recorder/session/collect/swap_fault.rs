@@ -1,11 +1,12 @@
 //! A deliberate fault for tests, which exists in debug builds only: it swaps the stacks of two launches. A test
-//! compares gpuflame's stacks with the stacks that an external observer saw. The test checks that the comparison
-//! detects the swapped stacks. The environment variable `GPUFLAME_TEST_MIX_UP=1` enables the fault.
+//! compares gpuflame's stacks with the stacks that an external observer has captured. The test checks that the
+//! comparison detects the swapped stacks. The environment variable `GPUFLAME_TEST_MIX_UP=1` enables the fault.
 
 use gpuflame_model::record::{ContextId, Launch, Row};
 
-/// State of the deliberate swap of two stacks. If the stack of a launch (B) differs from the stack of the previous
-/// launch (A), that launch gets stack A instead. The next launch with stack A then gets stack B.
+/// State of the deliberate swap of two stacks. If the stack (B) of a launch differs from the stack (A) of the previous
+/// launch, the fault records the launch with stack A instead of B. The next launch that has stack A is then recorded
+/// with stack B.
 #[derive(Debug)]
 pub(super) enum SwapFault {
     Off,

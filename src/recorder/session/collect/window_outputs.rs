@@ -14,8 +14,9 @@ use gpuflame_model::record::{CheckpointMark, Chunk, Loss, Nanos};
 /// Sums of windows, on their way from the pipeline to the drawing thread.
 pub(super) struct WindowOutputs {
     pub(super) queue: &'static WindowOutputQueue,
-    /// Definitions that were already sent to the drawing thread. `forgotten` is the value that
-    /// [`Explain::dropped_count`] had when they were sent. When that value changes, all definitions are sent again.
+    /// Definitions that the pipeline has already sent to the drawing thread. `forgotten` is the value that
+    /// [`Explain::dropped_count`] had when these definitions were sent. When the value of [`Explain::dropped_count`]
+    /// changes, all definitions are sent again.
     definitions: Definitions,
     forgotten: Option<u64>,
     /// For each kind of loss, the number of losses that the files of earlier windows report.
@@ -39,7 +40,8 @@ impl WindowOutputs {
     }
 
     /// Notes which windows have no unread launches any more. A launch call in flight counts as an unread launch of the
-    /// window in which the call began. All earlier launches of that thread are already in the log.
+    /// window in which the call began. All earlier launches of the thread with this call are already in the thread's
+    /// log.
     pub(super) fn mark_windows_read(&mut self, apart: &mut PerWindowSums) {
         if apart.is_full() && !std::mem::replace(&mut self.is_full, true) {
             print_from_own(

@@ -30,7 +30,7 @@ use crate::session::process::panic::disable_after_panic;
 /// Interval between checks whether the flag file exists. Each check takes one `stat` call.
 const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval between checks whether a window has reached one of its limits. At 300,000 launches per second, a window can
-/// exceed its limit on launches by 600.
+/// therefore exceed its limit on launches by 600.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for which the start of a step waits while another thread opens or closes the window. Usually, opening
 /// or closing takes much less time.
@@ -61,7 +61,7 @@ impl WindowScheduler {
     /// the program itself opens windows.
     pub(crate) fn new(settings: &Settings) -> Option<Self> {
         let &Settings { delay, duration, repeat, max_launches, max_bytes, signal, .. } = settings;
-        // The path is made absolute now, because the application may change its current directory later.
+        // The path is made absolute at this time, because the application may change its current directory later.
         let flag =
             settings.flag.as_ref().map(|flag| std::path::absolute(flag).unwrap_or_else(|_| flag.clone()));
         let steps = settings.steps.clone();
@@ -120,7 +120,8 @@ impl WindowScheduler {
         }
     }
 
-    /// Opens or closes the window if the schedule demands this at the current time. Any thread may call this function.
+    /// Opens or closes the window if, according to the schedule, it must be opened or closed at the current time. Any
+    /// thread may call this function.
     pub(crate) fn apply_schedule(&self, control: &impl WindowControl) {
         let Some(mut schedule) = self.schedule.try_lock_for(STEP_LOCK_TIMEOUT) else {
             return BELL.notify_all();

@@ -17,9 +17,9 @@ use gpuflame_model::profile::Profile;
 use super::growing_outputs::{GrowingOutputs, never_opened_error};
 use super::output_files::{self, WriteReport, WrittenFile};
 
-/// Maximum number of frames in the text about the GPU's idle time. Without a limit, this text would be the largest
-/// file. For example, it would have 4.4 MB for 2,000 stacks of 60 frames. The recording always contains all frames of
-/// these stacks.
+/// Maximum number of frames in the text about the GPU's idle time. Without this limit, the text would be the largest
+/// output file. For example, for 2,000 stacks of 60 frames, the text would have 4.4 MB. The recording always contains
+/// all frames of these stacks.
 const MAX_IDLE_FRAMES: usize = 10_000;
 
 /// Returns the options for naming frames that follow from the settings.
@@ -35,7 +35,7 @@ pub(crate) fn symbolize_options(settings: &Settings) -> SymbolizeOptions {
 /// Inputs, besides the profile, from which the recording of the sums is written.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct SumsOptions<'a> {
-    /// Encoded rows that contain the function names of native frames.
+    /// Encoded rows that contain the function names of native frames in the profile.
     pub(crate) functions: &'a [u8],
     /// Whether the recording may replace a file that already exists.
     pub(crate) is_replaceable: bool,
@@ -43,9 +43,9 @@ pub(crate) struct SumsOptions<'a> {
     pub(crate) has_failed: bool,
 }
 
-/// Writes a profile in the formats that `wanted` lists. The frames of the profile must already have names. `ours` is a
-/// file in the same set of outputs that already exists. `growing` contains the outputs that were already written while
-/// the application ran. The files cover all windows, or only the window `window` if it is given.
+/// Writes a profile in the formats that `wanted` lists. The frames of the profile must already have names. `ours` is an
+/// existing file that belongs to the same set of outputs. `growing` contains the outputs that were already written
+/// while the application ran. The files cover all windows, or only the window `window` if it is given.
 pub(crate) fn write_files(
     profile: &Profile,
     settings: &Settings,
@@ -80,7 +80,7 @@ pub(crate) fn write_files(
             output_files::write_file(path, |out| write_drawing(drawing, format, out)).map(WrittenFile::from)
         }
         Output::Table => {
-            // The drawing is dropped first, because the drawing and the table must not be in memory at the same time.
+            // The drawing is dropped before the table is written, because both must not be in memory at the same time.
             drawing = None;
             output_files::write_file(path, |out| export::write_csv(profile, out)).map(WrittenFile::from)
         }
@@ -105,8 +105,8 @@ pub(crate) fn write_files(
         Output::Activities | Output::Chrome | Output::CuptiText | Output::Recording => growing
             .map_or_else(|| Err(never_opened_error()), |growing| growing.publish(output, path, profile)),
     };
-    // If a file cannot be written, the disk may be full. Therefore the file of a failed recording is removed, and the
-    // file is written again.
+    // If a file cannot be written, the disk may be full. Therefore the incomplete file of a failed recording is removed
+    // to free disk space, and then the output is written again.
     let made = |output: Output, path: &Path| {
         make(output, path, growing.as_deref_mut())
             .or_else(|error| {

@@ -59,8 +59,8 @@ impl CheckpointedNames {
     }
 
     /// Looks all addresses up again, because an address may be reused for another function. Passes a row to `each` for
-    /// each new name. If the name of an address has changed, passes a row with an empty name. Remarks from looking up
-    /// names are printed only at the end of the run.
+    /// each new name. If the name of an address has changed, passes a row with an empty name. Messages about problems
+    /// with looking up names are printed only at the end of the run.
     pub(crate) fn write_changes(&mut self, mut each: impl FnMut(&Row<'_>)) {
         if self.addresses.is_empty() {
             return;
@@ -81,8 +81,8 @@ impl CheckpointedNames {
 
 fn sources() -> GeneratedCodeSources {
     let process = std::process::id();
-    // A code generator maps its dump file into memory, so that other programs can find the path of the file. CPython
-    // has already removed that mapping when gpuflame looks, so the usual path in `/tmp` is tried too.
+    // A code generator maps its dump file into memory, so that other programs can find the path of the file. When
+    // gpuflame looks for this mapping, CPython has already removed it, so gpuflame also tries the usual path in `/tmp`.
     let maps = fs::read("/proc/self/maps").unwrap_or_default();
     let dump = format!("/jit-{process}.dump");
     let lines = maps.split(|byte| *byte == b'\n').filter(|line| line.ends_with(dump.as_bytes()));

@@ -2,12 +2,12 @@
 //! run. The growing outputs are the recording, the table of activities, the Chrome trace, and the text in the format of
 //! the tutorial's tracer.
 //!
-//! The recording has its final name from the beginning. If the plain name is taken, the name contains a number that was
-//! free for all outputs when the recording began. The files of the other growing outputs first have temporary names.
-//! Growing outputs other than the recording get their final names on exit, like all other outputs. No file is created
-//! before there is data to write to it. Each file has its own thread, which creates and writes the file
-//! ([`gpuflame_os::growing`]). Therefore the file system blocks neither the application nor the collector. Errors are
-//! printed on exit, and not while the application runs.
+//! The recording has its final name from the beginning. If a file with the plain name exists, the recording's name
+//! contains a number. When the recording began, no other output had a name with this number. The files of the other
+//! growing outputs first have temporary names. Growing outputs other than the recording get their final names on exit,
+//! like all other outputs. No file is created before there is data to write to it. Each file has its own thread, which
+//! creates and writes the file ([`gpuflame_os::growing`]). Therefore the file system blocks neither the application nor
+//! the collector. Errors are printed on exit, and not while the application runs.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -37,16 +37,17 @@ use crate::session::process::launcher_report;
 /// Maximum time in ms between two marks in the recording. A mark is a row that states up to which time the recording is
 /// complete. A mark follows the rows of each flush of CUPTI.
 const MARK_INTERVAL_MS: u32 = 1200;
-/// Maximum time by which a file's modification time can precede the actual write. The kernel takes the modification
-/// time from a clock that advances in ticks.
+/// Maximum time by which the modification time of a file can be earlier than the actual write. The kernel takes the
+/// modification time from a clock that advances in ticks.
 const MTIME_GRANULARITY: Duration = Duration::from_millis(10);
-/// Maximum number of names that are tried for the recording when names are taken.
+/// Maximum number of names that are tried for the recording if files with these names exist.
 const MAX_TRIED_NAMES: usize = 1000;
-/// The rows that wait to be written to one output may take the memory ceiling divided by this number. With the usual 8
-/// MiB per output, the rows of one second can wait if there are at most 80,000 rows per second.
+/// Divisor for the memory for the rows that wait to be written to one output: the memory ceiling is divided by this
+/// number. With the usual 8 MiB per output, the rows of one second can wait if the program causes at most 80,000 rows
+/// per second.
 const WAITING_SHARE: usize = 32;
-/// An output fails if it makes no progress for this time while the memory for its waiting rows is full. This time is
-/// shorter than the time for which an exiting process waits for the collector.
+/// If an output makes no progress for this time while the memory for its waiting rows is full, the output fails. This
+/// time is shorter than the time for which an exiting process waits for the collector.
 const MAX_STALL: Duration = Duration::from_secs(2);
 /// Minimum for both time limits on outputs that make no progress. This minimum applies even if the user sets a shorter
 /// exit limit.
@@ -65,8 +66,8 @@ pub(crate) struct GrowingOutputs {
     max_recording_bytes: u64,
     rows_left_out: u64,
     began: Nanos,
-    /// Whether the recording already names the thread that writes it. `has_unmarked_rows` states whether there are rows
-    /// after the recording's last mark.
+    /// Whether the recording already names the thread that writes it. `has_unmarked_rows` states whether any rows were
+    /// added after the recording's last mark.
     is_named: bool,
     has_unmarked_rows: bool,
     /// File of a recording that failed before it was complete.
@@ -77,7 +78,7 @@ pub(crate) struct GrowingOutputs {
 
 /// State of one growing output, and its writer.
 enum GrowingOutput<W> {
-    /// The settings do not request the output, or it is already finished.
+    /// The settings do not request this output, or this output is already finished.
     None,
     Open(Option<GrowingFile>, W),
     Failed(Error),
@@ -160,8 +161,9 @@ impl GrowingOutputs {
     }
 
     /// Returns the path of the recording, for a thread that is about to choose names of outputs. Waits until the file
-    /// of the recording exists. Without this wait, the recording of a short run might be created only after this call.
-    /// The thread would then mistake the recording for a file of another process.
+    /// of the recording exists. Without this wait, the recording of a short run might be created only after this
+    /// function has returned. A thread that chooses names would then mistake the recording for a file of another
+    /// process.
     pub(crate) fn wait_for_recording_path(&self) -> Option<PathBuf> {
         self.open_recording().iter().for_each(|file| file.wait_until_created(self.stall_limit));
         self.recording_path()
