@@ -19,7 +19,7 @@ pub fn range_push(name: &CStr) -> Result<()> {
         return Err(lifecycle::over_error());
     }
     forked_child::install_handler();
-    // A range for which there is no room is counted as dropped.
+    // A range for which there is no room is counted as a dropped range.
     let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.to_bytes()));
     Ok(())
 }
@@ -38,9 +38,9 @@ pub fn range_pop() -> Result<()> {
     }
 }
 
-/// Attaches gpuflame to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame. The
-/// program may not have made any CUDA call yet, and may never make one. Therefore this function does not set up a
-/// session.
+/// Attaches gpuflame to NVTX, unless the settings forbid it. NVTX calls this function when it injects gpuflame. At this
+/// time, the program may not have made any CUDA call yet, and may never make one. Therefore this function does not set
+/// up a session.
 pub fn inject_nvtx(table: NvtxTable) {
     if forked_child::is_over() || environment::forbids_recording() {
         return;
@@ -56,22 +56,22 @@ pub fn inject_nvtx(table: NvtxTable) {
 #[must_use = "the range closes when this guard is dropped, which is at once unless a variable holds it"]
 pub struct Range {
     is_open: bool,
-    /// Makes the guard `!Send`, because a range belongs to the thread that opened it.
+    /// This field makes the guard `!Send`, because a range belongs to the thread that opened it.
     own_thread: PhantomData<*const ()>,
 }
 
 /// Opens a range on this thread. Until the returned guard is dropped, the stack of every launch on this thread contains
 /// a frame `[range]NAME`, between the CPU frames and the kernel. NAME stands for the text in `name`.
 ///
-/// Ranges can be nested up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A few thousand
-/// distinct names are possible, but do not use a new name for each step of a long run. Ranges for which there is no
-/// room are counted as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
+/// Ranges can be nested up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A program can
+/// use a few thousand distinct names, but do not use a new name for each step of a long run. Ranges for which there is
+/// no room are counted as [`Loss::RangesDropped`](gpuflame_model::record::Loss::RangesDropped).
 pub fn range(name: &str) -> Range {
     let is_open = !forked_child::is_over();
     if is_open {
         forked_child::install_handler();
-        // A range for which there is no room is counted as dropped. The guard closes a dropped range in the same way as
-        // any other range.
+        // A range for which there is no room is counted as a dropped range. The guard handles the end of a dropped
+        // range in the same way as the end of any other range.
         let _ = capture::push_range(RangeDomain::USER, RangeName::Text(name.as_bytes()));
     }
     Range { is_open, own_thread: PhantomData }

@@ -22,16 +22,16 @@ pub(super) struct StackReader {
     python: Option<OtherThreads>,
     /// Limits how much CPU time is spent on reading Python frames.
     reading: Budget,
-    /// Processor on which the sampler's thread should sleep, which is the processor of the sampled thread. When the
-    /// sampler's thread wakes up there, it runs before the sampled thread executes another instruction. Therefore the
-    /// Python frames are still those of the sample. On different processors, the two threads would run at the same
-    /// time.
+    /// Processor on which the sampler's thread should sleep: the processor on which the sampled thread runs. If the
+    /// sampler's thread wakes up on the same processor, it runs before the sampled thread executes another instruction.
+    /// Therefore the Python frames are still those of the sample. On different processors, the two threads would run at
+    /// the same time.
     pub(super) processor: Option<u32>,
 }
 
 /// Limits on reading Python frames. After a read, ten times the duration of that read must pass before the next read.
 /// Therefore the sampled threads lose at most a tenth of one processor. `MAX_READ_BURST_NS` is the maximum amount of
-/// unused time that can be saved up for several reads in quick succession.
+/// unused reading time that can be saved up for several reads in quick succession.
 const READ_COST: u64 = 10;
 const MAX_READ_BURST_NS: u64 = 100_000_000;
 
@@ -104,7 +104,8 @@ impl StackReader {
             return ReadStack { flags: captured.flags, frames: captured.frames.into() };
         };
         let sampled = (&sample.registers, sample.stack);
-        // The Python frames are read before the native stack is walked, because the walk takes longer.
+        // The Python frames are read before the native stack is walked, because the walk of the native stack takes
+        // longer.
         let began = capture::now().0;
         if is_new && !self.reading.is_overdrawn(began) {
             const THIS_THREAD: i32 = 0;
@@ -139,7 +140,7 @@ impl StackReader {
     }
 }
 
-/// Whether a waiting thread that has these registers waits for Python's GIL.
+/// Whether a waiting thread with these registers is waiting for Python's GIL.
 pub(super) fn waits_for_gil(sample: &ThreadSample<'_>) -> bool {
     python::waits_for_gil(&sample.registers)
 }

@@ -34,17 +34,17 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between two rounds of the sampler. A round reads the rings of all threads. The maximum applies while
-/// no thread is sampled, and the sampler's thread only watches for the end of the session.
+/// Maximum pause between two rounds of the sampler. A round reads the rings of all threads. This maximum applies while
+/// no thread is sampled, because the sampler's thread then only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. The pause is short because a thread's
-/// ring holds only 63 waits, and a thread may wait thousands of times per second.
+/// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. This pause is short because a
+/// thread's ring holds only 63 waits, and a thread may wait thousands of times per second.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
 /// Time budget for the rounds of the sampler. `ROUND_NS` is the minimum average time between rounds. `MAX_BURST_NS` is
-/// the maximum unused time that can be saved up for rounds in quick succession. `PAUSE_OVER_BUDGET_MS` is the pause
-/// while the budget is exceeded. A budget is needed because a thread may wait thousands of times per second. In
-/// programs with Python, each wait wakes the sampler.
+/// the maximum amount of unused time that can be saved up for rounds in quick succession. `PAUSE_OVER_BUDGET_MS` is the
+/// pause while the budget is exceeded. A budget is needed because a thread may wait thousands of times per second. In
+/// programs with Python, each wait of a thread wakes the sampler.
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
@@ -73,8 +73,8 @@ pub(super) struct SampledStack {
     pub(super) kind: SampleKind,
     pub(super) flags: ContextFlags,
     pub(super) frames: Box<[Frame]>,
-    /// Whether the thread was sampled only because a launching thread was waiting for Python's global interpreter lock
-    /// (GIL).
+    /// Whether the thread was sampled because a launching thread was waiting for Python's global interpreter lock
+    /// (GIL), and for no other reason.
     is_other: bool,
 }
 
@@ -137,8 +137,8 @@ struct SampleCounts {
 struct OtherCounts {
     samples: AtomicU64,
     dropped: AtomicU64,
-    /// Maximum number of threads that were not sampled at the same time, because the kernel refused or there were too
-    /// many threads.
+    /// Maximum number of threads that were refused at the same time, either by the kernel or because too many threads
+    /// were sampled already.
     not_sampled: AtomicU64,
 }
 
@@ -258,7 +258,7 @@ impl Sampler {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // Even after a panic, gpuflame's timers must stop, and no thread may wake the sampler's thread.
+            // Even after a panic, gpuflame's timers must stop, and no thread may wake the sampler's thread any more.
             self.own_thread.store(0, Ordering::Release);
             self.observed.lock().threads.clear();
         })
@@ -287,7 +287,7 @@ impl Sampler {
     }
 
     /// Reads the remaining samples from the kernel's rings, unless another thread uses the rings for longer than
-    /// `limit`. A wait that is still in progress is recorded as if it had ended now.
+    /// `limit`. A wait that is still in progress is recorded as if it ended at the time of this call.
     pub(super) fn drain_remaining(&self, limit: Duration) {
         if let Some(mut observed) = self.observed.try_lock_for(limit) {
             self.read_all(&mut observed);
@@ -296,8 +296,8 @@ impl Sampler {
             let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
             self.hand_over(stacks);
-            // The timers must stop, because no thread reads their samples any more, but they would continue to send
-            // signals.
+            // The timers must stop, because they would continue to send signals although no thread reads their samples
+            // any more.
             observed.threads.clear();
         }
     }
@@ -389,7 +389,7 @@ impl Sampler {
     /// Waits until a request to sample a thread arrives, but at most for `pause`. If `processor` is given, the thread
     /// sleeps on that processor. Returns the threads whose observation was requested.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
-        // A thread that makes a request after this check wakes this thread up, so the wait ends immediately.
+        // If a thread makes a request after this check, it wakes this thread up, so the wait ends immediately.
         let is_idle = self.requests.lock().is_empty();
         match processor {
             _ if !is_idle => false,
@@ -399,8 +399,8 @@ impl Sampler {
         mem::take(&mut *self.requests.lock())
     }
 
-    /// Returns the pause until the next round, which is half of the shortest time in which a ring or the sample slots
-    /// of a timer can fill up.
+    /// Returns the pause until the next round. The pause is half of the shortest time in which a thread's ring or the
+    /// sample slots of a timer can fill up.
     fn pause(&self, observed: &ObservedThreads) -> Duration {
         if observed.threads.iter().any(|one| one.switches.is_some()) {
             return PAUSE_WITH_WAITS;
@@ -417,7 +417,7 @@ impl Sampler {
             return Vec::new();
         }
         for one in &observed.threads {
-            // The threads are counted again when their observation restarts.
+            // These threads are counted again when their observation restarts.
             self.counts.threads.fetch_sub(one.samples.is_some().into(), Ordering::Relaxed);
             self.counts.waits.threads.fetch_sub(one.switches.is_some().into(), Ordering::Relaxed);
         }
@@ -425,11 +425,11 @@ impl Sampler {
     }
 
     /// Starts to observe a thread that launches GPU work. If a launching thread with the same id is already observed,
-    /// that thread must have ended, so it is dropped. Threads that launch no GPU work are also dropped, to make room.
-    /// The next listing of Python threads finds the dropped threads again.
+    /// the thread that is already observed must have ended, so it is dropped. Threads that launch no GPU work are also
+    /// dropped, to make room. The next listing of Python threads will find the dropped threads again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
-        // In a program without Python, time is saved because samples need not wake the sampler's thread.
+        // In a program without Python, samples need not wake the sampler's thread, which saves time.
         let wakes = if observed.stacks.reads_python() { self.own_thread.load(Ordering::Relaxed) } else { 0 };
         let is_full = observed.threads.len() >= MAX_OBSERVED_THREADS;
         let opened = |open: &dyn Fn() -> io::Result<PerfEvent>| match is_full {
@@ -460,9 +460,9 @@ impl Sampler {
         }
     }
 
-    /// While launching threads wait for the GIL, samples the Python threads that launch no GPU work. Stops sampling
-    /// them when no launching thread has waited for the GIL for two seconds. A thread is not sampled if the kernel
-    /// refuses, or if there are too many threads.
+    /// Samples the Python threads that launch no GPU work, while launching threads wait for the GIL. Stops sampling
+    /// these threads when no launching thread has waited for the GIL for two seconds. Such a thread is not sampled if
+    /// the kernel refuses, or if too many threads are sampled already.
     fn observe_others(&self, observed: &mut ObservedThreads) {
         if observed.gil_waits.are_over(capture::now().0) {
             observed.threads.retain(|one| !one.is_other);
@@ -476,7 +476,8 @@ impl Sampler {
         for number in observed.stacks.python_threads() {
             let thread = ThreadId(number as u32);
             let is_observed = observed.threads.iter().any(|one| one.thread == thread);
-            // Python may still list a thread that has ended, and one of gpuflame's threads may now have the same id.
+            // Python may still list a thread that has ended, and one of gpuflame's own threads may have got the same
+            // id.
             if is_observed || room > 0 && threads::is_thread_ours(number) {
                 continue;
             }
@@ -548,8 +549,8 @@ impl Sampler {
         let mut stacks = Vec::new();
         threads.retain_mut(|one| {
             let cpu_time = perf::thread_cpu_time(one.thread.0 as i32);
-            // The waits are read before the samples. A wait for the GIL decides whether samples of other threads are
-            // kept, and those threads come later in this loop.
+            // The waits of a thread are read before its samples. Whether samples of other threads are kept depends on
+            // waits for the GIL, and these other threads come later in this loop.
             self.read_waits(one, (reader, gil_waits), is_wanted, &mut stacks);
             let periods = self.read_samples(one, (reader, gil_waits), is_wanted, &mut stacks);
             // The final CPU time of a thread that has ended can be computed only from its samples.
@@ -581,8 +582,8 @@ impl Sampler {
         let mut each = |sample: &ThreadSample<'_>, periods: u64| {
             all += periods;
             if is_wanted && (!is_other || gil_waits.any_at(sample.time)) {
-                // Python frames are read only for the newest sample, because the thread has already left the frames of
-                // the older samples.
+                // Python frames are read only for the newest sample, because the thread has already left the Python
+                // frames of the older samples.
                 let stack = reader.read(thread, sample, sample.is_newest, &self.counts.python);
                 self.counts.cut.fetch_add(u64::from(stack.is_partial()), Ordering::Relaxed);
                 let kind = SampleKind::OnCpu { ns: self.nanos(periods) };
@@ -635,7 +636,7 @@ impl Sampler {
                 gil_waits.end(thread, 0);
                 left.set(&sample);
             }
-            // After perf records were dropped, it is unknown which wait ends next.
+            // After perf records were dropped, it is unknown to which wait the next end belongs.
             PerfRecord::Sample(_) | PerfRecord::Descheduled { blocked: false } | PerfRecord::Lost => {
                 gil_waits.end(thread, 0);
                 *pending_wait = None;
@@ -769,7 +770,7 @@ fn note_opened<T>(
             threads.fetch_add(1, Ordering::Relaxed);
             Some(event)
         }
-        // The thread has already ended.
+        // If the thread has already ended, there is nothing to observe.
         Err(error) if error.raw_os_error() == Some(libc::ESRCH) => None,
         Err(error) => {
             refused.fetch_add(1, Ordering::Relaxed);

@@ -4,11 +4,11 @@
 /// the debt is reset.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
-/// A budget of time, for example of CPU time. The cost of each piece of work adds to a debt, which decreases as time
-/// passes.
+/// A budget of time, for example of CPU time. The cost of each piece of work is added to a debt, and the debt decreases
+/// as time passes.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Maximum cost in ns of the work that may be done without a break, after a pause.
+    /// Maximum total cost in ns of the work that may be done without a break after a pause.
     burst: u64,
     /// Time in ns at which the costs of all work so far are paid off.
     paid_until: u64,
@@ -44,8 +44,8 @@ mod tests {
 
     #[test]
     fn work_is_limited_after_a_burst() {
-        // Each piece of work costs half a millisecond. The burst of 20 ms therefore allows 40 pieces of work without a
-        // break.
+        // Each piece of work costs half a millisecond. The maximum burst of 20 ms therefore allows 40 pieces of work
+        // without a break.
         let (mut budget, start) = (Budget::new(20 * MS), 1_000_000_000_000);
         let mut is_done = |now| {
             budget.pay(now, MS / 2);
@@ -54,7 +54,7 @@ mod tests {
         assert_eq!((0..70).filter(|_| is_done(start)).count(), 40);
         let later = (100..1100).filter(|at| is_done(start + at * MS)).count();
         assert_eq!(later, 1000, "pieces of work that are a millisecond apart");
-        // The thread is woken all the time, but sleeps while its budget is overdrawn.
+        // In this part of the test, the thread is woken all the time, but sleeps while its budget is overdrawn.
         let (mut now, end, mut pieces) = (start + 2_000 * MS, start + 3_000 * MS, 0);
         while now < end {
             now += if is_done(now) { MS / 50 } else { 5 * MS };

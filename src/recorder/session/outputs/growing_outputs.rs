@@ -199,8 +199,8 @@ impl GrowingOutputs {
     }
 
     /// Adds a mark to the recording, and passes the rows so far to the recording's file, so that the rows survive if
-    /// the process is killed. `open` is the number of launches that have no activity. Only the thread that writes rows
-    /// may call this function, because the recording names the calling thread as its writer.
+    /// the process is killed. `open` is the number of launches that still have no activity. Only the thread that writes
+    /// rows may call this function, because the recording names the calling thread as its writer.
     pub(crate) fn flush(&mut self, open: u64) {
         let GrowingOutput::Open(_, writer) = &mut self.recording else { return };
         if !std::mem::take(&mut self.has_unmarked_rows) {
@@ -215,9 +215,9 @@ impl GrowingOutputs {
         }
     }
 
-    /// Stops recording because of an error. The file of the recording may cover hours of the run. Therefore the file is
-    /// kept, in case the process is killed before it writes the other outputs. The head of the file then states that
-    /// rows after the last mark are missing.
+    /// Stops recording because of an error. The file of the recording may cover hours of the run. Therefore this file
+    /// is kept, in case the process is killed before it writes the other outputs. The head of the kept file then states
+    /// that rows after the last mark are missing.
     fn fail_recording(&mut self, error: Error) {
         if let GrowingOutput::Open(file, _) =
             std::mem::replace(&mut self.recording, GrowingOutput::Failed(error))
@@ -226,8 +226,8 @@ impl GrowingOutputs {
         }
     }
 
-    /// Removes the file of a failed recording, because the other outputs contain the same sums, and need the disk
-    /// space. Returns true if a file was removed.
+    /// Removes the file of a failed recording. The other outputs contain the same sums and need the disk space. Returns
+    /// true if a file was removed.
     pub(super) fn remove_failed_recording(&mut self) -> bool {
         self.failed_recording.take().is_some_and(|left| left.remove_abandoned())
     }
@@ -308,7 +308,8 @@ impl GrowingOutputs {
         };
         let path = self.path_free_of_siblings(path);
         let ended = text.end(&path, self.stall_limit, |text| text.finish()?.into_file());
-        // If there is a text from an earlier run, this text replaces it, as with the tutorial's tracer.
+        // If the path belongs to a text from an earlier run, the new text replaces the old text, as with the tutorial's
+        // tracer.
         let published = ended.and_then(|(draft, fate)| {
             draft.publish_as(&path)?;
             let note = (fate == FileLocation::Restored).then(|| restored(&path));
@@ -318,8 +319,8 @@ impl GrowingOutputs {
     }
 
     /// Returns a path for a text that no related process has used. All processes that are started from one process
-    /// inherit the same path. If another process has written to that path since this process began, this function
-    /// appends the process id to the name.
+    /// inherit the same path. If another process has written to the inherited path since this process began, this
+    /// function appends the process id to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
         if file.and_then(|file| file.modified().ok()).is_none_or(|written| written < self.opened) {
@@ -363,8 +364,8 @@ impl GrowingOutputs {
     }
 }
 
-/// Whether a row is written even if the recording has reached its size limit. The rows that are written beyond the
-/// limit are few, and describe what the recording covers.
+/// Whether a row of this kind is written even if the recording has reached its size limit. Only a few rows are written
+/// beyond the limit, and these rows describe what the recording covers.
 fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     matches!(
         row,
@@ -377,7 +378,7 @@ fn is_kept_beyond_limit(row: &Row<'_>) -> bool {
     )
 }
 
-/// Returns the identity of the calling thread. A recording stores it as the identity of its writer.
+/// Returns the identity of the calling thread. A recording stores this identity as the identity of its writer.
 pub(crate) fn this_thread() -> WriterId {
     let ThreadIdentity { process, thread, started, namespace, boot } = ThreadIdentity::current();
     WriterId { process, thread, started, namespace, boot }
@@ -393,8 +394,8 @@ fn begin_draft(outputs: &Outputs, output: Output, bounds: GrowthLimits) -> (Grow
     GrowingFile::start(bounds, OnAbandon::Remove, Box::new(open))
 }
 
-/// Starts a recording. The number in its name is free for all outputs. If another process takes the chosen name first,
-/// the next number is tried.
+/// Starts a recording. The temporary name contains a number that no output uses yet. If another process creates a file
+/// with the chosen name first, the next number is tried.
 fn begin_recording(outputs: &Outputs, settings: &Settings, bounds: GrowthLimits) -> (GrowingFile, FileFeed) {
     let (outputs, formats, report) = (outputs.clone(), settings.formats.clone(), settings.report.clone());
     let open = move || {
@@ -411,8 +412,9 @@ fn create_draft(target: &Path) -> Result<Draft> {
     Ok(Draft::create(target)?)
 }
 
-/// Calls `take` with a name for the recording. The number in the name is free for all outputs. If `take` fails because
-/// the name was taken meanwhile, calls `take` again with the next name. Returns the result of the last call.
+/// Calls `take` with a name for the recording. The name contains a number that no output uses yet. If `take` fails
+/// because another process has taken the name in the meantime, calls `take` again with the next name. Returns the
+/// result of the last call of `take`.
 pub(crate) fn with_free_name<T>(
     outputs: &Outputs,
     formats: &[Output],

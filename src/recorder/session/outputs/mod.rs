@@ -1,5 +1,5 @@
 //! Writes the output files of a session, and chooses their names. Some outputs are written while the application runs.
-//! Pictures and tables are written on exit.
+//! Pictures and tables are written when the process exits.
 
 pub(super) mod draw;
 pub(super) mod generated;

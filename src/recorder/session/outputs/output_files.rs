@@ -32,7 +32,8 @@ pub(crate) struct WriteReport {
 /// A file that was written.
 pub(crate) struct WrittenFile {
     pub(crate) path: PathBuf,
-    /// Message that explains the path, if the file was removed or moved while it was written.
+    /// Message that explains why the path differs from the intended path, if the file was removed or moved while it was
+    /// written.
     pub(crate) note: Option<String>,
 }
 
@@ -43,9 +44,9 @@ impl From<PathBuf> for WrittenFile {
 }
 
 /// Writes the outputs that `wanted` lists. Chooses names that are free or belong to `ours`, and then calls `write` for
-/// each output. `write` returns the path that it has really used, because another process may take the chosen name
-/// before `write` does. Also writes a file that describes the set of outputs; `about` returns its text. Does not wait
-/// for other processes.
+/// each output. `write` returns the path that it has actually used, because another process may take the chosen name
+/// before `write` does. Also writes a file that describes the set of outputs; `about` returns its text. This function
+/// does not wait for other processes.
 pub(super) fn write_all(
     wanted: &[Output],
     outputs: &Outputs,
@@ -66,7 +67,7 @@ pub(super) fn write_all(
     let is_foreign = |path: &Path| Some(path) != ours && is_name_taken(path);
     // All ranks of a distributed job end at the same time, and would choose the same names. Therefore each rank tries
     // to claim the name of the file that describes its set of outputs. The rank that gets the claim owns all names in
-    // the set.
+    // its set of outputs.
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
@@ -74,7 +75,8 @@ pub(super) fn write_all(
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
-                // Another process may have created its files after the names were checked and before they were claimed.
+                // Another process may have created files with these names after the names were checked and before they
+                // were claimed.
                 let is_free = !paths.iter().any(|path| is_foreign(path));
                 claimed = is_free.then_some(claim);
                 is_free
@@ -155,7 +157,7 @@ pub(super) fn write_replacing(
 }
 
 /// Writes a complete file that has a temporary name. Creates the parent folders only if the file cannot be created at
-/// first. This saves time, because there may be a thousand windows with files of their own.
+/// first. Trying to create the file first saves time, because there may be a thousand windows with files of their own.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

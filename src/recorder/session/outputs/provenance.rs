@@ -11,12 +11,12 @@ use gpuflame_os::{date, listing};
 
 use crate::session::process::environment::facts;
 
-/// Folder in which the driver lists the GPUs. In a container, it lists the GPUs that the container may use. The driver
-/// itself is not called, because the call could wait for a lock that the application holds.
+/// Folder in which the driver lists the GPUs. In a container, this folder lists the GPUs that the container may use.
+/// The driver itself is not called, because the call could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
-/// Passes one row per fact about the recording to `each`. The command line is one of these facts only if `with_command`
-/// is true.
+/// Passes one row per fact about the recording to `each`. The command line of the program is one of these facts only if
+/// `with_command` is true.
 pub(crate) fn list_facts(api: &Api, with_command: bool, mut each: impl FnMut(&Row<'_>)) {
     let facts = facts();
     let mut add = |what, text: &str| {

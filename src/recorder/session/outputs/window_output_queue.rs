@@ -2,8 +2,8 @@
 //! have their own files if the output path prefix contains `%w`.
 //!
 //! The drawing thread has a profile of its own. Only new definitions are added to this profile, so each frame is
-//! symbolized only once. Only the drawing thread ever waits for a file system. The thread that ends the process only
-//! checks that the drawing thread makes progress.
+//! symbolized once and not once per window. Only the drawing thread ever waits for a file system. The thread that ends
+//! the process only checks that the drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
@@ -58,16 +58,16 @@ pub(crate) struct WindowOutputQueue {
     renderer: Mutex<WindowRenderer>,
     /// Whether the process is ending, so that no more windows will be queued.
     is_ending: AtomicBool,
-    /// Whether the drawing thread is running. If the drawing thread is not running, the thread that ends the process
-    /// draws the remaining windows.
+    /// Whether the drawing thread is currently running. If the drawing thread is not running, the thread that ends the
+    /// process draws the remaining windows.
     has_thread: AtomicBool,
-    /// Notified when the drawing thread has finished.
+    /// Condition variable that is notified when the drawing thread has finished.
     done: Condvar,
-    /// CPU time that the drawing thread has used. While this time grows, the drawing thread makes progress.
+    /// CPU time that the drawing thread has used. While this CPU time grows, the drawing thread makes progress.
     thread: CpuClock,
 }
 
-/// State that is needed to draw windows. Only one thread uses this state at a time.
+/// State that is needed to draw windows. Only one thread at a time uses this state.
 #[derive(Debug)]
 struct WindowRenderer {
     explain: Explain,
@@ -81,7 +81,7 @@ struct WindowRenderer {
 pub(crate) struct RenderedWindows {
     pub(super) windows: u64,
     pub(crate) report: WriteReport,
-    /// Paths of the files that describe a window's outputs, with one file per window.
+    /// Paths of the files that describe the outputs of a window. There is one such file per window.
     pub(crate) sets: Vec<PathBuf>,
 }
 
@@ -118,8 +118,8 @@ impl WindowOutputQueue {
     }
 
     fn note_thread_finished(&self) {
-        // The thread that waits for `done` checks this flag while it holds the queue's lock. This thread takes the same
-        // lock, so that the waiting thread cannot miss the notification.
+        // The thread that waits for `done` checks the flag that is set here while it holds the queue's lock. Therefore
+        // this thread takes the queue's lock too, so that the waiting thread cannot miss the notification.
         let _queue = self.queue.lock();
         self.has_thread.store(false, Ordering::Release);
         self.done.notify_one();
@@ -132,8 +132,8 @@ impl WindowOutputQueue {
     }
 
     /// Draws the remaining windows while the process ends. Returns `None` if the drawing thread makes no progress for
-    /// the time `limit`. If there is no progress, a file system may be blocking the drawing thread, so the caller must
-    /// not open any file either.
+    /// the time `limit`. In this case, a file system may be blocking the drawing thread, so the caller must not open
+    /// any file either.
     pub(crate) fn finish(&self, limit: Duration) -> Option<RenderedWindows> {
         if !self.wait_until_rendered(limit) {
             return None;
@@ -144,7 +144,7 @@ impl WindowOutputQueue {
     }
 
     /// Waits until the drawing thread has drawn all windows in the queue and has ended. Returns false if the drawing
-    /// thread makes no progress.
+    /// thread stops making progress.
     fn wait_until_rendered(&self, limit: Duration) -> bool {
         let mut queue = self.queue.lock();
         self.is_ending.store(true, Ordering::Release);
@@ -165,9 +165,9 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first hash table on a thread needs random numbers. To get random numbers, the loader resolves symbols.
-        // The first hash table is created here, because resolving symbols may be impossible when the process ends (see
-        // `shutdown`).
+        // When a thread creates its first hash table, the table needs random numbers. To get random numbers, the loader
+        // resolves symbols. The first hash table of this thread is created here, because resolving symbols may be
+        // impossible when the process ends (see `shutdown`).
         drop(RandomState::new());
         loop {
             // Once gpuflame is switched off, windows are drawn only if the process exits normally.
@@ -255,8 +255,8 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report about the files of one window. Keeps only the failures of the first window that has failures, so
-    /// that a failure that affects all windows is printed once.
+    /// Adds the report about the files of one window. If windows have failures, keeps only those of the first such
+    /// window, so that a failure that affects all windows is printed once.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);

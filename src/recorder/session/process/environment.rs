@@ -6,7 +6,8 @@ use gpuflame_config::PrefixMacros;
 use gpuflame_config::settings::{self, Settings};
 use gpuflame_os as host;
 
-/// Whether gpuflame must not start, because the environment disables gpuflame or cannot be trusted.
+/// Whether gpuflame must not start, because the environment disables gpuflame or because the environment cannot be
+/// trusted.
 pub(crate) fn forbids_recording() -> bool {
     host::is_privileged() || settings().0.disable
 }

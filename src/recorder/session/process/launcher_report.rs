@@ -36,8 +36,9 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. SIGXFSZ would end the program, because this code runs on
-    // one of the program's threads. Therefore the file is left empty. Even an empty file reports that CUDA was called.
+    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. SIGXFSZ would end the program if it were raised here,
+    // because this code runs on one of the program's threads. Therefore nothing is written to the report, and the file
+    // is left empty. Even an empty file reports that CUDA was called.
     let is_writable = file::max_size() > 0;
     let written = file::write_complete(&report_path(folder, "called"), |out| {
         if !is_writable {
@@ -56,7 +57,7 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
     let path = report_path(folder, &format!("{}.begun", began.0));
     let file = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     let written = file::write_complete(&path, |out| Ok(out.write_all(file.as_os_str().as_encoded_bytes())?));
-    // Even if the report cannot be written, `gpuflame recover` finds the file.
+    // If this report cannot be written, `gpuflame recover` finds the file without the report.
     drop(written);
 }
 
@@ -64,8 +65,8 @@ pub(crate) fn note_file(folder: Option<&Path>, file: &Path, began: Nanos) {
 pub(crate) fn write_results(folder: Option<&Path>, text: impl FnOnce() -> String) {
     let Some(folder) = folder else { return };
     match write(folder, &text()) {
-        // Removing this file may fail if the folder belongs to another user. Even if this file stays, the program that
-        // reads the folder finds the complete report.
+        // Removing the earlier file may fail if the folder belongs to another user. If the earlier file stays, the
+        // program that reads the folder still finds the complete report.
         Ok(()) => drop(fs::remove_file(report_path(folder, "called"))),
         Err(error) => {
             print_from_own(&format!(

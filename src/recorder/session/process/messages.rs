@@ -11,15 +11,16 @@ use gpuflame_os::{host_signals, stderr};
 
 /// Maximum time for which a thread waits to print a message while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
-/// Maximum time to wait for the lock that protects the unprinted lines. The wait is limited because the lock may
-/// already be locked when a forked child inherits it.
+/// Maximum time to wait for the lock that protects the unprinted lines. The wait is limited because a forked child may
+/// inherit the lock in the locked state.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum total size of the unprinted lines in bytes. Unprinted lines beyond this size are lost.
+/// Maximum total size of the unprinted lines in bytes. If the unprinted lines exceed this size, further lines are lost.
 const MAX_UNPRINTED_BYTES: usize = 64 << 10;
 
 /// Lines that could not be printed, in the order in which gpuflame tried to print them.
 struct Unprinted {
-    /// Id of the process that has added the lines. A forked child inherits its parent's lines, and drops them.
+    /// Id of the process that has added the unprinted lines. A forked child inherits its parent's lines, and drops
+    /// them.
     process: u32,
     text: String,
 }
@@ -44,8 +45,8 @@ pub(crate) fn print_from_own(message: &str) {
 
 /// Returns the message as a line that begins with gpuflame's prefix.
 pub(crate) fn format_line(message: &str) -> String {
-    // The message may contain text that gpuflame has not written, such as names and values of settings. Text that
-    // gpuflame has not written must not end the line or send control codes to a terminal.
+    // The message may contain text that gpuflame has not written, such as names and values of settings. Such foreign
+    // text must not end the line or send control codes to a terminal.
     format!("gpuflame: {}\n", clean_line(message))
 }
 

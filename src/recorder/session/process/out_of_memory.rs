@@ -25,8 +25,8 @@ pub(crate) fn set_handler(handler: &'static dyn OnMemoryExhausted) {
     let _ = HANDLER.set(handler);
 }
 
-/// Ends the session because memory has run out. Reports the end once: first on stderr, which needs no memory, and then
-/// in the checkpoint or recording, which needs little memory.
+/// Ends the session because memory has run out. The end of the session is reported once: first on stderr, which needs
+/// no memory, and then in the checkpoint or recording, which needs little memory.
 pub(crate) fn end_session() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();
@@ -38,14 +38,14 @@ pub(crate) fn end_session() {
         if let Some(handler) = HANDLER.get() {
             handler.on_memory_exhausted();
         }
-        // The threads that write temporary files will not run again, so this thread removes these files.
+        // The threads that write temporary files will not run again, so the calling thread removes these files.
         file::remove_temporary_files();
     }
 }
 
-/// Ends the session, and permanently stops the calling thread, which must be one of gpuflame's threads. The thread may
-/// hold locks when it stops. Stopping with a lock is safe, because the application never waits for a lock of gpuflame
-/// without a time limit.
+/// Ends the session, and permanently stops the calling thread, which must be one of gpuflame's threads. When the thread
+/// stops, it may hold locks. This is safe, because the application never waits for a lock of gpuflame without a time
+/// limit.
 pub fn end_this_thread() -> ! {
     shortage::set_thread_stopped();
     end_session();

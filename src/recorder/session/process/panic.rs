@@ -6,8 +6,8 @@ use crate::control::lifecycle;
 
 use super::messages::print_from_app;
 
-/// Switches gpuflame off after a panic. Nothing more is recorded or written. Prints only one message, even after
-/// several panics.
+/// Switches gpuflame off after a panic. After a panic, nothing more is recorded or written. Prints only one message,
+/// even after several panics.
 pub fn disable_after_panic() {
     static IS_PRINTED: AtomicBool = AtomicBool::new(false);
     lifecycle::end();

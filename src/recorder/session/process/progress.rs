@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 /// Interval at which a waiting thread checks the collector's progress.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum time between two checks that counts as waiting time. If more time has passed between two checks, only this
-/// maximum counts.
+/// Maximum time between two checks that counts as waiting time. If more time than this has passed between two checks,
+/// only this maximum is counted.
 const MAX_COUNTED_INTERVAL: Duration = Duration::from_millis(100);
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 static IS_IN_FOREIGN_CALL: AtomicBool = AtomicBool::new(false);
 
-/// Notes that the collector has completed a step. Each step counts as progress.
+/// Notes that the collector has completed a step. A thread that waits for the collector counts each step as progress.
 pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
@@ -28,7 +28,7 @@ pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     answer
 }
 
-/// Maximum time for which the collector may make no progress.
+/// Maximum time for which the collector may make no progress while another thread waits for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StallLimit {
     /// Limit that applies while the collector calls CUPTI or the loader.
@@ -37,9 +37,9 @@ pub(crate) struct StallLimit {
     pub(crate) own: Duration,
 }
 
-/// Time for which a thread has waited. The thread checks regularly whether another thread makes progress. While the
-/// machine or the process is suspended, neither of these threads runs. Therefore the time between two checks counts
-/// only up to the maximum [`MAX_COUNTED_INTERVAL`].
+/// Total time for which a thread has waited for another thread. The waiting thread checks regularly whether the other
+/// thread makes progress. While the machine or the process is suspended, neither of these threads runs. Therefore the
+/// time between two checks counts only up to the maximum [`MAX_COUNTED_INTERVAL`].
 pub(super) struct WaitingTime {
     last_check: Instant,
     sum: Duration,

@@ -1,5 +1,5 @@
 //! The shutdown thread, whose only task is to gather the remaining rows and to write the outputs when the process ends.
-//! The shutdown thread is woken by an exit, by a signal, or by the end of a Python program.
+//! The shutdown thread is woken when the process exits, when a signal arrives, or when a Python program ends.
 //!
 //! If a signal ends the process, the interrupted thread may hold any lock of the application, even the lock of its
 //! heap. Therefore the shutdown thread uses a heap of its own ([`heap`]). CUPTI and the loader may also need a lock
@@ -14,9 +14,10 @@
 //!     (the thread that took it waits, and executes nothing more)
 //! ```
 //!
-//! A thread that requests the outputs waits while the shutdown thread makes progress. The wait ends if there is no
-//! progress for the time that `GPUFLAME_EXIT_LIMIT` sets. Making a request takes no lock and allocates no memory. A
-//! signal handler that makes a request may have interrupted a thread that holds a lock.
+//! A thread that requests the outputs waits while the shutdown thread makes progress. The wait ends early if the
+//! shutdown thread makes no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request to the shutdown thread
+//! takes no lock and allocates no memory. The reason is that a signal handler that makes a request may have interrupted
+//! a thread that holds a lock.
 
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -46,8 +47,8 @@ const WRITE: u32 = 2;
 /// Bit that is used only in `done`, and means that the shutdown thread needs nothing more from the loader.
 const READY: u32 = 4;
 
-/// Signals within this time count as one signal. For example, a terminal, `torchrun` and a job runner may each send a
-/// signal.
+/// If several signals arrive within this time, they count as one signal. For example, a terminal, `torchrun` and a job
+/// runner may each send a signal.
 const SIGNAL_MERGE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to wait for CUPTI or the loader if a signal ends the process.
 const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
@@ -74,7 +75,7 @@ static SHUTDOWN: Shutdown = Shutdown {
 };
 
 struct Shutdown {
-    /// Id of the process in which the shutdown thread was started. A forked child has a different process id.
+    /// Id of the process that started the shutdown thread. A forked child has a different process id.
     process: AtomicU32,
     limit_ms: AtomicU64,
     requested: EventFlags,
@@ -88,9 +89,10 @@ struct Shutdown {
     /// Whether the process is a forked worker that ends by `_exit`.
     is_hurried: AtomicBool,
     is_given_up: AtomicBool,
-    /// Time in ns at which an exiting thread first waited for the shutdown thread; 0 if no thread has waited yet.
+    /// Time in ns at which a thread that exits the process first waited for the shutdown thread; 0 if no thread has
+    /// waited yet.
     first_wait_ns: AtomicU64,
-    /// Whether the outputs were already written before the exit, when the Python program ended.
+    /// Whether the outputs were already written when the Python program ended, before the exit of the process.
     is_written_early: AtomicBool,
 }
 
@@ -101,8 +103,8 @@ pub(crate) trait ShutdownSteps: Sync {
     /// Makes CUPTI deliver all activity records, whether they are complete or not, and reads them.
     fn gather_remaining_rows(&self, limit: StallLimit);
 
-    /// Switches gpuflame off, and computes the final sums. Returns false if another thread that makes no progress holds
-    /// the lock of the sums.
+    /// Switches gpuflame off, and computes the final sums. Returns false if the lock of the sums is held by another
+    /// thread that makes no progress.
     fn compute_final_sums(&self, limit: StallLimit, is_signalled: bool) -> bool;
 
     /// Saves the sums in the checkpoint, in case the process is killed before all outputs are written.
@@ -150,22 +152,22 @@ pub(crate) fn move_exit_handler_first() {
     });
 }
 
-/// Ends the process. Called after `main` has ended by `pthread_exit` if only gpuflame's threads are left. gpuflame's
-/// threads would keep the process alive.
+/// Ends the process. Called after `main` has ended by `pthread_exit`, if only gpuflame's threads are left. Without this
+/// call, gpuflame's threads would keep the process alive.
 pub(crate) fn exit_as_the_last_thread() {
     let _ = threads::spawn(c"gpuflame-exit", threads::DEFAULT_STACK_BYTES, || exit::exit());
 }
 
-/// Whether the process was already exiting at the time `time`. A wait that began after the exit had started was a wait
-/// for gpuflame.
+/// Whether the process was already exiting at the time `time`. If a thread began to wait after the exit had started, it
+/// was waiting for gpuflame.
 pub(crate) fn was_exiting_at(time: Nanos) -> bool {
     let since = SHUTDOWN.first_wait_ns.load(Ordering::Acquire);
     since != 0 && time.0 >= since
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and needs nothing more from the loader. If a signal later stops a
-    /// thread inside the loader, the loader is unusable.
+    /// Waits until the shutdown thread has started and no longer needs the loader. If a signal later stops a thread
+    /// inside the loader, the loader is unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -183,15 +185,15 @@ impl Shutdown {
     fn run(&self, steps: &impl ShutdownSteps) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // The first time that the next two calls are made, they resolve symbols, which takes the loader's lock. The
-        // first calls are made here, because later a stopped thread may hold the loader's lock forever. A hash table
-        // needs random numbers, and resolves symbols to get them.
+        // When the next two calls are made for the first time, they resolve symbols, which takes the loader's lock. The
+        // calls are first made here, because later a stopped thread may hold the loader's lock forever. A new hash
+        // table needs random numbers, and resolves symbols to get them.
         drop(RandomState::new());
         Condvar::new().wait_for(&mut Mutex::new(()).lock(), Duration::from_millis(1));
         self.done.set(READY);
         let run = AssertUnwindSafe(|| self.gather_and_write(steps));
         if catch_unwind(run).is_err() {
-            // The outputs are lost, but the application still exits as usual.
+            // If this code has panicked, the outputs are lost, but the application still exits as usual.
             lifecycle::end();
         }
         self.die_if_signalled();
@@ -242,18 +244,18 @@ impl Shutdown {
         }
     }
 
-    /// Whether threads need no longer wait for the request `what`. While this function returns false, an exit handler
-    /// registers itself again each time that it has run.
+    /// Whether no thread needs to wait for the request `what` any more. While this function returns false, an exit
+    /// handler registers itself again each time that it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()
     }
 
-    /// Whether the shutdown thread will do nothing more. The thread does nothing more if it belongs to the parent
-    /// process, has ended, or made no progress until a waiting thread gave up.
+    /// Whether the shutdown thread will do nothing more. The shutdown thread does nothing more if it belongs to the
+    /// parent process, if it has ended, or if a waiting thread has stopped waiting for it because it made no progress.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
-        // If no thread has requested the outputs, gpuflame can only have been switched off by a panic of its own. If a
-        // thread has requested the outputs, `done` shows when they are written.
+        // If no thread has requested the outputs, gpuflame can only have been switched off by a panic in its own code.
+        // If a thread has requested the outputs, `done` shows whether they are written.
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         is_forked || is_over || shortage::has_stopped_thread() || self.is_given_up.load(Ordering::Acquire)
     }
@@ -278,7 +280,7 @@ impl Shutdown {
 
     /// Called on the thread that ends the Python program, when only the exit of the process remains to be done. At this
     /// point, CPython has already restored the signal handlers. Therefore gpuflame installs its handlers again. Without
-    /// these handlers, a second Ctrl+C would interrupt the writing that the first Ctrl+C has started.
+    /// gpuflame's handlers, a second Ctrl+C would interrupt the writing of outputs that the first Ctrl+C has started.
     fn on_python_program_end(&self) {
         fatal_signals::handle_new_defaults();
         self.request(GATHER | WRITE);
@@ -327,7 +329,8 @@ impl Shutdown {
         }
     }
 
-    /// Handles a signal. May run on any thread, which the signal may have interrupted at any instruction.
+    /// Handles a signal. This function may run on any thread, because a signal can interrupt a thread at any
+    /// instruction.
     fn on_signal(&self, signal: i32) {
         let is_over = lifecycle::is_over() && !self.requested.has(WRITE);
         if is_over || self.done.has(WRITE) {
@@ -341,16 +344,16 @@ impl Shutdown {
         heap::populate_pages_at_once();
         let _ = self.signal.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
         self.requested.set(WRITE);
-        // A shutdown thread that has just finished does not notice the signal.
+        // If the shutdown thread has just finished, it does not notice the signal.
         if self.done.has(WRITE) {
             die(signal);
         }
     }
 
     /// Called on the thread that has received a signal. This function never returns. The process dies when all outputs
-    /// are written, or when the shutdown thread makes no progress.
+    /// are written, or when the shutdown thread stops making progress.
     fn wait_to_die(&self) -> ! {
-        // When the shutdown thread has finished, it raises the signal itself, and thereby kills the process.
+        // When the shutdown thread has finished, it raises the signal itself, which kills the process.
         if !self.wait(|| false) {
             self.give_up();
         }

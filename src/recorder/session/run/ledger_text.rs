@@ -72,9 +72,9 @@ pub(super) fn text(
     })
 }
 
-/// Returns the lines of the ledger that are printed even if the user has not requested the ledger. The returned lines
-/// state causes of missing or wrong results that are not in the summary. The returned lines also list files that did
-/// not get the requested names.
+/// Returns the lines of the ledger that are printed even if the user has not requested the ledger. These lines state
+/// causes of missing or wrong results that the summary does not contain. These lines also list files that did not get
+/// the requested names.
 pub(super) fn remarks(
     ledger: &Ledger,
     profile: &Profile,
@@ -143,8 +143,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have impossible correlation ids. Activities with impossible ids do
-/// not appear in any picture.
+/// Returns a line with the number of activities that have correlation ids that no API call can have. Activities with
+/// such ids do not appear in any picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -166,9 +166,9 @@ fn callbacks_off(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line that explains why launches have no activities. Possibly another client of CUPTI has received the
-/// activity records. CUPTI delivers activity records to the client that requested them last. A client such as Kineto
-/// requests the records without a subscription, and CUPTI does not notify gpuflame of this.
+/// Returns a line that explains why launches have no activities. One possible reason is that another client of CUPTI
+/// has received the activity records. CUPTI delivers activity records to the client that requested them last. A client
+/// such as Kineto requests the records without a subscription, and CUPTI does not notify gpuflame of this.
 fn missing_records_hint(ledger: &Ledger, taken: u64) -> Option<String> {
     let waiting = ledger.launches().parts.into_iter().find(|(word, _)| *word == "launch_pending")?.1;
     if taken > 0 {
@@ -210,7 +210,7 @@ fn foreign_buffers(traffic: DeliveryCounts) -> Option<String> {
 }
 
 /// Returns lines about details that were dropped because memory was short: merged stacks, merged kernels and missing
-/// thread names. The sums are complete even if such details were dropped.
+/// thread names. The sums are complete even if details such as merged stacks were dropped.
 fn merged_detail(ledger: &Ledger) -> Vec<String> {
     let line = |loss, many: &str, frame: &str, (count, nanos): (u64, u64)| {
         let not_kept = ledger.lost(loss);

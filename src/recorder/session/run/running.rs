@@ -47,17 +47,17 @@ use crate::session::process::progress::{self, POLL_INTERVAL, ProgressWatch, Stal
 use crate::session::process::shutdown::{self, ShutdownSteps};
 use crate::session::sampler::{Sampler, SamplerOptions};
 
-/// Maximum time for which a call of `flush` waits while the collector makes no progress.
+/// Maximum time for which a call of `flush` waits for the collector while the collector makes no progress.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a flush waits for the file of the recording while the file system makes no progress. This
 /// timeout must be shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for which a thread of the application that destroys a CUDA context waits while the collector makes no
-/// progress.
+/// Maximum time for which a thread of the application that destroys a CUDA context waits for the collector while the
+/// collector makes no progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the checkpoint's thread waits while the collector makes no progress. When this time is over,
-/// the checkpoint's thread reads the rows itself.
+/// Maximum time for which the checkpoint's thread waits for the collector while the collector makes no progress. When
+/// this time is over, the checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
@@ -94,16 +94,16 @@ pub(crate) struct Session {
     sampler: Option<&'static Sampler>,
     /// Opens and closes windows according to the schedule in the settings; `None` if there is no schedule.
     scheduler: Option<WindowScheduler>,
-    /// Whether CUPTI once did not answer a request for all activity records.
+    /// Whether CUPTI has ever failed to answer a request for all activity records.
     has_flush_timed_out: AtomicBool,
-    /// Whether CUPTI once did not answer a flush while a CUDA context was being destroyed.
+    /// Whether CUPTI has ever failed to answer a flush while a CUDA context was being destroyed.
     has_context_flush_timed_out: AtomicBool,
-    /// Number of API calls that had been recorded when CUPTI was last asked for all activity records; `u64::MAX` if it
-    /// was never asked.
+    /// Number of API calls that had been recorded when gpuflame last asked CUPTI for all activity records; `u64::MAX`
+    /// if gpuflame has never asked.
     calls_at_last_flush: AtomicU64,
 }
 
-/// The session, for threads that must not wait for the lock of the stage.
+/// Pointer to the session, for threads that must not wait for the lock of the stage.
 static SESSION: OnceLock<&'static Session> = OnceLock::new();
 
 impl Session {
@@ -174,7 +174,7 @@ impl Session {
     }
 
     /// Whether a window must open as soon as the session has started. If the settings contain a schedule of windows, no
-    /// window opens at the start.
+    /// window opens when the session starts.
     pub(crate) fn opens_at_once(&self) -> bool {
         self.settings.enabled && self.scheduler.is_none()
     }
@@ -227,7 +227,7 @@ impl Session {
     pub(crate) fn open_window_in_callback(&self) {
         if !lifecycle::is_over() && !window::state().is_open() {
             // A callback must not wait for the lock that protects the state of other clients. Therefore
-            // `are_records_taken` only tries to take this lock, which is almost always free.
+            // `are_records_taken` only tries to take this lock, which is almost always unlocked.
             let is_taken = self.clients.are_records_taken();
             self.callbacks.before_window_opens(
                 self.api,
@@ -298,8 +298,8 @@ impl Session {
     }
 
     /// Handles the end of a CUDA context. Makes the collector flush the completed activity records of that context. If
-    /// CUPTI does not answer, this call blocks the application's thread for one second, but at most once per process.
-    /// Records that are not delivered by this flush arrive with the next flush, or are counted as dropped.
+    /// CUPTI does not answer, this function blocks the application's thread for one second, but only once per process.
+    /// Records that this flush does not deliver arrive with the next flush, or are counted as dropped.
     pub(crate) fn on_context_end(&self) {
         let limit = StallLimit { foreign: CONTEXT_END_TIMEOUT, own: CONTEXT_END_TIMEOUT };
         if self.has_context_flush_timed_out.load(Ordering::Acquire)
@@ -336,7 +336,8 @@ impl Session {
     /// Returns the same errors as [`Session::flush`].
     pub(crate) fn stats(&self) -> Result<Stats> {
         loop {
-            // The flush comes first, so that the results include the records that it delivers.
+            // The flush comes before the results are computed, so that the results include the records that the flush
+            // delivers.
             self.flush()?;
             self.stats.request();
             self.request(CollectorRequest::Collect)?;
@@ -346,7 +347,7 @@ impl Session {
         }
     }
 
-    /// Locks the pipeline. Returns `None` if another thread that makes no progress holds the pipeline's lock.
+    /// Locks the pipeline. Returns `None` if the pipeline's lock is held by another thread that makes no progress.
     fn pipeline_within(&self, limit: StallLimit) -> Option<MutexGuard<'_, Pipeline>> {
         let mut watch = ProgressWatch::new(limit);
         loop {
@@ -363,7 +364,7 @@ impl Session {
         let (profile, growing) = pipeline.outputs();
         let mut wanted = self.settings.formats.clone();
         if self.window_outputs.is_some() {
-            // The queue of window outputs draws all other formats, for each window.
+            // The queue of window outputs draws the files in all other formats, separately for each window.
             wanted.retain(|output| output.is_streamed() || matches!(output, Output::Stacks | Output::Sums));
         }
         let mut functions = Vec::new();
@@ -440,7 +441,7 @@ impl Session {
     }
 
     /// Returns the summary that is printed on exit. The text is empty if the settings disable all messages. If the
-    /// ledger is not printed, its important lines precede the summary.
+    /// ledger is not printed, its important lines are printed before the summary.
     fn summary_text(
         &self,
         pipeline: &mut Pipeline,
@@ -477,7 +478,7 @@ impl Session {
     }
 
     /// Writes text that could not be printed to stderr to a file next to the outputs. Returns the path of the file. If
-    /// the file cannot be written, nothing is reported, because printing to stderr fails as well.
+    /// this file cannot be written, the user gets no message, because printing to stderr fails as well.
     fn write_unprinted(&self, text: &str, report: &WriteReport) -> Option<PathBuf> {
         if text.is_empty() {
             return None;
@@ -487,8 +488,8 @@ impl Session {
         output_files::write_ledger(text, &outputs, report).ok()
     }
 
-    /// Waits until the files of all windows that have their own files are drawn. Returns the result, or `None` if a
-    /// file system blocks the drawing thread.
+    /// Waits until the files of all windows that have their own files are drawn. Returns the result of the drawing, or
+    /// `None` if a file system blocks the drawing thread.
     fn finish_windows(&self, limit: StallLimit) -> Option<RenderedWindows> {
         let rendered = self.window_outputs?.finish(limit.own);
         if rendered.is_none() {
@@ -512,8 +513,8 @@ impl Session {
 }
 
 /// Removes the checkpoint if its content is also in the output files, or in the file `sums`, which contains the final
-/// sums. If the content is nowhere else, keeps the checkpoint. If outputs are missing, prints the path of the file from
-/// which they can be recovered.
+/// sums. If no other file contains the content, keeps the checkpoint. If outputs are missing, prints the path of the
+/// file from which they can be recovered.
 fn end_checkpoint(checkpoint: Option<&Checkpoint>, work: u64, all_is_written: bool, sums: Option<&Path>) {
     let kept = match (checkpoint, all_is_written || sums.is_some()) {
         (Some(checkpoint), true) => {
@@ -587,7 +588,8 @@ impl CollectorSteps for Session {
 
     fn flush(&self, everything: bool) {
         let before = self.api.delivery_counts();
-        // If the flush fails, its records arrive with the next flush, or are counted as dropped.
+        // If the flush fails, the records that it should have delivered arrive with the next flush, or are counted as
+        // dropped.
         let is_flushed = progress::call_foreign(|| self.api.flush(everything)).is_ok();
         let dropped = progress::call_foreign(|| self.api.dropped());
         let mut pipeline = self.pipeline.lock();
@@ -603,7 +605,7 @@ impl CollectorSteps for Session {
     fn flush_recording(&self, is_awaited: bool) {
         let mut pipeline = self.pipeline.lock();
         pipeline.flush_recording();
-        // If there is no GPU work, no file is created, so there is nothing to wait for.
+        // If there is no GPU work, no file of the recording is created, so there is nothing to wait for.
         let recording = pipeline.recording().filter(|_| is_awaited && pipeline.first_work().is_some());
         drop(pipeline);
         if let Some(recording) = recording {
@@ -625,7 +627,7 @@ impl CollectorSteps for Session {
 
 impl WindowControl for Session {
     fn open(&self) {
-        // If opening the window fails, the session is over, or another CUPTI client owns the subscription. If another
+        // Opening the window fails if the session is over, or if another CUPTI client owns the subscription. If another
         // client owns the subscription, a window opens as soon as that client is done.
         let _ = self.open_window();
     }
@@ -671,9 +673,9 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all activity records, with two exceptions. If nothing was launched since all records were
-    /// last requested, CUPTI is not called, because the driver may have been shut down by now. If CUPTI has once failed
-    /// to answer, CUPTI is not called again.
+    /// Makes CUPTI deliver all activity records, except in two cases. If nothing was launched since all records were
+    /// last requested, CUPTI is not called, because the driver may have been shut down in the meantime. If CUPTI has
+    /// once failed to answer, CUPTI is not called again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);
         let calls = capture::cost().calls;
@@ -703,7 +705,7 @@ impl ShutdownSteps for Session {
         let new = if is_signalled { Vec::new() } else { self.new_modules() };
         let mut pipeline = self.pipeline_within(limit);
         // Notes which finished rows are still unread, so that they are read below. Launches are recorded up to this
-        // point. If recording of launches ended earlier, there would be GPU work without a launch.
+        // point of the shutdown. If recording of launches ended earlier, there would be activities without a launch.
         if let Some(pipeline) = &mut pipeline {
             pipeline.record_modules(&new);
             pipeline.note_unread();

@@ -23,8 +23,7 @@ pub(crate) fn set_up_on_injection() -> Result<&'static Session> {
     set_up(false)
 }
 
-/// Sets up the session when the program calls gpuflame. When the program calls gpuflame, the CUDA driver may not be
-/// loaded yet.
+/// Sets up the session when the program calls gpuflame. At this time, the CUDA driver may not be loaded yet.
 pub(crate) fn set_up_on_call() -> Result<&'static Session> {
     set_up(true)
 }
@@ -37,7 +36,7 @@ pub(crate) fn write_unprinted() {
         let (settings, _) = environment::settings();
         file::set_file_mode(settings.file_mode);
         let outputs = Outputs::new(&settings.output, &environment::facts()).for_all_windows();
-        // If the file cannot be written, nothing can be reported, because printing to stderr fails as well.
+        // If this file cannot be written, the user gets no message, because printing to stderr fails as well.
         let _ = output_files::write_ledger(&text, &outputs, &WriteReport::default());
     }
 }

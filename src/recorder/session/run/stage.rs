@@ -46,8 +46,8 @@ pub(crate) fn create_if_idle(set_up: fn() -> Result<&'static Session>) -> Option
 }
 
 /// Returns the session of this process. If no session exists, creates it by calling `set_up`. If another thread is
-/// creating the session, waits until that thread has finished. Returns `None` if this thread itself is creating the
-/// session in an outer call.
+/// creating the session, waits until that thread has finished. Returns `None` if this thread itself is already creating
+/// the session, and this is a nested call.
 pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<Option<&'static Session>> {
     let mut stage = STAGE.lock();
     loop {
@@ -67,7 +67,7 @@ pub(crate) fn get_or_create(set_up: fn() -> Result<&'static Session>) -> Result<
 /// Creates the session, and changes the stage from `Starting` to `Running` or `Failed`. The lock of the stage is not
 /// held while CUPTI is called. Subscribing to CUPTI may initialise the driver, and the driver may then inject gpuflame.
 fn create_session(set_up: fn() -> Result<&'static Session>) -> Result<&'static Session> {
-    // Even if `set_up` panics, the stage must change, because other threads may wait for the change.
+    // The stage must change even if `set_up` panics, because other threads may wait for this change.
     let result = stack::run_on_own_stack(set_up, |set_up| {
         catch_unwind(set_up).unwrap_or_else(|_| {
             disable_after_panic();
@@ -88,8 +88,8 @@ pub(crate) fn running_session() -> Result<&'static Session> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
     }
-    // In a forked child, the lock of the stage may stay locked forever, because another thread of the parent held it at
-    // the fork. The lock can be held at a fork only if a session was requested before the fork.
+    // In a forked child, the lock of the stage may stay locked forever, because another thread of the parent may have
+    // held it at the fork. The lock can be held at a fork only if a session was requested before the fork.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }

@@ -20,14 +20,14 @@ pub struct Stats {
     pub ledger: Ledger,
     /// All kernels, summed over all GPUs and sorted by descending total time.
     pub kernels: Vec<KernelTime>,
-    /// Number of windows that have been opened so far, including a window that is open now.
+    /// Number of windows that have been opened so far, counting a window that is currently open.
     pub windows: u32,
     /// Number of steps that the program has begun so far (see [`step`](crate::session::step)).
     pub steps: u64,
 }
 
 /// Passes results from the collector to the thread of the program that has requested them. The program's thread must
-/// not wait forever for the collector, because the collector itself may wait forever for memory.
+/// not wait forever for the collector, because the collector may wait forever for memory.
 #[derive(Debug, Default)]
 pub(super) struct StatsExchange {
     is_requested: AtomicBool,
@@ -49,8 +49,8 @@ impl StatsExchange {
         }
     }
 
-    /// Removes and returns the results that the collector has computed. Returns `None` if another thread has already
-    /// taken the results.
+    /// Takes the results that the collector has computed. Returns `None` if another thread has already taken the
+    /// results.
     pub(super) fn take_result(&self) -> Option<Stats> {
         self.result.lock().take()
     }
@@ -88,7 +88,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     let sums = KernelSums::from_profile(profile);
     let mut heaviest = BinaryHeap::new();
     for sum in sums.each(profile) {
-        // If there are many kernels, this comparison rejects nearly all of them quickly.
+        // If there are many kernels, this comparison quickly rejects nearly all of them.
         if heaviest.len() < max_count || heaviest.peek().is_some_and(|least| sum < *least) {
             heaviest.push(sum);
         }
@@ -103,7 +103,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
 /// Name, total time and number of runs of each kernel. There is one entry per device and overload. The entries are
-/// sorted by name, so entries with the same name are adjacent.
+/// sorted by name, so entries with equal names are adjacent.
 struct KernelSums(Vec<(Option<StringId>, u64, u64)>);
 
 impl KernelSums {
