@@ -89,8 +89,8 @@ pub(crate) struct LaunchComparison {
 
 impl LaunchComparison {
     /// Whether the launches seen outside and the launches recorded inside are the same. Up to `explained` launches may
-    /// be missing on the inside. `explained` is the number of launches that the library counted as lost, or as made
-    /// while no window was open.
+    /// be missing in the library's record. `explained` is the number of launches that the library counted as lost, or
+    /// as made while no window was open.
     pub(crate) fn accounts_agree(&self, explained: u64) -> bool {
         let alone = self.probe_only + self.without_id;
         self.agree + alone == self.launches && alone <= explained && self.inside_only == 0

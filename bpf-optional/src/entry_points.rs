@@ -129,7 +129,8 @@ struct FunctionSymbol<'a> {
 /// A mapped part of a file: its first address, the address after its last byte, and its offset in the file.
 pub(crate) type Segment = (u64, u64, u64);
 
-/// Returns the mapped parts of the file whose content is `bytes`. The result is empty if the file is not an ELF file.
+/// Returns the mapped parts of the file whose content is `bytes`. If the file is not an ELF file, no parts are
+/// returned.
 pub(crate) fn segments(bytes: &[u8]) -> Vec<Segment> {
     ElfFile64::<Endianness>::parse(bytes).map(|elf| read_segments(&elf)).unwrap_or_default()
 }

@@ -23,8 +23,8 @@ pub(crate) struct Grade {
     pub(crate) launches: u64,
     /// Number of launches that the method has matched with the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of launches that were matched with a stack that has other frames than their own stack, so that their GPU
-    /// work appears under the wrong stack.
+    /// Number of launches that were matched with a stack whose frames differ from those of their own stack, so that
+    /// their GPU work appears under the wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
     /// Total time in ns of the GPU work that appears under the wrong stack.
@@ -99,7 +99,7 @@ mod tests {
     use crate::recorded_launches::RecordedLaunch;
 
     /// Returns three launches, as seen by the probes and as recorded by the library. The probes see launch 1 before
-    /// launch 2, but the library records them in the opposite order.
+    /// launch 2, but the library records launch 2 before launch 1.
     fn crossed() -> (ProbedLaunches, RecordedLaunches) {
         let (mut probed, mut inside) = (ProbedLaunches::default(), RecordedLaunches::default());
         for (id, probe, recorded, nanos) in [(1, 100, 900, 30), (2, 200, 300, 70), (3, 5_000, 5_100, 100)] {

@@ -157,8 +157,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks that this machine has everything that the eBPF programs need. If a requirement is missing, the error states
-/// the remedy.
+/// Checks that this machine has everything that the eBPF programs need. If this machine lacks something, the error
+/// states what the user can do about it.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));
@@ -181,7 +181,7 @@ fn check_requirements() -> Result<()> {
     Ok(())
 }
 
-/// Returns the inode of our PID namespace. The inode identifies the namespace.
+/// Returns the inode of our PID namespace. The number of this inode identifies the namespace.
 fn own_namespace() -> Result<u32> {
     use std::os::unix::fs::MetadataExt as _;
     Ok(std::fs::metadata("/proc/self/ns/pid")?.ino() as u32)

@@ -83,7 +83,8 @@ impl Record {
         if self.pid.is_none() && !self.all && self.command.is_empty() {
             return Err(Error::new(ErrorKind::Setting, "give a command, --pid or --all"));
         }
-        // The output is opened first, so that an output that cannot be written is reported before the command runs.
+        // The output is opened first. Therefore, if the output cannot be written, the error is reported before the
+        // command runs.
         let mut out = self.open_output()?;
         let watched = WatchOptions {
             all: self.all,

@@ -48,7 +48,7 @@ pub(crate) struct Watcher {
     last_launch: HashMap<u32, usize>,
     /// Indices of the stacks, keyed by address space, version of that address space, and bytes of the raw stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
-    /// Messages about problems with files. No message occurs twice.
+    /// Messages about problems with files. Each message is stored only once.
     pub(crate) remarks: Vec<String>,
 }
 
@@ -68,7 +68,7 @@ impl Watcher {
         })
     }
 
-    /// Starts to watch a process.
+    /// Starts to watch the process with this id.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         self.kernel.follow(pid)
     }

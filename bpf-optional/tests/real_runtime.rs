@@ -1,5 +1,5 @@
-//! Watches NVIDIA's own CUDA runtime library on a machine without a GPU. The library's calls fail, but they are
-//! recorded. `bpf-optional/tests/install` downloads this library.
+//! Watches NVIDIA's own CUDA runtime library on a machine without a GPU. The library's calls fail without a GPU, but
+//! the probes still record them. `bpf-optional/tests/install` downloads this library.
 
 mod support;
 

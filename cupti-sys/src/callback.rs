@@ -17,8 +17,8 @@ pub struct CallbackData {
     pub function_name: *const c_char,
     /// Arguments of the API call, in a struct whose type depends on the call.
     pub function_params: *const c_void,
-    /// Pointer to the 32-bit result of the API call (`CUresult` or `cudaError_t`). The result is valid only after the
-    /// API call.
+    /// Pointer to the 32-bit result of the API call (`CUresult` or `cudaError_t`). The pointer leads to a valid result
+    /// only after the API call.
     pub function_return_value: *const c_void,
     /// Mangled name of the kernel if the API call is a launch; otherwise null.
     pub symbol_name: *const c_char,

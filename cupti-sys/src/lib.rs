@@ -1,8 +1,8 @@
 //! Raw bindings to NVIDIA CUPTI 11.8 to 13.5, which is loaded at run time.
 //!
 //! The bindings are written by hand, so building them does not need the CUDA toolkit. The bindings contain only the
-//! numbers, names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings make no
-//! decisions. For example, the caller decides which library to load and which callbacks to enable.
+//! numbers, names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings contain no
+//! policy. For example, the caller decides which library to load and which callbacks to enable.
 //!
 //! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
 //!

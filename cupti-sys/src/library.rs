@@ -123,7 +123,7 @@ functions! {
     /// pointer to the previous record (null at first). CUPTI replaces this pointer with a pointer to the next record.
     activity_get_next_record = cuptiActivityGetNextRecord(*mut u8, usize, *mut *mut u8);
     /// Returns the number of activity records that were dropped since the previous call of this function. The arguments
-    /// are the context (null: all contexts), the stream, and the result.
+    /// are the context (null: all contexts), the stream, and a pointer to which the function writes the number.
     activity_get_num_dropped_records = cuptiActivityGetNumDroppedRecords(*mut c_void, u32, *mut usize);
     /// Delivers buffers with activity records before it returns.
     activity_flush_all = cuptiActivityFlushAll(FlushFlag);
@@ -136,8 +136,8 @@ functions! {
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Switches the collection of the times at which kernels are queued and submitted on (1) or off (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
-    /// Switches the recording of queries about unfinished CUDA events and streams on (1, the default) or off (0). This
-    /// function exists since 12.8.
+    /// Switches the recording of queries about unfinished CUDA events and streams on (1, the default) or off (0). CUPTI
+    /// has this function since version 12.8.
     activity_enable_all_sync_records = cuptiActivityEnableAllSyncRecords(u8);
     /// Selects which unified-memory counters to collect. Call this function before the activity kind for unified-memory
     /// counters is enabled.

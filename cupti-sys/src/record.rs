@@ -80,8 +80,8 @@ records! {
         _partitioned_cache: [u32; 2],
         /// Start time of the activity in nanoseconds.
         pub start: u64,
-        /// End time of the kernel in nanoseconds; 0 if it was not collected, or if the kernel was still running at a
-        /// forced flush.
+        /// End time of the kernel in nanoseconds; 0 if this time was not collected, or if the kernel was still running
+        /// at a forced flush.
         pub end: u64,
         /// Time in nanoseconds at which the kernel and all its child kernels had ended.
         pub completed: u64,

@@ -487,7 +487,8 @@ fn a_step_backwards_or_out_of_the_buffer_ends_the_iteration() {
     }
 }
 
-/// Number of rounds for the tests with damaged bytes: the value of `GPUFLAME_MUTATIONS`, or 2,000 if it is not set.
+/// Number of rounds for the tests with damaged bytes: the value of `GPUFLAME_MUTATIONS`, or 2,000 if this variable is
+/// not set.
 fn turns() -> u64 {
     std::env::var("GPUFLAME_MUTATIONS").map_or(2000, |text| text.parse().unwrap())
 }

@@ -136,7 +136,7 @@ impl Api {
         self.labels().get(usize::from(call.0)).map_or("[unknown call]", String::as_str)
     }
 
-    /// Passes the activity records in `filled` to `sink`, in no particular order. Each record becomes a
+    /// Passes the activity records in `filled` to `sink`, in no particular order. Each activity record is passed as a
     /// `Row::Activity`. If the name of its kernel is new, a `Row::Name` comes first. Converting records to rows costs
     /// about 50 ns per record, so this function must not be called on the application's threads.
     pub fn read(

@@ -76,7 +76,7 @@ macro_rules! call {
 impl CuptiFunctions {
     /// Checks that the library has all required functions.
     ///
-    /// Errors: the name of the first required function that is missing.
+    /// Errors: the name of the first required function that the library does not have.
     ///
     /// # Safety
     /// The functions must belong to a CUPTI library, and the driver must be mapped ([`super::driver::Driver`]). No

@@ -106,8 +106,8 @@ fn is_suffix(word: &str) -> bool {
     matches!(word, "ptsz" | "ptds") || word.strip_prefix('v').is_some_and(is_version)
 }
 
-/// Upper limit for callback ids. An API call whose id is this limit or higher cannot be looked up. The highest id in
-/// CUPTI 13.5 is 876.
+/// Upper limit for callback ids, which determines the size of the table. An API call whose id is this limit or higher
+/// cannot be looked up. The highest id in CUPTI 13.5 is 876.
 pub(super) const MAX_CALLBACK_ID: u32 = 2048;
 
 /// Table of the enabled API calls, keyed by domain and callback id. The table is flat and lock-free, because every

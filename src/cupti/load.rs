@@ -274,7 +274,7 @@ fn not_found_message(
 ) -> String {
     let majors = environment.majors();
     let names: Vec<_> = majors.iter().map(|major| major.file()).collect();
-    // Bare names that the dynamic linker did not find are omitted, because they are usually not found.
+    // Bare names that the dynamic linker did not find are omitted, because usually the linker finds none of them.
     let reasons: Vec<_> = tried
         .iter()
         .filter(|(candidate, reason)| {

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// A set-up step that CUPTI has refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SetupRefusal {
-    /// Name of the set-up step.
+    /// Name of the refused set-up step.
     pub(super) step: &'static str,
-    /// The status with which CUPTI refused the step.
+    /// The status with which CUPTI has refused the step.
     pub(super) status: Status,
 }
 

@@ -1,4 +1,4 @@
-/* direct COUNT: launches a kernel that does not exist COUNT times. The CUDA runtime is linked into the program. The
+/* direct COUNT: launches a kernel that does not exist COUNT times. The program is linked with the CUDA runtime. The
  * launch calls fail, but the probes see them. */
 #include <stddef.h>
 #include <stdio.h>

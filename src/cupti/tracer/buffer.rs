@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// Number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its full size. A
-/// buffer that the tracer holds counts only with the number of bytes that were ever written to it.
+/// buffer that the tracer holds is counted with the number of bytes that were ever written to the buffer.
 static HELD_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Returns the number of bytes of memory that all buffers use. A buffer that is lent to the library counts with its
-/// full size. A buffer that the tracer holds counts only with the number of bytes that were ever written to it, because
-/// only these bytes take memory.
+/// full size. A buffer that the tracer holds is counted with the number of bytes that were ever written to the buffer,
+/// because only these bytes take memory.
 pub fn bytes_held() -> usize {
     HELD_BYTES.load(Ordering::Relaxed)
 }

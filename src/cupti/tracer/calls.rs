@@ -12,8 +12,8 @@ pub enum CallKind {
     GraphLaunch,
     /// Copies memory.
     Copy {
-        /// Whether the call is synchronous according to its name. A copy to or from pageable memory may wait even if it
-        /// is asynchronous according to its name.
+        /// Whether the call is synchronous according to its name. A copy to or from pageable memory may wait even if
+        /// its name says that it is asynchronous.
         sync: bool,
     },
     /// Fills memory.

@@ -214,7 +214,7 @@ fn exit_inner_call(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// Handles the start of a launch: notes the time, and records the launch if it is synchronous. Ignores the launch if
+/// Handles the start of a launch. Notes the time, and if the launch is synchronous, records it. Ignores the launch if
 /// the window state is muted.
 fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
@@ -270,8 +270,8 @@ fn handle_nested(own: &mut ThreadOnly, thread: &ThreadState, correlation: Correl
 fn end_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>) {
     let time = now();
     if own.pending.recorded {
-        // A synchronous launch is recorded when its call begins, before it is known whether the call fails. If the call
-        // fails, the launch has no activity record, and it is counted as a launch without an activity.
+        // A synchronous launch is recorded when its call begins, before it is known whether the call fails. If a
+        // synchronous call fails, its launch has no activity record, so it is counted as a launch without an activity.
         if is_synchronous(call.kind) {
             let launch = own.pending.launch;
             host_calls::record_wait(own, thread, &launch, time);

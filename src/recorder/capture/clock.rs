@@ -233,7 +233,8 @@ impl SharedLine {
     fn write(&self, line: &TscToRealtime) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence + 1, Ordering::Relaxed);
-        // This fence ensures that a reader that sees a word stored below also sees the odd sequence number.
+        // Because of this fence, if a reader sees a word that is stored below, the reader also sees the odd sequence
+        // number.
         fence(Ordering::Release);
         self.ticks.store(line.from.ticks, Ordering::Relaxed);
         self.time.store(line.from.time.0, Ordering::Relaxed);

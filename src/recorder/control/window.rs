@@ -17,7 +17,7 @@ const ONE_OPENING: u32 = 8;
 pub struct WindowState(u32);
 
 impl WindowState {
-    /// State before the first window.
+    /// State of the window before the first window opens.
     pub const NONE: Self = Self(0);
 
     /// Returns the state as an integer.

@@ -75,8 +75,8 @@ pub fn inject() {
     }
 }
 
-/// Prints the reason why nothing is recorded. The code that loads this library calls this function if it finds a reason
-/// not to record.
+/// Prints the reason why nothing is recorded. The code that loads this library calls this function if it has found a
+/// reason not to record.
 pub fn refuse(why: &str) {
     if !forked_child::is_over() && !environment::forbids_recording() {
         stderr::remember_file();
@@ -113,7 +113,7 @@ pub fn start() -> Result<()> {
 
 /// Closes the window, without waiting for the GPU. If no window is open, this call changes nothing.
 ///
-/// Launches that were made in the window are tracked until their GPU work ends, even if it ends much later. Launches in
+/// Launches that were made in the window are tracked until their GPU work ends, even if that is much later. Launches in
 /// the first second after the window closes are counted as launches outside windows. Later launches are ignored, until
 /// the next window opens. Two seconds after the window closes, CUPTI's launch callbacks are turned off. After the
 /// callbacks are turned off, a launch costs only the time that CUPTI needs to record it.
@@ -218,8 +218,8 @@ pub fn flush() -> Result<()> {
 /// The numbers cover all windows so far, and never decrease. Therefore the difference between the results of two calls
 /// covers the time between the calls.
 ///
-/// First collects the completed records, as [`flush`] does. Do not call this function in every step, because it takes
-/// longer the more distinct stacks there are.
+/// First collects the completed records, as [`flush`] does. Do not call this function in every step: the more distinct
+/// stacks there are, the longer the call takes.
 ///
 /// # Errors
 /// Returns the same errors as [`flush`].

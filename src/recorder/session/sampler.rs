@@ -98,7 +98,7 @@ pub(super) struct SamplerOptions {
     pub(super) waits: bool,
 }
 
-/// The sampler thread's shared state. The documentation of this module describes the sampler.
+/// State that the sampler's thread shares with other threads. The documentation of this module describes the sampler.
 #[derive(Debug)]
 pub(super) struct Sampler {
     options: SamplerOptions,

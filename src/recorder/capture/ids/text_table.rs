@@ -15,8 +15,8 @@ use gpuflame_unwind::memory;
 
 use super::intern::Hash;
 
-/// Maximum number of texts in a table. Without this limit, a program whose texts are all different (for example,
-/// because they contain a counter) would use up all memory.
+/// Maximum number of texts in a table. Without this limit, a program that uses each text only once (for example,
+/// because its texts contain a counter) would use up all memory.
 pub(crate) const MAX_TEXTS: usize = (1 << 16) + (1 << 10);
 
 /// Table of all texts of one kind, such as range names. The caller can store one word of its own with each text. When

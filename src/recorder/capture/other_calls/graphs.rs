@@ -199,8 +199,8 @@ struct ExecGraphs {
 }
 
 /// Passes all unread graph events to `each`. First passes the launch contexts (stack and API call) to which the events
-/// refer. The collector calls this function before it reads activity records, so that it knows every node to which an
-/// activity record refers.
+/// refer. The collector calls this function before it reads activity records, because activity records refer to nodes
+/// that the collector must already know.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -205,8 +205,8 @@ pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &L
 }
 
 /// Writes a row about a finished host call to the thread's log, in order with the thread's launches. If the log has no
-/// room, no loss is counted. The missing row only makes the explanation of the time before the thread's next launch
-/// less exact.
+/// room, no loss is counted. Without this row, the explanation of the time before the thread's next launch is less
+/// exact.
 fn record_span(own: &mut ThreadOnly, thread: &ThreadState, context: ContextId, begun: Nanos, ended: Nanos) {
     let duration = u32::try_from(ended.since(begun)).unwrap_or(u32::MAX);
     own.launches.push(&thread.launches, [&called_words(&HostCallSpan { ended, duration, context })]);
@@ -220,7 +220,7 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
 }
 
 /// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the host
-/// calls refer. The collector calls this function.
+/// calls refer. Only the collector calls this function.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,5 +1,5 @@
-//! Records the ranges that the application opens and names through NVTX or `gpuflame_range_push`. The ranges that are
-//! open on a thread become frames in the stack of each launch on that thread.
+//! Records the ranges that the application opens and names through NVTX or `gpuflame_range_push`. Each range that is
+//! open on a thread becomes a frame in the stack of every launch on that thread.
 //!
 //! Each thread has its own list of open ranges (`open_ranges`). In the whole process, each range name has one id
 //! (`range_names`). Each thread caches the names that it has used most recently.
@@ -17,8 +17,8 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all
 
 const PAGE_BITS: u32 = 12;
 
-/// Opens a range on this thread. [`pop_range`] closes the range. Returns the number of ranges in the same domain that
-/// enclose the new range, or `None` if the range could not be stored.
+/// Opens a range on this thread. The function [`pop_range`] closes the range. Returns the number of ranges in the same
+/// domain that enclose the new range, or `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return None;

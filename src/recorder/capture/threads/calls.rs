@@ -18,7 +18,7 @@ use super::thread_counters::ThreadCounters;
 
 /// Slot value of an outermost launch. (The slot is a word that the entry and the exit of a call share.)
 pub(crate) const OUTERMOST: u64 = 1;
-/// Slot value of a call that is ignored, or that is part of the launch in which it is nested.
+/// Slot value of a call that is ignored, or that is part of an enclosing launch.
 pub(crate) const NESTED: u64 = 2;
 /// Slot value of an outermost call that creates or copies graphs.
 pub(crate) const GRAPH_CALL: u64 = 3;
@@ -199,8 +199,9 @@ impl CopiedGraphs {
     /// moved node its new id and its former id.
     ///
     /// CUPTI does not report the new ids, so they are computed by a rule that was observed with driver version 580. By
-    /// this rule, the upper half of a node's id is the id of its graph. By the same rule, the lower half is the number
-    /// of nodes that were added to that graph earlier. Returns `None` if the nodes' known ids do not follow this rule.
+    /// this rule, the upper half of a node's id is the id of its graph. By the same rule, the lower half of a node's id
+    /// is the number of nodes that were added to the graph before this node. Returns `None` if the nodes' known ids do
+    /// not follow this rule.
     pub(crate) fn inline(
         &mut self,
         child: GraphId,

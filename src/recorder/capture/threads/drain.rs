@@ -22,7 +22,8 @@ pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|readers| readers.last_launch < time, each)
 }
 
-/// Notes how many words of each thread's launch log are currently unread. [`drain_noted`] reads these words.
+/// Notes how many words of each thread's launch log are currently unread. A later call of [`drain_noted`] reads these
+/// words.
 pub fn note_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this function, and drains one thread at a time.

@@ -102,8 +102,8 @@ impl SharedOutsideRange {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. The collector calls this function. Returns `None` if there is no range, or if every attempt
-    /// found the thread in the middle of a write, because the thread was preempted.
+    /// Reads the range. Only the collector calls this function. Returns `None` if there is no range, or if every
+    /// attempt found the thread in the middle of a write, because the thread was preempted.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);

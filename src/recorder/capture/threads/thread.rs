@@ -158,7 +158,7 @@ impl EntryGuard {
         Some(Self::enter(cancel::without_cancellation(attach)?, at))
     }
 
-    /// Handles a thread whose `inside` is not 0 when it enters gpuflame. There are four possible cases:
+    /// Handles a thread whose `inside` is not 0 when it enters gpuflame. The value of `inside` can have four causes:
     /// - The state was inherited from a parent process.
     /// - The thread must forget its stack ids.
     /// - A signal handler that had interrupted the thread inside gpuflame has jumped out of gpuflame.
@@ -524,9 +524,9 @@ pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Sets up all thread states again in a forked child. At most one of the parent's threads exists in the child, and it
-/// has another thread id there. The counters are reset, because until now they have counted the launches and losses of
-/// the parent process.
+/// Sets up all thread states again in a forked child. At most one of the parent's threads exists in the child, and this
+/// thread has a different id there. The counters are reset, because until now they have counted the launches and losses
+/// of the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

@@ -65,8 +65,8 @@ impl Default for CallbackSwitch {
 }
 
 impl CallbackSwitch {
-    /// Turns the launch callbacks on or off if they are due to be turned on or off. Calls `reclaim` if a waiting thread
-    /// wants the activity records back. The collector calls this function.
+    /// Turns the launch callbacks on or off when the delay for this has passed or a thread has requested it. Calls
+    /// `reclaim` if a waiting thread wants the activity records back. Only the collector calls this function.
     pub(crate) fn update(&self, api: &Api, edges: &EdgeQueue, reclaim: impl FnOnce()) {
         let Some(mut state) = self.state.try_lock() else { return };
         if state.is_switch_on_requested {

@@ -45,16 +45,16 @@ pub(super) struct ClientDetector {
     /// of a takeover, it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
-    /// Total number of takeovers, including takeovers that were detected because traffic was missing.
+    /// Total number of takeovers, including those that gpuflame has detected because buffer traffic was missing.
     takeovers: u64,
 }
 
 /// Change of the client that gets the activity records from CUPTI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RecordsChange {
-    /// Another client now gets the records.
+    /// CUPTI now delivers the records to another client.
     Taken,
-    /// gpuflame gets the records again.
+    /// CUPTI now delivers the records to gpuflame again.
     Returned,
 }
 
@@ -191,7 +191,7 @@ mod tests {
             assert_eq!(checks.after(60_000, traffic(2, 0), 1000), None);
         }
         // In this test, there is only one wait per flush interval. That wait may have begun before the launch, so it
-        // proves nothing.
+        // does not prove that the launch has ended.
         for waits in 0..100 {
             assert_eq!(checks.after(60_000, traffic(2, waits), 1000 + waits), None);
         }

@@ -245,7 +245,7 @@ impl OtherClients {
         self.resume(callbacks)
     }
 
-    /// Detects other clients because traffic is missing (see `client_detector`). Call this function after a flush.
+    /// Detects other clients by missing buffer traffic (see `client_detector`). Call this function after a flush.
     /// `open` is the number of launches that still have no activity. If the flush also covered incomplete records,
     /// `before_everything` contains the delivery counts before that flush.
     pub(crate) fn check_traffic(&self, api: &Api, open: u64, before_everything: Option<DeliveryCounts>) {

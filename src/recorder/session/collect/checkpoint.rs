@@ -366,7 +366,8 @@ impl Checkpoint {
                     return;
                 }
             }
-            // The process is already ending. Therefore there is no session to end, even if memory has run out.
+            // At this point, the process is already ending. Therefore there is no session to end, even if memory has
+            // run out.
             if is_last {
                 return self.done.set(WRITE_LAST);
             }

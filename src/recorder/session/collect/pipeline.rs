@@ -391,7 +391,7 @@ impl Pipeline {
         self.dropped += records;
     }
 
-    /// Notes that CUPTI was flushed. Buffers that this flush has delivered may still be unread.
+    /// Notes that CUPTI was flushed, and that buffers from this flush may still be unread.
     pub(crate) fn note_flushed(&mut self) {
         self.flush_end.get_or_insert(self.buffers_read + capture::count_filled() as u64);
         self.finish_flush();

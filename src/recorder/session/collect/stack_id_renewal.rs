@@ -1,5 +1,5 @@
-//! Gives stacks new ids when memory is short, so that the data about the old ids can be freed. `capture::forget_round`
-//! describes the method.
+//! Gives stacks new ids when memory is short, so that the data about the old ids can be freed. The module
+//! `capture::forget_round` describes the method.
 
 use crate::capture::ForgetRound;
 use gpuflame_explain::Explain;
@@ -37,7 +37,7 @@ impl StackIdRenewal {
             Some(forgetting) => {
                 if let Some(lowest) = forgetting.poll() {
                     // Old ids are forgotten one round later than the round in which threads stop using these ids.
-                    // `capture::forget_round` explains the reason.
+                    // The module `capture::forget_round` explains why.
                     explain.forget_below(std::mem::replace(&mut self.lowest_id, lowest));
                     self.forgetting = None;
                 }

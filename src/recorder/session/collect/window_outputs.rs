@@ -1,5 +1,5 @@
-//! Passes the sums of each window that has its own files to the thread that draws the files. The sums are passed on
-//! once all GPU work that was launched in the window has finished.
+//! If a window has its own files, passes the sums of the window to the thread that draws these files. The sums are
+//! passed on once all GPU work that was launched in the window has finished.
 
 use std::collections::BTreeMap;
 

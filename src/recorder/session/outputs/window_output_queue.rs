@@ -255,8 +255,8 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report about the files of one window. If windows have failures, keeps only those of the first such
-    /// window, so that a failure that affects all windows is printed once.
+    /// Adds the report about the files of one window. If a failure affects all windows, it should be printed only once.
+    /// Therefore only the failures of the first window that has failures are kept.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());
         self.report.written.extend(more.written);

@@ -36,7 +36,7 @@ pub(crate) fn note_refusal(folder: Option<&Path>, why: &Error) {
 fn write_call(folder: Option<&Path>, why: Option<&str>) {
     let Some(folder) = folder else { return };
     let program = facts().program;
-    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. SIGXFSZ would end the program if it were raised here,
+    // Under `ulimit -f 0`, a write to a file raises SIGXFSZ. If SIGXFSZ were raised here, it would end the program,
     // because this code runs on one of the program's threads. Therefore nothing is written to the report, and the file
     // is left empty. Even an empty file reports that CUDA was called.
     let is_writable = file::max_size() > 0;

@@ -16,8 +16,8 @@
 //!
 //! A thread that requests the outputs waits while the shutdown thread makes progress. The wait ends early if the
 //! shutdown thread makes no progress for the time that `GPUFLAME_EXIT_LIMIT` sets. A request to the shutdown thread
-//! takes no lock and allocates no memory. The reason is that a signal handler that makes a request may have interrupted
-//! a thread that holds a lock.
+//! takes no lock and allocates no memory. The reason is that a request may come from a signal handler, which may have
+//! interrupted a thread that holds a lock.
 
 use std::hash::RandomState;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -251,7 +251,8 @@ impl Shutdown {
     }
 
     /// Whether the shutdown thread will do nothing more. The shutdown thread does nothing more if it belongs to the
-    /// parent process, if it has ended, or if a waiting thread has stopped waiting for it because it made no progress.
+    /// parent process, or if it has ended. It also does nothing more if it made no progress and a waiting thread has
+    /// therefore stopped waiting.
     fn is_abandoned(&self) -> bool {
         let is_forked = self.process.load(Ordering::Acquire) != std::process::id();
         // If no thread has requested the outputs, gpuflame can only have been switched off by a panic in its own code.

@@ -101,7 +101,7 @@ fn losses(ledger: &Ledger) -> String {
     line
 }
 
-/// Returns a line that states which figures are incomplete because of losses, and how the losses can be avoided.
+/// Returns a line that states which figures are incomplete because of losses, and how the user can avoid the losses.
 fn incomplete_figures(ledger: &Ledger) -> Option<String> {
     let (launches, activities) = (ledger.lost(Loss::LaunchesDropped), ledger.lost(Loss::ActivitiesDropped));
     let what = match (launches, activities) {
@@ -143,8 +143,8 @@ fn repeated_activities(ledger: &Ledger) -> Option<String> {
     })
 }
 
-/// Returns a line with the number of activities that have correlation ids that no API call can have. Activities with
-/// such ids do not appear in any picture.
+/// Returns a line with the number of activities whose correlation id cannot belong to any API call. Such activities do
+/// not appear in any picture.
 fn impossible_ids(ledger: &Ledger) -> Option<String> {
     let many = ledger.tally.activities.of_no_call;
     (many > 0).then(|| {
@@ -312,8 +312,8 @@ fn renamed_file(rename: &RenamedOutput) -> String {
     format!("{} is taken; wrote {} instead", rename.intended.display(), rename.actual.display())
 }
 
-/// Returns a text that states for which share of the run's steady part a device was busy, and how long start-up and
-/// shutdown took.
+/// Returns a text that states for which share of the run's steady part a device was busy, and how long the start-up and
+/// the shutdown of the program took.
 fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     let BusyIdle { busy, .. } = time.steady();
