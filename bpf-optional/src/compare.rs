@@ -133,8 +133,7 @@ pub(crate) fn compare(probed: &ProbedLaunches, inside: &RecordedLaunches, ahead:
 }
 
 /// Sorts the launches of each thread in two ways: by the times from the probes, and by the times from the library.
-/// Returns the launches whose position in the order by the probes' times differs from their position in the order by
-/// the library's times.
+/// Returns the launches whose position in one of these two orders differs from their position in the other order.
 fn find_out_of_order(
     outer: &BTreeMap<LaunchId, &Launch>,
     inside: &RecordedLaunches,

@@ -61,8 +61,8 @@ fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, 
     texts
 }
 
-/// Returns the stack of a launch as text. The last frame is the probed function, with the name by which the probe was
-/// requested, even if the function's address has several names.
+/// Returns the stack of a launch as text. The last frame has the name by which the probe was requested, even if the
+/// function's address has several names.
 fn stack_text(probed: &ProbedLaunches, launch: &Launch, names: &mut Symbols) -> String {
     let places = probed.stacks.get(launch.stack);
     let kernel = places.iter().take_while(|place| place.file == FileLocation::KERNEL).count();

@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd as _;
 use std::ptr::NonNull;
 
 /// The bytes of a file, which are mapped and not copied. If another process truncates the file while it is mapped, a
-/// signal kills this program, as it would kill any program that reads such a mapping.
+/// read of the mapping raises SIGBUS, which kills this program.
 #[derive(Debug)]
 pub(crate) struct MappedFile {
     start: NonNull<u8>,

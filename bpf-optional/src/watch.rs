@@ -250,8 +250,8 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Assigns a correlation id to the thread's last launch. The last launch is the right one, because CUPTI's callback
-    /// runs at the beginning of the outermost call, before any nested call begins.
+    /// Assigns a correlation id to the thread's last launch. The thread's last launch is the right one, because CUPTI's
+    /// callback runs at the beginning of the outermost call, before any nested call begins.
     fn on_marker(&mut self, head: &RecordHeader, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.probed.copies.insert((head.pid, correlation));
@@ -310,7 +310,8 @@ impl RecordHandler<'_> {
 }
 
 /// Returns the addresses in the user stack. Inserts the calling function if it is missing. At the first instruction of
-/// a function, the frame pointer is still that of the caller, so kernels before Linux 6.11 skip the caller.
+/// a function, the frame pointer still belongs to the caller, so kernels before Linux 6.11 omit the caller from the
+/// stack.
 fn user_addresses(hit: &ProbeHit<'_>) -> Vec<u64> {
     let mut addresses: Vec<u64> = wire::addresses(hit.user).filter(|address| *address != 0).collect();
     if hit.caller != 0 && addresses.get(1) != Some(&hit.caller) {

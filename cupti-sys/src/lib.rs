@@ -10,9 +10,9 @@
 //!   were stored in a Rust enum, this would cause undefined behaviour. Therefore every enumeration is a newtype of
 //!   `u32`.
 //! - **Records are prefixes.** New versions of CUPTI add fields only at the end of a record. The structs in [`record`]
-//!   contain the first fields of each record, which are the same in all versions of CUPTI. A field that only later
-//!   versions have is read by its offset, and only if the record is long enough to contain it. See [`record::Record`]
-//!   for the details.
+//!   contain the first fields of each record, which are the same in all versions of CUPTI. A field that exists only in
+//!   later versions is read by its offset, and only if the record is long enough to contain this field. See
+//!   [`record::Record`] for the details.
 //!
 //! The functions of CUPTI are looked up with `dlsym`. The struct [`Library`] contains each function as an `Option`.
 //! There are two reasons why a function is optional: older CUPTI versions lack some functions, and tests may provide

@@ -1,7 +1,7 @@
 //! An [`Api`] is an active subscription to CUPTI. An [`Api`] makes the calls that set CUPTI up, in the only order that
 //! CUPTI accepts. After the set-up, an [`Api`] reads, flushes and queries activity records.
 //!
-//! This module hides the differences between CUPTI versions from its callers, and also the differences between the two
+//! This module hides two kinds of differences from its callers: those between CUPTI versions, and those between the two
 //! API versions of CUPTI's functions.
 
 use super::activity::{self, ReadTally};
@@ -41,8 +41,8 @@ pub struct Api {
 /// Domain and id of a callback that is enabled.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers our buffer functions with CUPTI to get the activity records, at first or after another
-/// client has released the records.
+/// Function that registers our buffer functions with CUPTI to get the activity records. It is called during the set-up,
+/// and after another client has released the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
@@ -72,8 +72,8 @@ impl Api {
     ) -> Result<&'static Self, SetupRefusal> {
         // Three options need the old API version, in which CUPTI has only one subscriber. Only with the old API version
         // can we record unified-memory counters, or choose which waits are recorded. A client that uses the old
-        // interface can take over a subscription that we release (`Deference::Subscription`) only if we use the old API
-        // version too.
+        // interface can take over a subscription that we release (`Deference::Subscription`), but only if we use the
+        // old API version too.
         let asks_for_more = options.events || options.unified || options.deference == Deference::Subscription;
         let shares = driver.is_some_and(|driver| version.can_share(driver)) && !asks_for_more;
         let functions = if shares { functions.shared() } else { functions };
@@ -279,8 +279,9 @@ impl Api {
 
     /// Enables or disables the callbacks for the API calls that create GPU work. At first, these callbacks are enabled.
     /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All callbacks that
-    /// are not about GPU work stay enabled, including those that report graph nodes and modules. If an API call is in
-    /// flight when its callback is enabled or disabled, CUPTI may report only its entry or only its exit.
+    /// are not about GPU work stay enabled, including those that report graph nodes and modules. If a callback is
+    /// enabled or disabled while an API call is in flight, CUPTI may report only the entry or only the exit of that
+    /// call.
     ///
     /// Call this function on one of our own threads, but not in a callback.
     ///

@@ -74,9 +74,9 @@ pub fn classify_host_call(name: &str) -> Option<CallKind> {
     })
 }
 
-/// Words in the names of API calls that start no GPU work. Without these words, the calls would be taken for a launch,
-/// a copy or a fill, because their names begin in the same way. API calls with such a word in their name query or
-/// describe something, or run a function on the host (`cudaLaunchHostFunc` has no activity).
+/// Words in the names of API calls that start no GPU work. Without this list, such calls would be classified as a
+/// launch, a copy or a fill, because their names begin in the same way. API calls with such a word in their name query
+/// or describe something, or run a function on the host (`cudaLaunchHostFunc` has no activity).
 const SIMILAR_NAMES: [&str; 6] = ["HostFunc", "Node", "Params", "Get", "SetAttribute", "Occupancy"];
 
 fn is_prefetch(verb: &str) -> bool {

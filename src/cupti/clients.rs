@@ -71,8 +71,8 @@ pub struct ClientActivity {
     pub own_records: bool,
     /// Whether any activity kind that a client has enabled is still enabled.
     pub are_recording: bool,
-    /// Whether clients have released activity records or a clock, and no client has made a call for `QUIET_PERIOD`, so
-    /// that we can take the records or the clock back.
+    /// Whether we can take back activity records or a clock: a client has released them, and no client has made a call
+    /// for `QUIET_PERIOD`.
     pub have_finished: bool,
     /// Whether a client wants the subscription. This is the case if CUPTI has refused the client's request because we
     /// own the subscription.
@@ -351,8 +351,8 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
 
 // Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, parameters that are
 // functions have pointer types here, because clients may pass null. Second, the interposed functions may unwind. If
-// CUPTI calls a function of the client that throws an exception, this exception must be able to pass through our stack
-// frames.
+// CUPTI calls a function of the client and this function throws an exception, the exception must be able to pass
+// through our stack frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -395,8 +395,7 @@ impl ClientCall {
         CLIENTS.last_call_ms.store(elapsed_ms(), SeqCst);
         let begin = Instant::now();
         // The client's thread and our thread each set their own flag, and then read the flag of the other thread.
-        // Therefore our thread notices the client's flag, or the client's thread notices our flag, or each thread
-        // notices the flag of the other.
+        // Therefore at least one of the two threads notices that the other thread's flag is set.
         while must_wait(shared) && begin.elapsed() < MAX_CLIENT_WAIT {
             thread::sleep(Duration::from_micros(200));
         }

@@ -3,8 +3,8 @@
 //! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than just
 //! `libcupti.so`. The search prefers the copy of CUPTI that belongs to the libraries that the process uses. The first
 //! candidate is the copy that is already mapped. PyTorch maps CUPTI at import, and two copies must never be active. The
-//! next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` of the Python
-//! that is running. Other copies on the machine come last.
+//! next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` folder of the
+//! running Python. Other copies on the machine come last.
 //!
 //! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
 

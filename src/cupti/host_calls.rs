@@ -94,8 +94,8 @@ const MAX_ATTRIBUTES: usize = 64;
 
 impl LaunchAttribute {
     /// Whether this attribute lets the launch begin before the previous kernel ends. Two attributes let a launch begin
-    /// early: attribute 6 (programmatic stream serialization) with a value other than 0, and attribute 7 (programmatic
-    /// event).
+    /// before the previous kernel ends: attribute 6 (programmatic stream serialization) with a value other than 0, and
+    /// attribute 7 (programmatic event).
     fn is_programmatic(&self) -> bool {
         self.id == 7 || self.id == 6 && self.value[1] != 0
     }

@@ -170,7 +170,7 @@ pub(super) fn check_library(
 
 /// Whether the search must end, so that no other copy of CUPTI is tried. The search must end if CUPTI has started and
 /// refused us. The search must also end if the program already uses this copy of CUPTI, because the process must not
-/// use a second copy.
+/// use two copies.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,

@@ -68,8 +68,8 @@ unsafe extern "C" fn add_mapped_file(
 }
 
 /// Returns the root folders in which the Python of this process may be installed. The roots of virtual environments are
-/// among these folders. If this program is a Python, the folders also include the root of its executable, and the root
-/// of the path with which it was started.
+/// among these folders. If this program is a Python interpreter, the folders also include the root of its executable,
+/// and the root of the path with which it was started.
 fn python_roots(environment: Vec<PathBuf>, started_as: Option<PathBuf>) -> Vec<PathBuf> {
     let programs = started_as.into_iter().chain(std::env::current_exe());
     let roots = programs.filter_map(|program| {

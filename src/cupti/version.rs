@@ -35,9 +35,9 @@ impl Version {
         Some((newest.1, newest.2))
     }
 
-    /// Whether this version belongs to a later major CUDA release than the driver supports. A CUPTI from a later major
-    /// release than the driver does not start, but a CUPTI from a later minor release of the same major release does.
-    /// The argument `driver` is a CUDA version in the driver's encoding (12040 = 12.4).
+    /// Whether this version belongs to a later major CUDA release than the driver supports. A CUPTI does not start if
+    /// its major release is later than the driver's. A CUPTI with the same major release starts, even if its minor
+    /// release is later. The argument `driver` is a CUDA version in the driver's encoding (12040 = 12.4).
     pub fn is_newer_than_driver(self, driver: u32) -> bool {
         self.cuda().is_some_and(|(major, _)| major > driver / 1000)
     }

@@ -255,7 +255,7 @@ impl LentBuffers {
         WARM_BYTES.fetch_sub(warm, Ordering::Relaxed);
         HELD_BYTES.fetch_add(8 * words - written, Ordering::Relaxed);
         let mut loans = self.loans();
-        // If the list already contains a loan with this address, the library has returned that buffer to another
+        // If the list already contains a loan with this address, the library has returned the earlier buffer to another
         // client, which has freed it.
         if let Some(at) = loans.iter().position(|loan| loan.start == start) {
             let freed = loans.swap_remove(at);

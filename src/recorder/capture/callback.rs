@@ -17,8 +17,8 @@
 //! If API calls are nested, only the outermost call is recorded as a launch. A nested call only adds its correlation id
 //! to the launch. The record of an asynchronous launch is written when the launch call returns. At that time, gpuflame
 //! knows whether the call succeeded, and the GPU already works while gpuflame unwinds the stack. The record of a
-//! synchronous launch is written when the launch call begins. The reason is that when a synchronous call returns, its
-//! GPU work is finished, and CUPTI may already have delivered the record of that work.
+//! synchronous launch is written when the launch call begins. The reason is that the GPU work of a synchronous call is
+//! finished when the call returns, so CUPTI may already have delivered the record of that work.
 
 use std::ptr::from_ref;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -24,16 +24,16 @@ use gpuflame_model::record::Nanos;
 /// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was earlier than that, the clock
 /// may have been set since that visit.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
-/// Minimum number of TSC ticks between the two readings from which the slope of a line (its speed, in ns per tick) is
-/// computed. This number of ticks takes about one millisecond.
+/// Minimum number of TSC ticks between the two readings that determine the speed of a line (its slope, in ns per tick).
+/// This number of ticks takes about one millisecond.
 const MIN_BASE_TICKS: u64 = 1 << 21;
-/// Number of ticks for which a line stays valid, as a multiple of the number of ticks over which the line's speed was
-/// measured. Because of this multiple, an error of 15 ns in a reading grows to an error of at most 60 ns.
+/// A line stays valid for a limited number of ticks: this constant times the number of ticks over which the line's
+/// speed was measured. Within this limit, an error of 15 ns in a reading grows to an error of at most 60 ns.
 const EXTRAPOLATION_FACTOR: u64 = 4;
 /// Minimum time between the two readings from which a line's speed is computed, except at the start of the session. The
 /// maximum time between these two readings is twice as long as the minimum.
 const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
-/// Maximum difference in ns between a line and a later reading of the clock, for a reading that is taken soon after the
+/// Maximum difference in ns between the line and a later reading of the clock, if the reading is taken soon after the
 /// line's start. The allowed difference grows by this amount for every `measured` ticks after the line's start. If the
 /// difference between a reading and the line is larger, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
@@ -361,8 +361,7 @@ mod tests {
         let line = calibration.add_reading(after_step(12_000_000, hour)).unwrap();
         let later = after_step(13_000_000, hour);
         assert_eq!(at(&line, later.ticks), Some(later.time));
-        // If the TSC restarted after the suspend, the collector's next visit drops the old line and the readings from
-        // which it was fitted.
+        // If the TSC restarted after the suspend, the collector drops the old line and its readings on the next visit.
         assert!(calibration.add_reading(ClockReading { ticks: 200, ..later }).is_none());
     }
 

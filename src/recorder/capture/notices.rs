@@ -12,8 +12,8 @@ pub enum Notice<'a> {
     /// tracer.
     ContextCreated,
     /// An API call that destroys a CUDA context or resets a device has begun. The receiver may flush the tracer while
-    /// it handles this notice. A flush during this notice is the last chance to get the activity records of the CUDA
-    /// context that is about to be destroyed.
+    /// it handles this notice. A flush during this notice is the last chance to get the activity records of this CUDA
+    /// context.
     ContextEnds,
     /// The program has called `cudaProfilerStart`, so gpuflame should start to record launches. This notice is sent
     /// inside a callback.

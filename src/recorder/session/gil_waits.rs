@@ -56,8 +56,8 @@ impl GilWaits {
         self.recent.iter().any(|(_, from, to)| *from <= time && to.is_none_or(is_before_end))
     }
 
-    /// Whether no launching thread has begun a wait for the GIL in the last two seconds, so that other threads are no
-    /// longer sampled.
+    /// Whether other threads are no longer sampled, because no launching thread has begun a wait for the GIL in the
+    /// last two seconds.
     pub(super) fn are_over(&self, now: u64) -> bool {
         now.abs_diff(self.last) > GIL_WAITS_END_NS
     }

@@ -153,8 +153,8 @@ pub fn step() -> Result<()> {
     Ok(())
 }
 
-/// Begins a step. `name` is the name of the range that begins the step; it is empty if the step does not begin with a
-/// range.
+/// Begins a step. `name` is the name of the range that begins the step. If the step does not begin with a range, `name`
+/// is empty.
 fn begin_step(name: &str) {
     let number = steps::begin();
     match Session::get() {
@@ -263,7 +263,7 @@ fn on_notice(notice: Notice<'_>) {
     }
     match notice {
         // The driver may register exit handlers when it creates its first CUDA context. gpuflame's exit handler must
-        // run before the driver's handlers, so it is moved to the front again.
+        // run before the driver's handlers, so gpuflame's handler is moved to the front again.
         Notice::ContextCreated => shutdown::move_exit_handler_first(),
         Notice::ContextEnds => {
             // gpuflame must not hold one of its own locks while it calls CUPTI. `running_session` has already released

@@ -424,9 +424,9 @@ impl Sampler {
         observed.threads.iter().map(|one| one.thread).collect()
     }
 
-    /// Starts to observe a thread that launches GPU work. If a launching thread with the same id is already observed,
-    /// the thread that is already observed must have ended, so it is dropped. Threads that launch no GPU work are also
-    /// dropped, to make room. The next listing of Python threads will find the dropped threads again.
+    /// Starts to observe a thread that launches GPU work. If the table already contains a launching thread with the
+    /// same id, the earlier thread must have ended, so it is dropped. Threads that launch no GPU work are also dropped,
+    /// to make room. The next listing of Python threads will find the dropped threads again.
     fn observe(&self, observed: &mut ObservedThreads, thread: ThreadId) {
         observed.threads.retain(|one| one.thread != thread && !one.is_other);
         // In a program without Python, samples need not wake the sampler's thread, which saves time.

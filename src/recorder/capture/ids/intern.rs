@@ -2,7 +2,7 @@
 //! the thread's last stack are hashed, and the resulting hash is looked up in the thread's table.
 //!
 //! A stack is hashed from its root, and the hash after each frame is kept. The unwinder reports how many frames at the
-//! root are the same as in the thread's last stack, so only the remaining frames are hashed again. A context is
+//! root are the same as in the thread's last stack. Only the frames after these frames are hashed again. A context is
 //! identified by its 128-bit hash alone, so contexts with equal hashes count as the same context. With a million
 //! distinct stacks, the probability that two stacks have the same hash is 1e-27 (birthday bound, n^2 / 2^129).
 

@@ -72,8 +72,8 @@ pub(crate) fn hash_bytes(domain: RangeDomain, text: &[u8]) -> Hash {
 /// Returns the hash under which a thread caches a range name that consists of wide characters.
 pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     let text = &text[..text.len().min(MAX_NAME_BYTES)];
-    // The first hashed word exceeds the length of any byte string, so a wide string and a byte string never have the
-    // same hash.
+    // For a wide string, the first hashed word is greater than the length of any byte string, so a wide string and a
+    // byte string never have the same hash.
     let start = Hash::ROOT.then(u64::from(domain.0)).then(1 << 32 | text.len() as u64);
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
@@ -135,7 +135,7 @@ pub(crate) fn domain(name: RangeName<'_>) -> RangeDomain {
         }
         match number_in_domain(RangeDomain::DOMAIN_NAMES, name, MAX_NAMES + MAX_DOMAINS) {
             // No id is available for this domain, so the ranges of the domain are ignored. If the ranges were recorded
-            // under another domain, a pop in one of the two domains could close a range of the other domain.
+            // under another domain, a pop in one of these two domains could close a range of the other domain.
             None => RangeDomain::IGNORED,
             Some(number) => RangeDomain(number),
         }

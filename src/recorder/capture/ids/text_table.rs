@@ -1,11 +1,11 @@
 //! Tables of texts, such as range names and descriptions of functions. Each text has an id, which is a number that is
 //! unique in the process.
 //!
-//! Any thread may need the number of a text at any time, even in a signal handler, inside the application's allocator,
-//! or in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. A
-//! lock must not be used, because in a forked child, the thread that holds the lock may not exist. Other threads see a
-//! text only after it is completely written. If a thread is stopped before other threads can see its text, the next
-//! thread that needs the same text writes it again, under another id.
+//! Any thread may need the id of a text at any time, even in a signal handler, inside the application's allocator, or
+//! in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. A lock
+//! must not be used, because in a forked child, the thread that holds the lock may not exist. Other threads see a text
+//! only after it is completely written. If a thread is stopped before it has published its text, the next thread that
+//! needs the same text writes the text again, under another id.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};

@@ -33,9 +33,10 @@ const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// Divisor for the size of a buffer: the size is the memory limit divided by this number, but at most
 /// [`MAX_BUFFER_BYTES`]. A memory limit of 64 MiB or more results in this maximum size.
 const BUFFER_DIVISOR: usize = 64;
-/// Divisor for the memory that is reserved for full-size buffers: they may always use the memory limit divided by this
-/// number, even if other data have used up the limit. With the default memory limit, this reserved memory is enough for
-/// full-size buffers for 32 threads. If there are more than 32 threads, some of them get small buffers.
+/// Divisor for the memory that is reserved for full-size buffers. The size of the reserved memory is the memory limit
+/// divided by this number, even if other data have used up the limit. With the default memory limit, this reserved
+/// memory is enough for full-size buffers for 32 threads. If there are more than 32 threads, some of them get small
+/// buffers.
 const RESERVED_DIVISOR: usize = 8;
 /// Maximum number of unused buffers that are kept ready for the next requests. Two of these buffers keep all of their
 /// memory, and each of the other six buffers keeps 64 KiB.
@@ -45,7 +46,7 @@ const READY_BUFFERS: usize = 8;
 const EMPTY_BUFFERS: usize = 24;
 /// Maximum number of buffers that exist at the same time.
 const MAX_BUFFERS: usize = 4096;
-/// If the records in a filled buffer take at most this many bytes, they are copied, so that the buffer is ready again
+/// If the records in a filled buffer take at most this number of bytes, they are copied, and the buffer is ready again
 /// immediately.
 const MAX_COPIED_BYTES: usize = 4 << 10;
 /// Number of filled buffers at which the collector is woken up. If the memory limit is small, the collector is woken up

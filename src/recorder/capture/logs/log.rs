@@ -334,7 +334,7 @@ impl LogReader {
                 self.read = len;
                 any = true;
             }
-            // If the chunk already had a successor when `next` was loaded, the writer adds no more words to the chunk,
+            // If the chunk already had a successor when `next` was loaded, the writer will not add words to the chunk,
             // so the chunk's length is final.
             let finished = !next.is_null() && self.read == chunk.len.load(Ordering::Acquire) as usize;
             if finished {

@@ -2,10 +2,10 @@
 //! memory. If the user requests dependencies, gpuflame also records the calls that record CUDA events on streams or
 //! make a stream wait for a CUDA event. Host calls take microseconds or more, so this code need not be fast.
 //!
-//! Each host call is written to the thread's own log, in order with the thread's launches, so that the log shows which
-//! calls preceded a delayed launch. The details of host calls are recorded only on request, in one log that all threads
-//! share under a lock. The threads share this log because one thread may free memory that another thread allocates
-//! again immediately. In this case, only the order of the records shows which of the two allocations a call has freed.
+//! Each host call is written to the thread's own log, in order with the thread's launches. This order shows which calls
+//! preceded a delayed launch. The details of host calls are recorded only on request, in one log that all threads share
+//! under a lock. The threads share this log because one thread may free memory that another thread allocates again
+//! immediately. In this case, only the order of the records shows which of the two allocations a call has freed.
 //! Because the order matters, the record of a free is written to the shared log when the call begins. The records of
 //! all other host calls are written when the calls return.
 

@@ -18,7 +18,7 @@ use crate::capture::threads::thread::{EntryGuard, EntryRefusal, ThreadState, all
 const PAGE_BITS: u32 = 12;
 
 /// Opens a range on this thread. The function [`pop_range`] closes the range. Returns the number of ranges in the same
-/// domain that enclose the new range, or `None` if the range could not be stored.
+/// domain that enclose the new range. Returns `None` if the range could not be stored.
 pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return None;
@@ -52,7 +52,7 @@ pub fn push_range(domain: RangeDomain, name: RangeName<'_>) -> Option<usize> {
 }
 
 /// Notifies the session if the range begins a step. Call this function only after the thread's state was released,
-/// because the receiver of the notice may take time and may need that state.
+/// because the receiver of the notice may take time and may need the state.
 fn announce_step(name: RangeName<'_>, id: Option<RangeId>) {
     with_step_name(name, id, |name| notices::announce(Notice::Step(name)));
 }
@@ -135,9 +135,9 @@ pub fn end_range(id: u64) {
             return;
         }
     }
-    // The caller cannot close the range itself, because the range belongs to another thread, or because the caller is a
-    // signal handler that could not enter gpuflame. Therefore this thread leaves a note for the thread that owns the
-    // range, and does not wait for that thread.
+    // This thread cannot close the range itself, either because the range belongs to another thread, or because a
+    // signal handler calls this function and could not enter gpuflame. Therefore this thread leaves a note for the
+    // thread that owns the range, and does not wait for that thread.
     if let Some(owner) = all().find(|owner| page_of(owner) == page)
         && !owner.pending_ends.note_end(serial)
     {

@@ -27,8 +27,9 @@ pub(crate) const HOST_CALL: u64 = 4;
 /// Slot value of a launch by a signal handler that has interrupted another launch. The interrupted launch is stored in
 /// `aside`.
 pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
-/// Slot value of a refused call, which is a call that cannot be recorded. A refused call is the outermost call of a
-/// signal handler that has interrupted the thread inside gpuflame, or of a thread without a state.
+/// Slot value of a refused call, which is a call that cannot be recorded. A refused call is made by a signal handler
+/// that has interrupted the thread inside gpuflame, or by a thread without a state. If refused calls are nested, only
+/// the outermost call has this slot value.
 pub(crate) const REFUSED: u64 = 6;
 
 /// Maximum number of correlation ids of nested calls that are stored per launch. GPU work with an id that is not stored

@@ -6,8 +6,8 @@
 
 use super::counter::Counter;
 
-/// Binary logarithm of the number of buckets per power of two. With 8 buckets per power of two, the midpoint of a
-/// bucket differs by at most 6.3 % from each value that the bucket counts.
+/// Binary logarithm of the number of buckets per power of two. With 8 buckets per power of two, a bucket's midpoint
+/// differs by at most 6.3 % from every value that is counted in the bucket.
 const SUB_BITS: u32 = 3;
 /// Times in ns with up to this many bits are counted in separate buckets. All longer times (131 us or more) share the
 /// last bucket.

@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter to which only one thread may write. Only the sum over all threads is meaningful: when a thread has ended,
-/// a new thread reuses its state and continues its counters.
+/// A counter to which only one thread may write. Only the sum over all threads is meaningful, because when a thread has
+/// ended, a new thread reuses its state and continues its counters.
 #[derive(Debug)]
 pub(crate) struct Counter(AtomicU64);
 

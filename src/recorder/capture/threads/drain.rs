@@ -10,8 +10,8 @@ use super::thread::{LogReaders, all, in_flight};
 use crate::capture::ids::range_names;
 
 /// Passes the records that the threads have written since the last call to `each`. For each thread, first passes all
-/// new contexts (stacks with their API call), and then at most the launches in one chunk of the thread's log. Returns
-/// false if there were no new records.
+/// new contexts (stacks with their API call). Then passes launches, but at most those in one chunk of the thread's log.
+/// Returns false if there were no new records.
 pub fn drain(each: impl FnMut(&Row<'_>)) -> bool {
     drain_threads(|_| true, each)
 }
@@ -65,7 +65,7 @@ pub fn any_in_flight() -> bool {
 /// are read. Because of this, repeated calls eventually return false, even if the threads quickly make further
 /// launches.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because the log of a thread may be empty although the thread has launched: launches outside
+    // `is_noted` is needed because a thread's log may be empty although the thread has launched. Launches outside
     // windows are not in the log.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }

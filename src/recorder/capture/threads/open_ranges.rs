@@ -1,6 +1,6 @@
 //! The open ranges of a thread, in a table that only this thread uses. For each range, the table contains a hash over
-//! that range and all ranges that enclose it. Therefore a launch without open ranges costs one comparison, and a launch
-//! inside ranges combines the hash of its stack with only one other hash.
+//! that range and all ranges that enclose it. Therefore a launch without open ranges costs one comparison. For a launch
+//! inside ranges, only one other hash is combined with the hash of its stack.
 
 use std::mem::size_of;
 use std::ptr::NonNull;

@@ -3,10 +3,10 @@
 //! because a program that records one step in a thousand makes nearly all of its launches outside windows.
 //!
 //! The correlation ids of a thread's launches increase. If no window opens between two launches that a thread makes
-//! outside windows, all launches of this thread with an id between the two launches' ids were also made outside
-//! windows. Therefore each thread has one range, which grows with each launch and which the collector can read
-//! ([`SharedOutsideRange`]). If a window has been open since the previous launch outside windows, the next such launch
-//! begins a new range, and writes the previous range to the thread's log.
+//! outside windows, the ids between the ids of these two launches also belong to launches outside windows. Therefore
+//! each thread has one range, which grows with each launch and which the collector can read ([`SharedOutsideRange`]).
+//! If a window has been open since the thread's previous launch outside windows, the next launch outside windows begins
+//! a new range. The previous range is then written to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -102,8 +102,8 @@ impl SharedOutsideRange {
         range.count.wrapping_sub(self.read_count.load(Ordering::Acquire))
     }
 
-    /// Reads the range. Only the collector calls this function. Returns `None` if there is no range, or if every
-    /// attempt found the thread in the middle of a write, because the thread was preempted.
+    /// Reads the range. Only the collector calls this function. Returns `None` if there is no range. Also returns
+    /// `None` if the thread was in the middle of a write at every attempt, because it was preempted.
     fn get(&self) -> Option<OutsideLaunches> {
         for _ in 0..MAX_READ_ATTEMPTS {
             let sequence = self.sequence.load(Ordering::Acquire);

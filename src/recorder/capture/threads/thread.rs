@@ -150,8 +150,8 @@ impl EntryGuard {
 
     #[cold]
     fn enter_first(at: usize) -> Option<Self> {
-        // If a call was refused because its thread has no state, calls nested in it are refused too, so that only one
-        // loss is counted.
+        // If a call was refused because its thread has no state, the calls that are nested in it are refused too.
+        // Therefore only one loss is counted.
         if REFUSED.with(|refused| refused.encloses(at)) {
             return None;
         }
@@ -337,8 +337,8 @@ fn reuse_or_map(own: ThreadOnly) -> Option<NonNull<ThreadState>> {
     if let Some(thread) = free {
         // SAFETY: because of the exchange, this thread is the only owner of the state. The old value of `own` is valid
         // and is replaced in place. The new thread continues the old log writers and the old range of launches outside
-        // windows. The new thread may continue the range although the range then also covers the ids between the
-        // launches of the old thread and those of the new thread.
+        // windows. The new thread may continue this range, although it then also covers the ids between the launches of
+        // the old thread and those of the new thread.
         let old = unsafe { &mut *thread.own.get() };
         let (launches, contexts, outside) = (old.launches, old.contexts, old.outside.take());
         *old = ThreadOnly { launches, contexts, outside, ..own };

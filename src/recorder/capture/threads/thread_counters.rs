@@ -16,7 +16,7 @@ pub(crate) struct ThreadCounters {
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again with other methods, and, for each of these methods, the number of stacks
+/// Number of stacks that were captured again with other methods. For each of these methods, also the number of stacks
 /// for which it gave a different result.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,

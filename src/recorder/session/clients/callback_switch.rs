@@ -126,9 +126,9 @@ impl CallbackSwitch {
     }
 
     /// Turns the launch callbacks on for a window that is about to open. A caller inside a CUPTI callback must pass
-    /// `nudge`. If there is a `nudge`, this function calls `nudge` to wake the collector, and then waits until the
-    /// collector has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity
-    /// records back from another client.
+    /// `nudge`. With a `nudge`, this function calls `nudge` to wake the collector, and then waits until the collector
+    /// has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity records
+    /// back from another client.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

@@ -7,8 +7,8 @@
 //! both           CUPTI is ended, for all clients ----^
 //! ```
 //!
-//! The collector does most of this work. A thread that opens or closes a window only checks which client owns the
-//! subscription, and may ask CUPTI to return the records.
+//! The collector does most of this work. A thread that opens or closes a window does only two things: it checks which
+//! client owns the subscription, and it may ask CUPTI to return the records.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -111,8 +111,8 @@ impl OtherClients {
         }
     }
 
-    /// Whether another client owns the CUPTI subscription. If another client owns the subscription, stores `is_wanted`,
-    /// which states whether a window must open as soon as gpuflame has the subscription again.
+    /// Whether another client owns the CUPTI subscription. If another client owns the subscription, stores `is_wanted`.
+    /// This flag states whether a window must open as soon as gpuflame has the subscription again.
     pub(crate) fn defer_if_lent(&self, is_wanted: bool) -> bool {
         let is_lent = self.is_lent.load(Ordering::Acquire);
         if is_lent {

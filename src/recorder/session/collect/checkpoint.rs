@@ -143,8 +143,8 @@ struct CheckpointContent {
     definition_bytes: usize,
     sums: SumsWriter,
     generated: CheckpointedNames,
-    /// Values of three counters of the pipeline at the last write: all rows, rows of work (see
-    /// `Pipeline::rows_of_work`), and entries that were merged into "others".
+    /// Values of three counters of the pipeline at the last write: rows, rows of work (see `Pipeline::rows_of_work`),
+    /// and entries that were merged into "others".
     rows: u64,
     work: u64,
     forgotten: u64,
@@ -390,8 +390,9 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing more may be written to the checkpoint file. There are two reasons: the thread that requested the
-    /// last checkpoint no longer waits, or gpuflame was switched off without a request to the checkpoint.
+    /// Whether nothing more may be written to the checkpoint file. Nothing more may be written if the thread that
+    /// requested the last checkpoint no longer waits, or if gpuflame was switched off without a request to the
+    /// checkpoint's thread.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),

@@ -3,9 +3,9 @@
 //! summed as GPU time.
 //!
 //! On each visit, the collector compares the system clock, on which the times of GPU work are based, with a steady
-//! clock, which is never set. If the system clock was set forward, the window closes at the time of the change, and
-//! opens again after the time that the clock has skipped. If the system clock was set back, the window closes at the
-//! time of the change. The window opens again when the clock reaches the time of the change again. Therefore a time
+//! clock, which is never set. If the system clock was set forward, the window closes at the time of the change. The
+//! window opens again at the time to which the clock was set. If the system clock was set back, the window closes at
+//! the time of the change. The window opens again when the clock reaches the time of the change again. Therefore a time
 //! that the clock shows twice is counted only once, and no window contains time that has not passed.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
@@ -56,8 +56,8 @@ impl ClockGuard {
         close.into_iter().collect()
     }
 
-    /// After the clock was set back, returns the edge that opens the window again as soon as the clock has reached the
-    /// time that it showed before.
+    /// After the clock was set back, returns the edge that opens the window again. This edge is returned as soon as the
+    /// clock has reached the time that it showed before the change.
     fn resume(&mut self, time: u64) -> Option<Row<'static>> {
         self.resumes.take_if(|at| *at <= time).map(|_| window_edge(WindowEdge::Open, time))
     }

@@ -79,7 +79,7 @@ pub(crate) trait CollectorSteps: Sync {
 }
 
 /// Requests to the collector, in ascending order of the work that they require. If several requests are pending, the
-/// collector carries out only the highest request, because the work for this request includes the work for the others.
+/// collector carries out only the highest request, which includes the work for the lower requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CollectorRequest {
     /// Like `Collect`, but for a checkpoint. Checkpoints may be frequent, so this request does not postpone the next

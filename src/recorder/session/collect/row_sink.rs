@@ -106,7 +106,7 @@ impl RowSink {
     }
 
     /// Checks whether the system clock was set. If the clock was set, closes the open window at the time of the change,
-    /// or opens the window again after the gap.
+    /// or opens the window again after the gap that the change has caused.
     pub(super) fn check_clocks(&mut self) {
         let Some(now) = ClockPair::now() else { return };
         for row in self.clock_guard.check(now) {

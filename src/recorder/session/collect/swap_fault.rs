@@ -24,7 +24,7 @@ impl SwapFault {
         }
     }
 
-    /// If `row` is one of the two launches to swap, returns a copy of the row that has the stack of the other launch.
+    /// If `row` is one of the two launches to swap, returns a copy of the row with the stack of the other launch.
     pub(super) fn replace_row(&mut self, row: &Row<'_>) -> Option<Row<'static>> {
         let Row::Launch(launch) = row else { return None };
         let with_stack = |context| Some(Row::Launch(Launch { context, ..*launch }));

@@ -61,8 +61,8 @@ impl WindowOutputs {
 
     /// Passes on the sums of one window. `all` contains the losses in the whole run so far.
     pub(super) fn hand_over(&mut self, part: WindowSums, all: &[(Loss, u64)], explain: &mut Explain) {
-        // Each loss is reported in the files of only one window, so that the losses of all windows add up to the losses
-        // of the run.
+        // Each loss is reported in the files of only one window, because the losses of all windows must add up to the
+        // losses of the run.
         let lost = |&(loss, count): &(Loss, u64)| {
             let before = self.lost.insert(loss, count).unwrap_or(0);
             (count > before).then_some((loss, count - before))

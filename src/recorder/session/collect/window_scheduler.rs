@@ -1,6 +1,6 @@
 //! Opens and closes windows as the settings request: by time, by steps, by a flag file or by a signal.
 //! `gpuflame_config::schedule` decides when a window opens or closes. The time and the flag file are checked by a
-//! separate thread, because a file system may be slow to answer. If a step opens or closes the window, this happens on
+//! separate thread, because a file system may be slow to answer. A step that opens or closes the window does this on
 //! the thread that begins the step, before the first launch of the step.
 //!
 //! ```text

@@ -546,8 +546,7 @@ fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
 
 /// Renames a file that `find_draft` has found. The new name is `path`, or a similar name that is free.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
-    // If the file has had its final name from the beginning and a user has moved it, the file stays where the user
-    // moved it.
+    // If a user has moved a file that had its final name from the beginning, the file stays where the user moved it.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();
     let target = if stays { draft.path().to_owned() } else { path.to_owned() };
     let used = draft.publish_new_as(&target)?;

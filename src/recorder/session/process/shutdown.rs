@@ -89,8 +89,8 @@ struct Shutdown {
     /// Whether the process is a forked worker that ends by `_exit`.
     is_hurried: AtomicBool,
     is_given_up: AtomicBool,
-    /// Time in ns at which a thread that exits the process first waited for the shutdown thread; 0 if no thread has
-    /// waited yet.
+    /// Time in ns at which a thread first waited for the shutdown thread in order to exit the process; 0 if no thread
+    /// has waited yet.
     first_wait_ns: AtomicU64,
     /// Whether the outputs were already written when the Python program ended, before the exit of the process.
     is_written_early: AtomicBool,

@@ -330,7 +330,8 @@ fn busy_share(time: &DeviceTime, steady: Option<SteadyPart>) -> String {
     }
 }
 
-/// Returns a line that lists the busiest streams of a device, and for which share of the window each of them was busy.
+/// Returns a line that lists the busiest streams of a device, and states for which share of the window each of these
+/// streams was busy.
 fn busiest_streams(profile: &Profile, time: &DeviceTime, gpu: &str) -> String {
     let mut streams: Vec<_> =
         profile.streams().iter().filter(|stream| stream.device == time.device).collect();

@@ -52,8 +52,8 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for which a flush waits for the file of the recording while the file system makes no progress. This
 /// timeout must be shorter than [`FLUSH_TIMEOUT`].
 const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum time for which a thread of the application that destroys a CUDA context waits for the collector while the
-/// collector makes no progress.
+/// While an application thread destroys a CUDA context, it waits for the collector. This is the maximum time of this
+/// wait while the collector makes no progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Maximum time for which the checkpoint's thread waits for the collector while the collector makes no progress. When
@@ -65,8 +65,8 @@ const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
 /// Maximum time by which printing the ledger may delay the exit of the process.
 const LEDGER_PRINT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum time by which printing a text may delay the exit while standard output is full. (The text is in the format
-/// of the tutorial's tracer.)
+/// Maximum time by which printing a text in the format of the tutorial's tracer may delay the exit while standard
+/// output is full.
 const STDOUT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// State of the session, of which each process has one.
@@ -673,8 +673,8 @@ impl ShutdownSteps for Session {
         self.close_window();
     }
 
-    /// Makes CUPTI deliver all activity records, except in two cases. If nothing was launched since all records were
-    /// last requested, CUPTI is not called, because the driver may have been shut down in the meantime. If CUPTI has
+    /// Makes CUPTI deliver all activity records, except in two cases. If nothing was launched since gpuflame last asked
+    /// for all records, CUPTI is not called, because the driver may have been shut down in the meantime. If CUPTI has
     /// once failed to answer, CUPTI is not called again.
     fn gather_remaining_rows(&self, limit: StallLimit) {
         self.checkpoint.iter().for_each(Checkpoint::stop_regular);

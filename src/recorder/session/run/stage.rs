@@ -89,7 +89,7 @@ pub(crate) fn running_session() -> Result<&'static Session> {
         return Err(lifecycle::over_error());
     }
     // In a forked child, the lock of the stage may stay locked forever, because another thread of the parent may have
-    // held it at the fork. The lock can be held at a fork only if a session was requested before the fork.
+    // held the lock at the fork. The lock can be held at a fork only if a session was requested before the fork.
     if !forked_child::session_has_begun() {
         return Err(no_session());
     }
