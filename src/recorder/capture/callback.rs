@@ -1,13 +1,13 @@
 //! The hot path: the code that runs on the application's thread around every launch. Read this file from top to bottom.
 //!
 //! The hot path never returns an error and never panics. In the steady state, the hot path does not allocate memory,
-//! take a lock or make a system call. A record that cannot be stored is counted as lost. The hot path is slower in the
-//! following cases:
+//! take a lock or make a system call. A record for which there is no room is counted as lost. The hot path is slower in
+//! the following cases:
 //!
 //! - A thread's first launch maps memory for the thread's state, and asks the C library for the bounds of the thread's
 //!   stack. The C library allocates memory to determine the bounds.
-//! - The first occurrence of a stack may map memory (`log`). A burst of launches that are faster than the collector
-//!   reads them may also map memory.
+//! - The first occurrence of a stack may map memory (`log`). A burst of launches may also map memory, if the launches
+//!   are faster than the collector.
 //! - If a launch runs on a stack other than the thread's own, the kernel copies that stack for each such launch
 //!   (`unwind::copy`).
 //! - If code was loaded or unloaded since the last launch, gpuflame queries the loader
@@ -214,8 +214,8 @@ fn exit_inner_call(call: &Call<'_>, slot: u64) {
     }
 }
 
-/// Handles the start of a launch. Notes the time, and if the launch is synchronous, records it. Ignores the launch if
-/// the window state is muted.
+/// Handles the start of a launch. Notes the time. If the launch is synchronous, also records the launch. Ignores the
+/// launch if the window state is muted.
 fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, depth: usize) {
     let time = now();
     let window = window::state();
@@ -240,7 +240,7 @@ fn begin_launch(own: &mut ThreadOnly, thread: &ThreadState, call: &Call<'_>, dep
         record_launch(own, thread, call, &mut launch, 0);
     }
     let spent = own.calls.is_multiple_of(TIMING_INTERVAL).then(|| now().since(time));
-    // The ids in `aliases` are not cleared, because if `alias_count` is 0, the ids count as unused.
+    // The ids in `aliases` are not cleared, because ids at or above the index `alias_count` count as unused.
     let pending = &mut own.pending;
     (pending.launch, pending.depth, pending.api, pending.recorded) = (launch, depth, call.api, recorded);
     (pending.alias_count, pending.spent, pending.is_in_flight) = (0, spent, true);
@@ -326,9 +326,9 @@ fn count_outside(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ne
     if let Some(range) = &own.outside {
         thread.outside.set(range.launches());
     }
-    // `outside.set` must publish the new range before the previous range is pushed to the log. If the previous range
-    // were pushed first, the collector could read this range twice: once from the log, and once as the range that is
-    // still growing.
+    // `outside.set` must publish the new range before the previous range is written to the log. If the previous range
+    // were written to the log first, the collector could read this range twice: once from the log, and once as the
+    // range that is still growing.
     if let Some(ended) = ended
         && !own.launches.push(&thread.launches, [&outside_words(&ended)])
     {

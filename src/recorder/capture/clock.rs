@@ -1,6 +1,6 @@
 //! Determines the current `CLOCK_REALTIME` at a low cost. CUPTI's activity times use the same clock. The time is
-//! extrapolated from the processor's time-stamp counter (TSC). The cost matters because each launch reads the clock
-//! twice.
+//! extrapolated from the processor's time-stamp counter (TSC). The cost of reading the clock matters because each
+//! launch reads the clock twice.
 //!
 //! Reading the clock through the C library takes 21 to 30 ns, but reading the TSC takes 11 ns. Therefore each time that
 //! the collector wakes up (a "visit"), it reads both the clock and the TSC, and fits a straight line that maps TSC
@@ -21,8 +21,8 @@ use parking_lot::Mutex;
 
 use gpuflame_model::record::Nanos;
 
-/// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was earlier than that, the clock
-/// may have been set since that visit.
+/// Maximum age of the line that maps TSC ticks to times. If the collector's last visit was longer ago than this, the
+/// clock may have been set since that visit.
 const MAX_LINE_AGE: Nanos = Nanos(250_000_000);
 /// Minimum number of TSC ticks between the two readings that determine the speed of a line (its slope, in ns per tick).
 /// This number of ticks takes about one millisecond.
@@ -38,7 +38,7 @@ const MIN_BASELINE: Nanos = Nanos(1_000_000_000);
 /// difference between a reading and the line is larger, the clock was set or its speed has changed.
 const MAX_ERROR_NS: u64 = 1000;
 /// Maximum number of TSC ticks between the two TSC reads that are made just before and after a read of the clock.
-/// Usually, 80 ticks pass between the two TSC reads. If more ticks than the maximum pass, the thread was preempted
+/// Usually, 80 ticks pass between the two TSC reads. If more ticks than this maximum pass, the thread was preempted
 /// between the two TSC reads.
 const MAX_READ_GAP_TICKS: u64 = 400;
 /// Maximum number of attempts to read the TSC and the clock at the same moment. The attempt with the fewest ticks
@@ -47,7 +47,7 @@ const MAX_ATTEMPTS: usize = 4;
 /// Number of fractional bits in the speed (slope) of a line, which is in ns per tick.
 const FRACTION_BITS: u32 = 32;
 
-/// Returns the current `CLOCK_REALTIME`, with an error of at most 0.1 us. A call of this function takes 12 ns.
+/// Returns the current `CLOCK_REALTIME`, with an error of at most 0.1 us. One call of this function takes 12 ns.
 #[inline]
 pub fn now() -> Nanos {
     LINE.convert(read_tsc).unwrap_or_else(read_realtime)
@@ -75,8 +75,8 @@ struct ClockReading {
 impl ClockReading {
     const ZERO: Self = Self { ticks: 0, time: Nanos(0) };
 
-    /// Reads the TSC and the clock. Returns `None` if the thread was preempted between the two TSC reads in every
-    /// attempt.
+    /// Reads the TSC and the clock. Every attempt may fail because the thread was preempted between the two TSC reads;
+    /// if so, returns `None`.
     fn now() -> Option<Self> {
         let attempts = (0..MAX_ATTEMPTS).filter_map(|_| {
             let before = read_tsc();
@@ -125,12 +125,12 @@ impl TscToRealtime {
     }
 }
 
-/// Calibration state: the readings from which lines are fitted.
+/// State of the calibration: the earlier readings of the clock and the TSC, from which lines are fitted.
 #[derive(Debug)]
 struct ClockCalibration {
-    /// Two earlier readings, from which the speed of new lines is measured. The speed of a new line is measured from
-    /// the first of these two readings. Once the second of these readings is at least `MIN_BASELINE` old, it becomes
-    /// the first reading.
+    /// Two earlier readings, from which the speeds of new lines are measured. The speed of a new line is measured
+    /// between the first of these two readings and the newest reading. Once the second of these readings is at least
+    /// `MIN_BASELINE` old, it becomes the first reading.
     baselines: Option<[ClockReading; 2]>,
     line: Option<TscToRealtime>,
     /// Time of the last query of the kernel's clock source, and whether the source was the TSC at that time.
@@ -179,8 +179,8 @@ impl ClockCalibration {
 }
 
 /// The line with which callbacks convert TSC ticks to times. A sequence lock protects the line. Only one thread writes
-/// the line, and reading threads never wait. Each write increases the sequence number, and the number is odd during a
-/// write.
+/// the line, and reading threads never wait. Each write increases the sequence number twice, and the number is odd
+/// during a write.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -344,7 +344,7 @@ mod tests {
     }
 
     /// Simulates a machine that was suspended for an hour. Depending on the processor, the TSC continues or stops
-    /// during the suspend, or restarts from 0 after it.
+    /// during the suspend, or restarts from 0 after the suspend.
     #[test]
     fn after_a_suspend_the_line_is_used_only_if_the_counter_stopped() {
         let mut calibration = ClockCalibration::NEW;

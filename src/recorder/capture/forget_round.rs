@@ -3,7 +3,7 @@
 //!
 //! The collector must keep the stack of an id while a launch may still refer to the id. When the collector is short of
 //! memory, it begins a round. After a round begins, every thread must forget its stack ids the next time that it enters
-//! gpuflame. After forgetting its ids, a thread records the stacks that it captures under new ids. A round does not
+//! gpuflame. After forgetting its ids, a thread records every stack that it captures under a new id. A round does not
 //! wait for idle threads. An idle thread writes no ids, and it forgets its old ids as soon as it enters gpuflame again.
 //!
 //! ```text
@@ -19,20 +19,20 @@
 //! recursion.
 //!
 //! After the collector's request, two kinds of launches can still write an old stack id. The first kind is a launch
-//! that was already in flight at the request and has its stack id. The second kind is a launch whose thread is
-//! preempted between its check of `inside` and its own store to `inside`. During the preemption, a whole visit of the
-//! collector passes. When this thread continues, its store overwrites the request, and the collector wrongly concludes
-//! that the thread has noticed the request. Therefore the collector frees the data of an id one round later than the
-//! round in which the threads were asked to forget the id. If a thread misses the requests of two successive rounds,
-//! its launches are attributed to other stacks until the next round.
+//! that was already in flight when the collector made the request, and that already had its stack id. The second kind
+//! is a launch whose thread is preempted between its check of `inside` and its own store to `inside`. While this thread
+//! is preempted, a whole visit of the collector passes. When this thread continues, its store overwrites the request,
+//! and the collector wrongly concludes that the thread has noticed the request. Therefore the collector frees the data
+//! of an id one round later than the round in which the threads were asked to forget the id. If a thread misses the
+//! requests of two successive rounds, its launches are attributed to other stacks until the next round.
 
 use super::clock;
 use super::stack::next_context;
 use crate::capture::threads::thread::{all, next_forget_round};
 use gpuflame_model::record::{ContextId, Nanos};
 
-/// A round in which every thread forgets its stack ids. The collector begins the round, and polls it until all threads
-/// have noticed it.
+/// A round in which every thread forgets its stack ids. The collector begins the round, and polls the round until all
+/// threads have noticed it.
 #[derive(Debug)]
 pub struct ForgetRound {
     round: u32,
@@ -54,7 +54,7 @@ impl ForgetRound {
     /// Asks each thread that has not noticed the round yet to forget its stack ids. On each visit, the collector calls
     /// this function after it has drained the logs of graphs and host calls. Returns `None` until all threads have
     /// noticed the round and all earlier launches are read. When all earlier launches are read, returns the lowest
-    /// stack id that may still appear, apart from the ids of launches that were in flight.
+    /// stack id that may still appear. Launches that were in flight may have lower ids.
     pub fn poll(&mut self) -> Option<ContextId> {
         if self.noticed.is_none() {
             // `count` makes the request to every thread, even if an earlier thread in the list has not noticed the

@@ -1,4 +1,5 @@
-//! The code that runs on the application's threads, and the logs and buffers that pass its records to the collector.
+//! The code that runs on the application's threads, and the logs and buffers that pass the records of this code to the
+//! collector.
 //!
 //! `callback` is the hot path. The hot path notes which launch a thread is making (`calls`), captures the `stack` of
 //! the launch, and pushes a record. `other_calls` records API calls that are not launches. Each thread (`threads`)
@@ -45,8 +46,8 @@ pub use threads::totals::{calls, cost, graph_cost, losses, verified};
 pub use threads::verifying::verify_every;
 
 /// Limits gpuflame's memory use to `ceiling` bytes. Each thread's table of stack ids may use a sixteenth of the limit.
-/// Unread launches may use an eighth of the limit, and unread activities may use the rest. Rows for which no room is
-/// left are lost and counted.
+/// Unread launches may use an eighth of the limit, and unread activities may use the rest. Rows are lost if no room is
+/// left for them, and the lost rows are counted.
 pub fn limit_memory(ceiling: usize) {
     logs::unread_limit::set(ceiling);
     ids::intern::limit_memory(ceiling / 16);

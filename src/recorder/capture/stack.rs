@@ -103,7 +103,7 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the id from the cache with the id of the stack that was walked again. If the ids differ, counts a
+/// Compares the id from the cache with the id of the stack that was walked again. If these two ids differ, counts a
 /// verification failure.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {

@@ -1,6 +1,6 @@
 //! Tracks whether gpuflame may run in this process. gpuflame may run until the process ends, or until a bug makes
-//! gpuflame panic. After a panic, gpuflame stays off permanently. The state is stored in one word, which every entry
-//! point of gpuflame reads.
+//! gpuflame panic. After a panic, gpuflame is off until the process ends. The state is stored in one word, which every
+//! entry point of gpuflame reads.
 //!
 //! In a forked child, gpuflame is off until one of the child's threads sets it up again. The state word is on a page of
 //! its own, which the kernel can fill with zeroes in forked children ([`page`]). Because of this page, gpuflame can

@@ -1,4 +1,4 @@
-//! Decides whether gpuflame records and where its outputs go, but not *how* it records.
+//! Decides whether gpuflame records and where its outputs go. It does not decide how gpuflame records.
 //!
 //! [`output_override`] stores the output prefix that the program has chosen. [`window`] tracks whether a window is
 //! open. [`steps`] counts the program's steps. [`lifecycle`] tracks whether gpuflame may still run. The code for the

@@ -6,7 +6,7 @@ use gpuflame_model::record::{Nanos, ThreadId};
 
 static STEPS: AtomicU64 = AtomicU64::new(0);
 
-/// Time, sequence number and thread of the last step that began before a session existed. A time of 0 means that no
+/// Time, sequence number and thread of the latest step that began before a session existed. A time of 0 means that no
 /// step began before a session existed.
 static EARLY_TIME: AtomicU64 = AtomicU64::new(0);
 static EARLY_NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -30,8 +30,8 @@ pub fn note_early(number: u64, time: Nanos, thread: ThreadId) {
     EARLY_TIME.store(time.0, Ordering::Release);
 }
 
-/// Removes and returns the step that began before the session existed. Returns `None` if the program has begun another
-/// step since then.
+/// Removes and returns the latest step that began before the session existed. Returns `None` if the program has begun
+/// another step since then.
 pub fn take_early() -> Option<(u64, Nanos, ThreadId)> {
     let time = EARLY_TIME.swap(0, Ordering::AcqRel);
     let number = EARLY_NUMBER.load(Ordering::Relaxed);

@@ -32,7 +32,8 @@ impl WindowState {
     }
 
     /// Whether a window is open. While a window is open, launches are recorded. While no window is open, launches are
-    /// either counted as launches outside windows, or ignored. They are ignored if [`WindowState::is_muted`] is true.
+    /// either counted as launches outside windows, or ignored. Launches are ignored if [`WindowState::is_muted`] is
+    /// true.
     #[inline]
     pub fn is_open(self) -> bool {
         self.0 & OPEN != 0
@@ -70,13 +71,13 @@ pub fn state() -> WindowState {
     WindowState(WORD.load(Ordering::Acquire))
 }
 
-/// Opens the window. Returns false if the window was already open.
+/// Opens the window. Returns false if the window was open before this call.
 pub fn open() -> bool {
     let opened = |word: u32| (word & OPEN == 0).then(|| (word & !MUTED).wrapping_add(ONE_OPENING) | OPEN);
     WORD.fetch_update(Ordering::AcqRel, Ordering::Acquire, opened).is_ok()
 }
 
-/// Closes the window. Returns false if the window was not open.
+/// Closes the window. Returns false if the window was already closed.
 pub fn close() -> bool {
     WORD.fetch_and(!OPEN, Ordering::AcqRel) & OPEN != 0
 }

@@ -1,5 +1,5 @@
 //! Tracks the times at which launching threads wait for Python's global interpreter lock (GIL). Threads that launch no
-//! GPU work are sampled only around these times.
+//! GPU work are sampled only at about these times.
 
 use gpuflame_model::record::ThreadId;
 
@@ -17,8 +17,8 @@ const GIL_WAITS_END_NS: u64 = 2_000_000_000;
 /// Time ranges in which launching threads waited for Python's GIL.
 #[derive(Debug, Default)]
 pub(super) struct GilWaits {
-    /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if the end is
-    /// unknown.
+    /// Thread, start and end of each recent wait. The end is `None` while the wait is in progress, and 0 if gpuflame
+    /// does not know when the wait ended.
     recent: Vec<(ThreadId, u64, Option<u64>)>,
     /// Time at which the latest wait began.
     last: u64,

@@ -105,7 +105,7 @@ pub fn start() -> Result<()> {
     prepare_process();
     match stage::get_or_create(set_up::set_up_on_call)? {
         Some(session) => session.open_window(),
-        // In this case, this thread is still setting up the session. During this setup, a CUPTI call has made the
+        // In this branch, this thread is still setting up the session. During this setup, a CUPTI call has made the
         // driver call gpuflame.
         None => Ok(()),
     }
@@ -114,9 +114,10 @@ pub fn start() -> Result<()> {
 /// Closes the window, without waiting for the GPU. If no window is open, this call changes nothing.
 ///
 /// Launches that were made in the window are tracked until their GPU work ends, even if that is much later. Launches in
-/// the first second after the window closes are counted as launches outside windows. Later launches are ignored, until
-/// the next window opens. Two seconds after the window closes, CUPTI's launch callbacks are turned off. After the
-/// callbacks are turned off, a launch costs only the time that CUPTI needs to record it.
+/// the first second after the window closes are counted as launches outside windows. If launches are made later than
+/// that, they are ignored until the next window opens. Two seconds after the window closes, CUPTI's launch callbacks
+/// are turned off. After the callbacks are turned off, a launch costs only the time that CUPTI needs to record the
+/// launch.
 ///
 /// # Errors
 /// Returns the error of [`start`] if `start` has failed, and `State` if no window was ever opened.
@@ -178,16 +179,16 @@ pub fn mark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Overrides `GPUFLAME_OUTPUT` for all files that have not been written yet. These files include the files that are
-/// written on exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is relative to the current
-/// directory.
+/// Sets a new output path prefix, which replaces `GPUFLAME_OUTPUT` for all files that have not been written yet. These
+/// files include the files that are written on exit. `prefix` may contain the same macros as `GPUFLAME_OUTPUT`, and is
+/// relative to the current directory.
 ///
 /// You may call this function before the first [`start`], and between windows. If a recording has already begun, its
 /// file gets the new name when the process ends.
 ///
 /// # Errors
-/// Returns `Setting` if the prefix is empty, and `State` while a window is open. If there is an error, the output stays
-/// unchanged.
+/// Returns `Setting` if the prefix is empty, and `State` while a window is open. If there is an error, the output path
+/// prefix stays unchanged.
 pub fn set_output(prefix: impl AsRef<OsStr>) -> Result<()> {
     let prefix = prefix.as_ref();
     if forked_child::is_over() {
@@ -215,8 +216,8 @@ pub fn flush() -> Result<()> {
 
 /// Returns the results so far, while recording continues. The results consist of the ledger (the counts that are
 /// printed on exit) and the total time of each kernel. GPU work that is not complete yet counts as pending launches.
-/// The numbers cover all windows so far, and never decrease. Therefore the difference between the results of two calls
-/// covers the time between the calls.
+/// The numbers in the results cover all windows so far, and never decrease. Therefore the difference between the
+/// results of two calls describes the work between these calls.
 ///
 /// First collects the completed records, as [`flush`] does. Do not call this function in every step: the more distinct
 /// stacks there are, the longer the call takes.

@@ -12,8 +12,8 @@ use gpuflame_model::error::{Error, ErrorKind, Result};
 
 use crate::session::process::environment;
 
-/// Opens a range on this thread. Until [`range_pop`] closes the range, the range is a frame in the stack of every
-/// launch on this thread.
+/// Opens a range on this thread. Until [`range_pop`] closes this range, it is a frame in the stack of every launch on
+/// this thread.
 pub fn range_push(name: &CStr) -> Result<()> {
     if forked_child::is_over() {
         return Err(lifecycle::over_error());
@@ -61,7 +61,7 @@ pub struct Range {
 }
 
 /// Opens a range on this thread. Until the returned guard is dropped, the stack of every launch on this thread contains
-/// a frame `[range]NAME`, between the CPU frames and the kernel. NAME stands for the text in `name`.
+/// a frame `[range]NAME`, between the CPU frames and the kernel. In this frame, NAME stands for the text in `name`.
 ///
 /// Ranges can be nested up to 128 deep. Each range costs about 50 ns, whether a window is open or not. A program can
 /// use a few thousand distinct names, but do not use a new name for each step of a long run. Ranges for which there is

@@ -14,7 +14,7 @@ use gpuflame_os::scheduling;
 use gpuflame_unwind::CopyUnwinder;
 use gpuflame_unwind::python::{self, OtherThreads, SampledPython};
 
-/// Assembles the stacks of samples from native frames and Python frames. Only one thread may use this reader at a time.
+/// Assembles the stacks of samples from native frames and Python frames. Only one thread at a time may use this reader.
 #[derive(Debug)]
 pub(super) struct StackReader {
     unwinder: CopyUnwinder,
@@ -24,8 +24,8 @@ pub(super) struct StackReader {
     reading: Budget,
     /// Processor on which the sampler's thread should sleep: the processor on which the sampled thread runs. If the
     /// sampler's thread wakes up on the same processor, it runs before the sampled thread executes another instruction.
-    /// Therefore the Python frames are still those of the sample. On different processors, the two threads would run at
-    /// the same time.
+    /// Therefore the Python frames are still the same as at the time of the sample. If the two threads were on
+    /// different processors, they would run at the same time.
     pub(super) processor: Option<u32>,
 }
 
@@ -90,8 +90,8 @@ impl StackReader {
     }
 
     /// Returns the complete stack of a sample. The Python frames are read only if `is_new` is true and the budget for
-    /// reading is not exceeded. If the sampled thread has run since the sample was taken, the Python frames of the
-    /// sample are gone.
+    /// reading is not exceeded. If the sampled thread has run since the sample was taken, its Python frames have
+    /// changed since then.
     pub(super) fn read(
         &mut self,
         thread: ThreadId,

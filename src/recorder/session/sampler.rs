@@ -34,7 +34,7 @@ use crate::session::process::messages::print_from_app;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::shutdown;
 
-/// Maximum pause between two rounds of the sampler. A round reads the rings of all threads. This maximum applies while
+/// Maximum pause between two rounds of the sampler. A round reads the rings of all threads. The maximum applies while
 /// no thread is sampled, because the sampler's thread then only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
@@ -48,8 +48,8 @@ const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
 const ROUND_NS: u64 = 500_000;
 const MAX_BURST_NS: u64 = 40 * ROUND_NS;
 const PAUSE_OVER_BUDGET_MS: i32 = 5;
-/// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, the samples of ten
-/// seconds can wait.
+/// Maximum number of finished samples that wait for the pipeline. At 1,000 samples per second, this number of samples
+/// covers ten seconds.
 const MAX_READY_SAMPLES: usize = 10_000;
 /// Maximum number of threads that are observed at the same time. The samples of each observed thread take 0.5 MiB of
 /// memory, and its waits take 1 MiB.
@@ -57,7 +57,8 @@ const MAX_OBSERVED_THREADS: usize = 256;
 /// Maximum number of threads that are sampled even though they launch no GPU work. The samples of each of these threads
 /// take 64 KiB of memory.
 const MAX_OTHERS: usize = 32;
-/// Minimum duration in ns of a wait for which Python frames are still read after the wait has ended.
+/// Minimum duration in ns of a wait. If a wait was at least this long, Python frames are read even after the wait has
+/// ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;
@@ -171,8 +172,8 @@ struct ObservedThread {
     thread: ThreadId,
     /// Source of the thread's on-CPU samples.
     samples: Option<SampleSource>,
-    /// Perf event that reports when the thread leaves a processor and when it returns to one. `pending_wait` is the
-    /// wait that is in progress.
+    /// Perf event that reports when the thread leaves a processor and when the thread runs on a processor again.
+    /// `pending_wait` is the wait that is in progress.
     switches: Option<PerfEvent>,
     left: LeftProcessor,
     pending_wait: Option<PendingWait>,
@@ -296,8 +297,8 @@ impl Sampler {
             let stacks =
                 threads.filter_map(|one| one.pending_wait.take()?.end_at_time(now.0, one.thread)).collect();
             self.hand_over(stacks);
-            // The timers must stop, because they would continue to send signals although no thread reads their samples
-            // any more.
+            // The timers must be stopped, because they would continue to send signals although no thread reads their
+            // samples any more.
             observed.threads.clear();
         }
     }
@@ -386,8 +387,8 @@ impl Sampler {
         }
     }
 
-    /// Waits until a request to sample a thread arrives, but at most for `pause`. If `processor` is given, the thread
-    /// sleeps on that processor. Returns the threads whose observation was requested.
+    /// Waits until a request to sample a thread arrives, but at most for `pause`. If `processor` is given, the calling
+    /// thread sleeps on that processor. Returns the threads whose observation was requested.
     fn wait(&self, pause: Duration, processor: Option<u32>) -> Vec<ThreadId> {
         // If a thread makes a request after this check, it wakes this thread up, so the wait ends immediately.
         let is_idle = self.requests.lock().is_empty();
@@ -698,8 +699,8 @@ impl SampleSource {
 }
 
 impl PendingWait {
-    /// Returns the wait, which has ended at `time`. Returns `None` if, on exit, the thread only waited for gpuflame's
-    /// own work.
+    /// Returns the wait that has ended at `time`. Returns `None` if the thread only waited for gpuflame's own work
+    /// while the process exited.
     fn end_at_time(self, time: u64, thread: ThreadId) -> Option<SampledStack> {
         let Self { time: from, flags, frames } = self;
         let waited = time.checked_sub(from).filter(|waited| *waited > 0)?;

@@ -1,7 +1,7 @@
 //! Limits the CPU time that the sampler's thread uses, because this thread may be woken thousands of times per second.
 
-/// Maximum debt of a budget in ns. A larger debt can only mean that the clock was set back. If the clock was set back,
-/// the debt is reset.
+/// Maximum debt of a budget in ns. A debt that is larger than this maximum can only mean that the clock was set back.
+/// In this case, the debt is reset.
 const MAX_DEBT_NS: u64 = 1_000_000_000;
 
 /// A budget of time, for example of CPU time. The cost of each piece of work is added to a debt, and the debt decreases
@@ -10,7 +10,7 @@ const MAX_DEBT_NS: u64 = 1_000_000_000;
 pub(super) struct Budget {
     /// Maximum total cost in ns of the work that may be done without a break after a pause.
     burst: u64,
-    /// Time in ns at which the costs of all work so far are paid off.
+    /// Time in ns at which the cost of all work so far will be paid off.
     paid_until: u64,
 }
 

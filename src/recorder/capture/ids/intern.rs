@@ -26,8 +26,8 @@ impl Hash {
     pub(crate) const ROOT: Self = Self { a: 0x243f_6a88_85a3_08d3, b: 0x1319_8a2e_0370_7344 };
 
     /// Adds a 64-bit word to the hash. Two independent chains of operations compute the two halves of the hash. The
-    /// chains take 4 and 5 cycles per frame. The word is mixed before it enters the chains, so that the mixing does not
-    /// wait for the hash of the previous frame.
+    /// chains take 4 and 5 cycles per frame. The word is mixed before it enters the two chains, so that the mixing does
+    /// not wait for the hash of the previous frame.
     #[inline]
     pub(crate) fn then(self, word: u64) -> Self {
         let mixed = (word ^ word >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -64,8 +64,8 @@ pub(crate) type PrefixHashes = [Hash; MAX_FRAMES + 1];
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct CachedContext {
-    /// Key of the context to which `id` belongs. The same cached frames may occur in several contexts, with other API
-    /// calls, open ranges or foreign (Python) frames.
+    /// Key of the context to which `id` belongs. The same cached frames may occur in several contexts, which differ in
+    /// the API call, the open ranges or the foreign (Python) frames.
     stack: ContextKey,
     id: ContextId,
     /// Value of `Interner::round` when the entry was written. If the interner has forgotten its ids since the entry was
@@ -120,8 +120,8 @@ pub(crate) struct Interner {
     round: u32,
 }
 
-/// The values from which the hash of a context is computed. Comparing two keys is cheaper than hashing one key. A key
-/// that consists of zero bytes is a valid key.
+/// The values from which the hash of a context is computed. Comparing two of these keys is cheaper than hashing one of
+/// them. A key that consists of zero bytes is a valid key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 struct ContextKey {

@@ -1,5 +1,5 @@
-//! Assigns ids to the names of ranges, and to the domains (namespaces) to which ranges belong. The id of each name or
-//! domain is unique in the process. Any thread can look up an id at any time (see `text_table`).
+//! Assigns ids to the names of ranges, and to the domains (namespaces) to which ranges belong. The id of each range
+//! name or domain is unique in the process. Any thread can look up an id at any time (see `text_table`).
 
 use std::borrow::Cow;
 use std::ptr::null_mut;
@@ -17,11 +17,12 @@ const MAX_NAMES: usize = MAX_TEXTS - MAX_DOMAINS;
 /// Maximum length of a range name in bytes. A longer name is truncated.
 const MAX_NAME_BYTES: usize = 512;
 
-/// Table of the names of ranges and domains. The table stores the id of its domain with each range name.
+/// Table of the names of ranges and domains. With each range name, the table stores the id of the domain to which the
+/// name belongs.
 static NAMES: TextTable = TextTable::new();
 
-/// A namespace of ranges. Closing a range with a pop affects only ranges in the same domain. The id of a domain is the
-/// id of the domain's name in `NAMES`.
+/// A namespace of ranges. Each name needs its domain, because closing a range with a pop affects only ranges in the
+/// same domain. The id of a domain is the id of the domain's name in `NAMES`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RangeDomain(u32);
 
@@ -92,7 +93,7 @@ pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);
 }
 
-/// Calls `body` with the name if a range with this name begins a step. If the range's name has an id, `id` is this id.
+/// If a range with this name begins a step, calls `body` with the name. If the range's name has an id, `id` is this id.
 pub(crate) fn with_step_name(name: RangeName<'_>, id: Option<RangeId>, body: impl FnOnce(&str)) {
     // SAFETY: the pointer is null, or points to a string that `watch_range` has leaked.
     let Some(watched) = (unsafe { STEP_NAME.load(Ordering::Acquire).as_ref() }) else { return };

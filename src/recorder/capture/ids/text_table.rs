@@ -3,9 +3,9 @@
 //!
 //! Any thread may need the id of a text at any time, even in a signal handler, inside the application's allocator, or
 //! in a forked child. Therefore this code takes no lock, uses no allocator, and never waits for another thread. A lock
-//! must not be used, because in a forked child, the thread that holds the lock may not exist. Other threads see a text
-//! only after it is completely written. If a thread is stopped before it has published its text, the next thread that
-//! needs the same text writes the text again, under another id.
+//! must not be used, because in a forked child, the thread that held the lock at the fork does not exist. Other threads
+//! see a text only after it is completely written. If a thread is stopped before it has published its text, the next
+//! thread that needs the same text writes the text again, under another id.
 
 use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
@@ -41,7 +41,7 @@ struct TextSlots {
     received_up_to: AtomicU32,
 }
 
-/// Number of slots in the hash table of texts. About half of the slots stay empty.
+/// Number of slots in the hash table of texts. About half of these slots stay empty.
 const SLOTS: usize = 1 << 17;
 const _: () = assert!(SLOTS.is_power_of_two() && SLOTS * 10 > MAX_TEXTS * 19);
 

@@ -1,5 +1,5 @@
-//! Buffers that the tracer (CUPTI) fills with activity records. Each buffer passes through the following states again
-//! and again. A "ready" buffer is empty and can be lent to the tracer.
+//! Buffers that the tracer (CUPTI) fills with activity records. Each buffer passes repeatedly through the following
+//! states. A "ready" buffer is empty and can be lent to the tracer.
 //!
 //! ```text
 //! ready --request--> tracer --completed--> filled --next_filled--> collector --recycle--> ready
@@ -22,10 +22,10 @@ use super::handover::{SlotPool, TakeAllStack};
 use super::{log, unread_limit};
 use crate::capture::clock;
 
-/// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13, every launching thread fills its
-/// own buffer, so many buffers may be nearly full at the same time. A large buffer also delays the delivery of records.
-/// While a kernel runs, CUPTI keeps the buffer that will contain the kernel's record, even if that buffer already
-/// contains 5,000 other records.
+/// Maximum size of a buffer in bytes. NVIDIA recommends 1 to 10 MB. Since CUPTI 13, every launching thread fills a
+/// buffer of its own, so many buffers may be nearly full at the same time. A large buffer also delays the delivery of
+/// records. While a kernel runs, CUPTI keeps the buffer that will contain the kernel's record, even if that buffer
+/// already contains 5,000 other records.
 const MAX_BUFFER_BYTES: usize = 1 << 20;
 /// Size in bytes of a small buffer, which holds about 300 records. A request gets a small buffer if the memory limit
 /// leaves no room for a full-size buffer, or if many threads fill a buffer each.
@@ -34,7 +34,7 @@ const SMALL_BUFFER_BYTES: usize = 64 << 10;
 /// [`MAX_BUFFER_BYTES`]. A memory limit of 64 MiB or more results in this maximum size.
 const BUFFER_DIVISOR: usize = 64;
 /// Divisor for the memory that is reserved for full-size buffers. The size of the reserved memory is the memory limit
-/// divided by this number, even if other data have used up the limit. With the default memory limit, this reserved
+/// divided by this number, no matter how much memory other data use. With the default memory limit, this reserved
 /// memory is enough for full-size buffers for 32 threads. If there are more than 32 threads, some of them get small
 /// buffers.
 const RESERVED_DIVISOR: usize = 8;
@@ -58,8 +58,8 @@ struct BufferCycle {
     ready: SlotPool<Buffer, READY_BUFFERS>,
     empty: SlotPool<Buffer, EMPTY_BUFFERS>,
     filled: TakeAllStack<WaitingBuffer>,
-    /// Filled buffers that were moved here from `filled` but are still unread, oldest first. Only the collector
-    /// accesses this queue.
+    /// Filled buffers that were moved from `filled` to this queue but are still unread, oldest first. Only the
+    /// collector accesses this queue.
     taken: Mutex<VecDeque<WaitingBuffer>>,
     /// Number of buffers in `filled` and `taken` together.
     count: AtomicUsize,
@@ -211,7 +211,7 @@ fn make_ready(buffer: Option<Buffer>) {
 }
 
 /// Returns the memory of all ready buffers to the kernel. Call this function only when the program is idle, because
-/// afterwards each 4 KiB of new records cost a page fault.
+/// after the call, each 4 KiB of new records cost a page fault.
 pub fn release_ready_memory() {
     // This loop handles at most `READY_BUFFERS` buffers, because other threads may make buffers ready while it runs.
     for buffer in (0..READY_BUFFERS).map_while(|_| CYCLE.ready.take()) {
@@ -219,8 +219,8 @@ pub fn release_ready_memory() {
     }
 }
 
-/// Returns a buffer's memory to the kernel, and stores the buffer for later requests. If the memory cannot be returned
-/// or there is no place to store the buffer, frees the buffer.
+/// Returns a buffer's memory to the kernel, and stores the buffer for later requests. If the memory cannot be returned,
+/// or if there is no place to store the buffer, frees the buffer.
 fn store_empty(mut buffer: Buffer) {
     if !buffer.release_pages() || CYCLE.empty.put(buffer).is_err() {
         CYCLE.created.fetch_sub(1, Ordering::Relaxed);

@@ -48,8 +48,8 @@ impl CommonLog {
     }
 }
 
-/// Records of a log that were unread when this struct was created. If these records refer to records in other logs,
-/// drain the other logs first.
+/// Records of a log that were still unread when this struct was created. If these records refer to records in other
+/// logs, drain the other logs first.
 pub(crate) struct Unread<'a> {
     log: &'a Log,
     reader: MutexGuard<'a, LogEnd<LogReader>>,

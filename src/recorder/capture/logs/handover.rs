@@ -1,9 +1,9 @@
 //! Containers that pass items from one thread to another. No thread waits for another thread to finish a step.
 //!
 //! The alternative is a bounded queue with a sequence number per slot, which would make threads wait. In such a queue,
-//! a thread that finds a slot claimed but not yet published has to spin. The spinning thread may have preempted the
-//! thread that claimed the slot. Such a preemption happens under `SCHED_FIFO` on one core. After such a preemption
-//! under `SCHED_FIFO`, neither the spinning thread nor the claiming thread ever makes progress.
+//! if a thread finds a slot that is claimed but not yet published, the thread has to spin. The spinning thread may have
+//! preempted the thread that claimed the slot. Such a preemption happens under `SCHED_FIFO` on one core. After such a
+//! preemption under `SCHED_FIFO`, neither the spinning thread nor the claiming thread ever makes progress.
 
 use std::cell::UnsafeCell;
 use std::ptr::null_mut;
@@ -62,7 +62,7 @@ impl<T> PoolSlot<T> {
     }
 }
 
-/// A lock-free stack of items. Any thread can push an item. One thread takes all items in a single step.
+/// A lock-free stack of items. Any thread can push an item. One thread takes all items from the stack in a single step.
 pub(super) struct TakeAllStack<T> {
     /// Item that was pushed last; null if the stack is empty.
     last: AtomicPtr<StackNode<T>>,

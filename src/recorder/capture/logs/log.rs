@@ -31,8 +31,8 @@ pub(super) const CHUNK_WORDS: usize = (CHUNK_BYTES - 64) / 8 / 3 * 3;
 /// million unread launches. The first chunk of each log does not count towards this limit. Each thread has two logs. If
 /// several threads map a chunk at the same moment, a few more chunks may exist.
 const MAX_CHUNKS: usize = 512;
-/// Current limit on the number of chunks in all logs together. The limit is `MAX_CHUNKS`, or less under a small memory
-/// limit.
+/// Current limit on the number of chunks in all logs together. The limit is `MAX_CHUNKS`, or a smaller number if the
+/// memory limit is small.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready (empty) chunks in the pool after the collector has refilled it. The ready chunks take 2 MiB, which
 /// is enough for the 90,000 launches that may occur between two visits of the collector.
@@ -58,14 +58,15 @@ pub(crate) fn limit_memory(bytes: usize) {
 }
 
 /// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts a chunk into a slot, with a
-/// single atomic exchange. Therefore a preempted thread never blocks another thread, whatever priorities the threads
-/// have.
+/// single atomic exchange. Therefore a preempted thread never blocks another thread, even if the threads have different
+/// priorities.
 struct ChunkPool {
     ready: [AtomicPtr<LogChunk>; MAX_READY_CHUNKS],
     created: AtomicUsize,
     /// Number of logs with at least one record. Each log with a record permanently holds at least one chunk.
     logs: AtomicUsize,
-    /// Whether [`refill_chunks`] was called at least once. Before the first call, every push is refused.
+    /// Whether [`refill_chunks`] was called at least once. Before the first call of [`refill_chunks`], every push is
+    /// refused.
     is_open: AtomicBool,
 }
 
@@ -90,7 +91,7 @@ impl ChunkPool {
         full.find_map(|slot| NonNull::new(slot.swap(null_mut(), Ordering::Acquire)))
     }
 
-    /// Puts a ready chunk into the pool. Returns `false` if there is no free slot.
+    /// Puts a ready chunk into the pool. Returns `false` if the pool has no free slot.
     fn put(&self, chunk: NonNull<LogChunk>) -> bool {
         self.ready.iter().any(|slot| {
             let order = (Ordering::Release, Ordering::Relaxed);
@@ -145,8 +146,8 @@ fn take_chunk() -> Option<NonNull<LogChunk>> {
     Some(chunk)
 }
 
-/// Returns a chunk that will be the first chunk of a log. First chunks do not count against the limit. If first chunks
-/// counted, many threads could use up the limit with their first chunks alone.
+/// Returns a chunk that will be the first chunk of a log. The first chunk of each log does not count against the limit.
+/// If first chunks counted, the first chunks of many threads could use up the limit.
 #[cold]
 fn take_first_chunk() -> Option<NonNull<LogChunk>> {
     POOL.logs.fetch_add(1, Ordering::Relaxed);

@@ -1,5 +1,6 @@
-//! Applies the user's memory limit to the records that the collector has not read yet. Data other than unread records
-//! have fixed shares of the memory limit. Unread records may use the memory that these shares leave.
+//! Applies the user's memory limit to the records that the collector has not read yet. Other data than unread records
+//! have fixed shares of the memory limit. Unread records may use the part of the memory limit that remains after these
+//! shares.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -45,7 +46,7 @@ pub(crate) fn note_activities_lost(are_lost: bool) {
     }
 }
 
-/// Whether the activity records of new launches are lost and there is no room for `bytes` more bytes. In this state,
+/// Whether the activity records of new launches are lost and there is no room for `bytes` more bytes. If this is true,
 /// new launches should not be recorded. Launches without activity records are of little use, and would delay the
 /// collector further.
 pub(crate) fn are_activities_lost(bytes: usize) -> bool {

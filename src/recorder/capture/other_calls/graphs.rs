@@ -94,7 +94,7 @@ pub(crate) fn record_event(event: &GraphEvent<'_>) {
 fn begin(own: &mut ThreadOnly, call: &Call<'_>, into: Option<GraphId>) {
     let depth = stack_depth();
     // If the thread's earlier graph call encloses this call, this call is nested in the earlier call. If the earlier
-    // graph call does not enclose this call, the earlier call never returned, for example because of a longjmp.
+    // graph call does not enclose this call, the earlier call has never returned, for example because of a longjmp.
     if own.graph_call.as_ref().is_some_and(|outer| depth < outer.depth) {
         return;
     }
@@ -136,9 +136,9 @@ fn node_created(
 }
 
 /// Records a dependency between two graph nodes. CUPTI's documentation does not state which of the two nodes waits for
-/// the other. gpuflame assumes that the node with the higher id waits. Node ids increase within a graph, so the node
-/// with the higher id was created later, and a new node can depend only on existing nodes. The edges of a copied graph
-/// are derived from the edges of its original.
+/// the other. Therefore gpuflame assumes that the node with the higher id waits. Node ids increase within a graph, so
+/// the node with the higher id was created later, and a new node can depend only on existing nodes. The edges of a
+/// copied graph are derived from the edges of its original.
 fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (GraphNodeId, GraphNodeId))>) {
     let around = enclosing_call(own);
     if around.is_some_and(|call| call.copies) {
@@ -150,8 +150,8 @@ fn edge_created(own: &ThreadOnly, thread: &ThreadState, ids: Option<(GraphId, (G
 }
 
 /// Records that a node was created as a copy of another node. If the API call names the graph to which it adds nodes,
-/// the copy belongs to that graph. This is correct even for a node in a child graph, because child graphs are destroyed
-/// together with their parent.
+/// the copied node is recorded as a node of that graph. This is correct even for a node in a child graph, because child
+/// graphs are destroyed together with their parent.
 fn node_cloned(own: &mut ThreadOnly, thread: &ThreadState, ids: Option<ClonedNode>) {
     let Some(ClonedNode { graph, node, original }) = ids else {
         return thread.counters.lose(Loss::GraphNodesDropped);
@@ -198,9 +198,9 @@ struct ExecGraphs {
     owned: HashSet<GraphId>,
 }
 
-/// Passes all unread graph events to `each`. First passes the launch contexts (stack and API call) to which the events
-/// refer. The collector calls this function before it reads activity records, because activity records refer to nodes
-/// that the collector must already know.
+/// Passes all unread graph events to `each`. Before the events, passes the launch contexts (stack and API call) to
+/// which the events refer. The collector calls this function before it reads activity records, because activity records
+/// refer to nodes that the collector must already know.
 pub fn drain_graphs(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

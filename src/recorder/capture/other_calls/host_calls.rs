@@ -4,10 +4,10 @@
 //!
 //! Each host call is written to the thread's own log, in order with the thread's launches. This order shows which calls
 //! preceded a delayed launch. The details of host calls are recorded only on request, in one log that all threads share
-//! under a lock. The threads share this log because one thread may free memory that another thread allocates again
-//! immediately. In this case, only the order of the records shows which of the two allocations a call has freed.
-//! Because the order matters, the record of a free is written to the shared log when the call begins. The records of
-//! all other host calls are written when the calls return.
+//! under a lock. A common log is needed because one thread may free memory that another thread immediately allocates
+//! again. In this case, only the order of the records shows which of the two allocations was freed. Because the order
+//! matters, the record of a free is written to the shared log when the call begins. The records of all other host calls
+//! are written when the calls return.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -84,9 +84,9 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
             } else if slot == HOST_CALL {
                 match own.host_call.take() {
                     Some(begun) if window::state().is_open() => end(own, thread, call, &begun, done),
-                    // The entry of this host call was not noted. A signal handler on a stack at a higher address has
-                    // made another host call before this call returned. The note of that call has replaced the note of
-                    // this call.
+                    // The note about the entry of this host call was replaced. A signal handler on a stack at a higher
+                    // address has made another host call before this call returned. The note about the entry of that
+                    // call has replaced the note about this call.
                     None if window::state().is_open()
                         && counts_as_loss(call.kind)
                         && call.kind != CallKind::Free =>
@@ -100,8 +100,8 @@ pub(crate) fn record_event(event: &HostCallEvent<'_>) {
     }
 }
 
-/// Records whether a launch with attributes may begin before the previous kernel ends. Nothing is recorded if the log
-/// has no room or a signal handler makes the launch. The attributes of such a launch count as unknown.
+/// Records whether a launch with attributes may begin before the previous kernel ends. If the log has no room or if a
+/// signal handler makes the launch, nothing is recorded. The attributes of such a launch count as unknown.
 #[cold]
 pub(crate) fn record_attributes(correlation: CorrelationId, is_programmatic: bool) {
     if !lifecycle::is_over() && window::state().is_open() {
@@ -192,7 +192,7 @@ fn end(
     }
 }
 
-/// Records how long a synchronous copy or fill that has returned made the thread wait.
+/// Records for how long a synchronous copy or fill has made the thread wait. The copy or fill has already returned.
 pub(crate) fn record_wait(own: &mut ThreadOnly, thread: &ThreadState, launch: &Launch, ended: Nanos) {
     let &Launch { time: begun, correlation, context, .. } = launch;
     if context == ContextId::OUTSIDE {
@@ -219,8 +219,8 @@ fn push(thread: &ThreadState, kind: u64, correlation: CorrelationId, context: Co
     }
 }
 
-/// Passes all unread host calls to `each`. First passes the launch contexts (stack and API call) to which the host
-/// calls refer. Only the collector calls this function.
+/// Passes all unread host calls to `each`. Before the host calls, passes the launch contexts (stack and API call) to
+/// which the host calls refer. Only the collector calls this function.
 pub fn drain_host_calls(mut each: impl FnMut(&Row<'_>)) {
     let Some(unread) = LOG.unread() else { return };
     drain_contexts(&mut each);

@@ -1,9 +1,9 @@
-//! The NVTX injection interface, which replaces functions of the application's NVTX with functions of gpuflame's
-//! library.
+//! The NVTX injection interface, through which gpuflame replaces functions of the application's NVTX with its own
+//! functions.
 //!
 //! NVTX is a header-only library, so every library that uses NVTX contains its own copy of NVTX, with its own table of
 //! function pointers. On the first call to a copy of NVTX, this copy loads the library that `NVTX_INJECTION64_PATH`
-//! names. This copy of NVTX then gives the loaded library access to its table. In the table, gpuflame replaces the
+//! names. This copy of NVTX then gives the loaded library access to its table. In this table, gpuflame replaces the
 //! pointers to functions that open, close and name ranges. NVTX marks, categories, payloads and colours are ignored.
 //!
 //! The struct layouts come from NVTX 3's `nvtxTypes.h` and `nvToolsExt.h`. The layouts of these NVTX structs are the
@@ -66,7 +66,7 @@ const UNICODE: i32 = 2;
 const REGISTERED: i32 = 3;
 
 impl NvtxTable {
-    /// Wraps the function that NVTX passes to an injection library.
+    /// Wraps the function that NVTX passes to an injection library and that returns NVTX's tables.
     ///
     /// # Safety
     /// `table` must be the argument of `InitializeInjectionNvtx2`.
@@ -75,7 +75,7 @@ impl NvtxTable {
     }
 
     /// Installs gpuflame's functions in NVTX's table. NVTX waits for this function to return. Returns `false` if NVTX
-    /// does not have the expected tables, for example because its version is unknown.
+    /// does not have the tables that gpuflame expects, for example because the version of NVTX is unknown.
     pub fn attach(self) -> bool {
         replace(self.0)
     }
@@ -265,7 +265,7 @@ extern "C" fn domain_pop(domain: *const c_void) -> c_int {
     pop_from(domain_of_handle(domain))
 }
 
-/// Registers a string. The returned handle contains the id that the string has as a range name.
+/// Registers a string. The returned handle contains the id of the string as a range name.
 extern "C" fn register_text<T: NvtxText>(domain: *const c_void, message: T) -> *const c_void {
     // SAFETY: as in `start_text`, the string is null or ends in a 0.
     let name = unsafe { message.name() };

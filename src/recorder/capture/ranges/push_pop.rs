@@ -95,8 +95,8 @@ pub fn pop_range(domain: RangeDomain) -> PopResult {
     PopResult::Closed(ranges.count(domain))
 }
 
-/// Opens a range on this thread. Any thread may close it with [`end_range`]. Returns the id of the range, or 0 if the
-/// range could not be stored.
+/// Opens a range on this thread. Any thread may close the range with [`end_range`]. Returns the id of the range, or 0
+/// if the range could not be stored.
 pub fn start_range(domain: RangeDomain, name: RangeName<'_>) -> u64 {
     if domain == RangeDomain::IGNORED || forked_child::is_over() {
         return 0;
@@ -155,7 +155,7 @@ pub(super) fn create_domain(name: RangeName<'_>) -> RangeDomain {
     if forked_child::is_over() { RangeDomain::IGNORED } else { domain(name) }
 }
 
-/// Returns the page number of the memory in which a thread's state begins. A range's id contains this page number,
+/// Returns the page number of the memory page in which a thread's state begins. A range's id contains this page number,
 /// which identifies the thread that owns the range.
 fn page_of(thread: &ThreadState) -> u64 {
     std::ptr::from_ref(thread).addr() as u64 >> PAGE_BITS

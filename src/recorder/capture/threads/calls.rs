@@ -32,8 +32,8 @@ pub(crate) const INTERRUPTING_LAUNCH: u64 = 5;
 /// the outermost call has this slot value.
 pub(crate) const REFUSED: u64 = 6;
 
-/// Maximum number of correlation ids of nested calls that are stored per launch. GPU work with an id that is not stored
-/// appears as an activity without a launch.
+/// Maximum number of correlation ids of nested calls that are stored per launch. GPU work whose correlation id was not
+/// stored appears as an activity without a launch.
 pub(crate) const MAX_ALIASES: usize = 16;
 
 /// The launch (outermost call) that is in flight on a thread. The struct is filled in place, because moving it would
@@ -46,8 +46,8 @@ pub(crate) struct PendingLaunch {
     pub(crate) depth: usize,
     pub(crate) api: ApiCallId,
     pub(crate) recorded: bool,
-    /// State of the window when the launch began. The state contains whether a window was open, and how many windows
-    /// had been opened until then.
+    /// State of the window when the launch began. The state says whether a window was open, and how many windows had
+    /// been opened until then.
     pub(crate) window: window::WindowState,
     pub(crate) aliases: [CorrelationId; MAX_ALIASES],
     pub(crate) alias_count: usize,
@@ -93,9 +93,9 @@ impl PendingLaunch {
         INTERRUPTING_LAUNCH
     }
 
-    /// Handles the creation of a graph node inside this launch. The launch is captured into the graph node. Therefore
-    /// the launch has no activity and gets no record. Returns the API call of the launch, which is recorded with the
-    /// node. Returns `None` if the node was not created inside this launch.
+    /// Handles the creation of a graph node inside this launch. The launch is captured into the graph node. Because the
+    /// launch only creates a node, it has no activity and gets no record. Returns the API call of the launch, which is
+    /// recorded with the node. Returns `None` if the node was not created inside this launch.
     pub(crate) fn mark_captured(&mut self, counters: &ThreadCounters) -> Option<ApiCallId> {
         if !self.encloses(stack_depth()) {
             return None;
@@ -142,8 +142,8 @@ impl InFlightLaunch {
 /// The outermost call in flight on a thread that creates graph nodes or copies a graph.
 pub(crate) struct PendingGraphCall {
     pub(crate) api: ApiCallId,
-    /// Whether the call copies a graph. CUPTI reports each copied node twice: as created and then as cloned. For a call
-    /// that copies a graph, gpuflame ignores the first report, which says that a node was created.
+    /// Whether the call copies a graph. CUPTI reports each copied node twice: first as created and then as cloned. For
+    /// a call that copies a graph, gpuflame ignores the first report, which says that a node was created.
     pub(crate) copies: bool,
     /// Graph to which the created nodes belong; `None` if the call does not name a graph.
     pub(crate) into: Option<GraphId>,
@@ -152,8 +152,8 @@ pub(crate) struct PendingGraphCall {
 }
 
 /// Graphs that the thread's current call has created as copies, sorted by graph id. The first graph in the list is the
-/// copy that the program requested. The next executable graph that CUPTI reports is made from this copy. All graphs in
-/// the list after the first are copies of child graphs.
+/// copy that the program requested. The next executable graph that CUPTI reports is made from this first graph. All
+/// graphs in the list after the first are copies of child graphs.
 #[derive(Default)]
 pub(crate) struct CopiedGraphs(Vec<CopiedGraph>);
 
@@ -226,7 +226,7 @@ impl CopiedGraphs {
 pub(crate) struct PendingHostCall {
     pub(crate) time: Nanos,
     /// Correlation id under which the call is recorded. If driver calls are nested in this call, this is the id of the
-    /// last of them; otherwise it is the call's own id.
+    /// last nested driver call; otherwise it is the call's own id.
     pub(crate) correlation: CorrelationId,
     /// Stack depth of the thread when the call began.
     pub(crate) depth: usize,

@@ -1,5 +1,5 @@
-//! A counter to which only one thread may write. Because only one thread writes the counter, counting is as cheap as a
-//! plain addition. Any thread may read the counter.
+//! A counter to which only one thread may write. Because only one thread writes the counter, an increment costs only as
+//! much as a plain addition. Any thread may read the counter.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

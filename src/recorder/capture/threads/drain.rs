@@ -65,8 +65,8 @@ pub fn any_in_flight() -> bool {
 /// are read. Because of this, repeated calls eventually return false, even if the threads quickly make further
 /// launches.
 pub fn drain_noted(each: impl FnMut(&Row<'_>)) -> bool {
-    // `is_noted` is needed because a thread's log may be empty although the thread has launched. Launches outside
-    // windows are not in the log.
+    // `is_noted` is needed because a thread's log may be empty although the thread has launched. While a thread
+    // launches only outside windows, its launches are counted in a range and are not in the log.
     drain_threads(|readers| std::mem::take(&mut readers.is_noted) || readers.noted > 0, each)
 }
 

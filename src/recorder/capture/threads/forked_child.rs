@@ -4,14 +4,15 @@
 //! half written in the child.
 //!
 //! If the parent has a session, the child is not recorded, because it cannot use the parent's driver state and has no
-//! collector thread. If the parent has no session, the child may itself start to use CUDA. The child keeps the names
+//! collector thread. If the parent has no session, the child itself may start to use CUDA. The child keeps the names
 //! and open ranges that it has inherited. In both cases, the child never waits for a gpuflame lock that another thread
 //! of the parent may have held.
 //!
-//! After `fork`, gpuflame's fork handler runs in the child. Other ways to fork (`_Fork`, the bare system call) run no
-//! handler. Therefore the word that states whether gpuflame may run (`control::lifecycle`) is on a page that the kernel
-//! fills with zeroes in children. In a child, code that reads this word finds zero, which means that the word was not
-//! written in this process. If the word is zero, the functions of gpuflame that need no session initialise it again.
+//! After `fork`, gpuflame's fork handler runs in the child. If a child is created in another way (`_Fork`, the bare
+//! system call), no handler runs. Therefore the word that states whether gpuflame may run (`control::lifecycle`) is on
+//! a page that the kernel fills with zeroes in children. In a child, code that reads this word finds zero, which means
+//! that the word was not written in this process. If the word is zero, the functions of gpuflame that need no session
+//! initialise it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -21,7 +22,8 @@ use gpuflame_os::{fork_hooks, pinning};
 
 use super::thread;
 
-/// Whether this process or one of its ancestors has ever requested a session, even if the session could not be set up.
+/// Whether this process or one of its ancestors has ever requested a session. This includes sessions that could not be
+/// set up.
 static SESSION_BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// Lets gpuflame recognise forked children of this process, and keeps gpuflame's library loaded so that its fork
@@ -54,7 +56,7 @@ extern "C" fn on_fork() {
 }
 
 /// Notes that a session was requested. Call this function before taking any lock of the session. A child that inherits
-/// the note takes none of these locks.
+/// this note takes none of these locks.
 pub fn note_session_begin() {
     install_handler();
     SESSION_BEGUN.store(true, Ordering::SeqCst);

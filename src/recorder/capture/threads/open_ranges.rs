@@ -1,6 +1,6 @@
 //! The open ranges of a thread, in a table that only this thread uses. For each range, the table contains a hash over
-//! that range and all ranges that enclose it. Therefore a launch without open ranges costs one comparison. For a launch
-//! inside ranges, only one other hash is combined with the hash of its stack.
+//! that range and all ranges that enclose it. Therefore a launch without open ranges costs only one comparison. For a
+//! launch inside ranges, only one other hash is combined with the hash of its stack.
 
 use std::mem::size_of;
 use std::ptr::NonNull;
@@ -12,7 +12,8 @@ use gpuflame_unwind::memory;
 use crate::capture::ids::intern::Hash;
 use crate::capture::ids::range_names::{RangeDomain, RangeName, hash_bytes, hash_wide, intern};
 
-/// Maximum number of open ranges per thread that become frames. Open ranges beyond this maximum are only counted.
+/// Maximum number of open ranges per thread that become frames. If more ranges than this are open, the excess ranges
+/// are only counted.
 const MAX_OPEN_RANGES: usize = 128;
 /// Number of range names that each thread caches. Because of the cache, the thread rarely has to search the
 /// process-wide table.

@@ -1,19 +1,20 @@
 //! Counts the launches that are made while no window is open ("outside windows"). Only the number of these launches and
-//! the interval in which their correlation ids are (a "range") are recorded. The launches are not recorded one by one,
-//! because a program that records one step in a thousand makes nearly all of its launches outside windows.
+//! the interval in which their correlation ids are (a "range") are recorded. The launches are not recorded
+//! individually, because a program that records one step in a thousand makes nearly all of its launches outside
+//! windows.
 //!
 //! The correlation ids of a thread's launches increase. If no window opens between two launches that a thread makes
-//! outside windows, the ids between the ids of these two launches also belong to launches outside windows. Therefore
-//! each thread has one range, which grows with each launch and which the collector can read ([`SharedOutsideRange`]).
-//! If a window has been open since the thread's previous launch outside windows, the next launch outside windows begins
-//! a new range. The previous range is then written to the thread's log.
+//! outside windows, all launches of this thread with ids between these two ids were also made outside windows.
+//! Therefore each thread has one range, which grows with each launch and which the collector can read
+//! ([`SharedOutsideRange`]). If a window has been open since the thread's previous launch outside windows, the next
+//! launch outside windows begins a new range. The previous range is then written to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
 use gpuflame_model::record::{CorrelationId, Launch, Nanos, OutsideLaunches};
 
-/// Maximum difference between the last and the first correlation id in a range. Because ids wrap around, this limit is
-/// needed to distinguish earlier ids from later ids.
+/// Maximum difference between the last and the first correlation id in a range. Correlation ids wrap around. Because of
+/// this limit, earlier ids can still be distinguished from later ids.
 const MAX_ID_SPAN: u32 = 1 << 24;
 
 /// Maximum number of attempts of the collector to read a range while a thread is writing it. A thread writes a range in

@@ -29,7 +29,7 @@ pub(crate) struct PythonFrames {
 /// Hashes of the Python frames of one thread.
 #[repr(C)]
 struct FrameHashes {
-    /// `prefix[n]` is the hash over the last walk's first `n` frames, counted from the root.
+    /// `prefix[n]` is the hash over the first `n` frames of the last walk, counted from the root.
     prefix: PrefixHashes,
     /// Hash over the frames of each cached walk, indexed by the index of the walk.
     cached: [Hash; WALKS],

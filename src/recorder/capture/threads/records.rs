@@ -34,8 +34,8 @@ pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]
 }
 
-/// Value of `within` that marks a call that launches nothing. No launch has both this value of `within` and a
-/// correlation id of 0.
+/// Value of `within` that marks the row of a call that launches nothing. If a row of a launch has this value of
+/// `within`, its correlation id is not 0.
 const NO_LAUNCH: u64 = u32::MAX as u64;
 
 /// Decodes the words of a launch log. Passes three kinds of rows to `each`: launches, calls that launch nothing, and

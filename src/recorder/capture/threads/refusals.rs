@@ -1,5 +1,6 @@
 //! Tracks refused calls and refused ranges, which cannot be recorded. A call or range is refused if a signal handler
-//! makes it while the thread is inside gpuflame, or if there is no memory for the thread's state.
+//! makes the call or opens the range while the thread is inside gpuflame. It is also refused if there is no memory for
+//! the thread's state.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -8,7 +9,8 @@ use gpuflame_cupti::tracer::Call;
 use super::calls::{NESTED, REFUSED, stack_depth};
 
 /// Refused calls of a thread that are in flight, and refused ranges that are still open. The thread and its signal
-/// handlers write the fields of this struct. The thread itself writes these fields only while no signal handler runs.
+/// handlers write the fields of this struct. The thread itself writes these fields only at times at which no signal
+/// handler runs.
 pub(crate) struct OpenRefusals {
     /// Stack depth of the outermost refused call that is in flight; 0 if no refused call is in flight.
     pub(super) call: AtomicUsize,
@@ -21,8 +23,8 @@ impl OpenRefusals {
         Self { call: AtomicUsize::new(0), pushed: AtomicUsize::new(0) }
     }
 
-    /// Whether a pop belongs to a push that was refused. If the pop belongs to a refused push, notes that the range of
-    /// this push is no longer open.
+    /// Whether a pop belongs to a refused push. If the pop belongs to a refused push, notes that the range of this push
+    /// is no longer open.
     pub(crate) fn consume_pop(&self) -> bool {
         self.pushed.load(Ordering::Relaxed) > 0
             && self.pushed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok()

@@ -27,7 +27,7 @@ use crate::capture::ids::intern::Interner;
 use crate::capture::logs::log::{Log, LogReader, LogWriter};
 use crate::capture::logs::unread_limit;
 
-/// State of one application thread. The comments on the fields state which thread may access them.
+/// State of one application thread. The comments on the fields state which thread may access each field.
 pub(crate) struct ThreadState {
     next: AtomicPtr<ThreadState>,
     stage: AtomicU32,
@@ -37,14 +37,14 @@ pub(crate) struct ThreadState {
     pub(crate) pending_ends: PendingEnds,
     pub(crate) outside: SharedOutsideRange,
     pub(crate) in_flight: InFlightLaunch,
-    /// Stack depth at which the thread has entered gpuflame; 0 while the thread is not inside gpuflame. [`INHERITED`]
-    /// and [`FORGET_REQUESTED`] are special values of this field.
+    /// Stack depth at which the thread has entered gpuflame; 0 while the thread is outside gpuflame. [`INHERITED`] and
+    /// [`FORGET_REQUESTED`] are special values of this field.
     inside: AtomicUsize,
     /// Sequence number of the last round in which the thread has forgotten its stack ids (see `forget_round`).
     forgot_round: AtomicU32,
     /// Calls and ranges that gpuflame refused because a signal handler made them while the thread was inside gpuflame.
     pub(crate) refused: OpenRefusals,
-    /// Only the application thread accesses this field, while the thread is inside gpuflame.
+    /// Only the application thread accesses this field, and only while it is inside gpuflame.
     own: UnsafeCell<ThreadOnly>,
     /// Only the collector accesses this field.
     readers: UnsafeCell<LogReaders>,
@@ -65,9 +65,9 @@ const ENDED: u32 = 1;
 /// of the state unfinished.
 const ABANDONED: u32 = 2;
 
-/// Maximum number of abandoned thread states. An abandoned thread state occupies about 250 KiB of memory. After this
-/// number is reached, a thread that jumps out of gpuflame permanently counts as inside gpuflame, and its launches are
-/// only counted.
+/// Maximum number of abandoned thread states. An abandoned thread state occupies about 250 KiB of memory. When this
+/// number of states is abandoned, a thread that jumps out of gpuflame counts as inside gpuflame permanently. Its
+/// launches are then only counted.
 const MAX_ABANDONED_STATES: usize = 64;
 
 /// Memory in bytes that a thread state and the first chunks of its logs take. The memory limit divided by this number
@@ -77,7 +77,7 @@ const BYTES_PER_THREAD: usize = 384 << 10;
 /// Value of `inside` in a forked child, which means that the thread state is a copy of the parent's state.
 const INHERITED: usize = 1;
 /// Value of `inside` after a request by the collector. The value means that the thread is outside gpuflame, and must
-/// forget its stack ids the next time that it enters (see `forget_round`).
+/// forget its stack ids when it next enters gpuflame (see `forget_round`).
 const FORGET_REQUESTED: usize = 2;
 
 /// State of a thread that only the thread itself accesses.
@@ -112,7 +112,8 @@ pub(super) struct LogReaders {
     /// Whether `note_unread` was called after the thread's logs were last drained.
     pub(super) is_noted: bool,
     /// Number of words in the launch log that were already unread at the last call to `mark_unread`, and have not been
-    /// read since. Windows that closed before the last call to `mark_unread` are passed on after these words are read.
+    /// read since. The windows that closed before the last call to `mark_unread` are passed on only after these words
+    /// are read.
     pub(super) marked: usize,
     /// Time of the launch that was read last.
     pub(super) last_launch: Nanos,
@@ -299,9 +300,9 @@ fn attach() -> Option<&'static ThreadState> {
     Some(state)
 }
 
-/// Abandons the state of the calling thread after the thread has jumped out of gpuflame. No other thread will use the
-/// abandoned state. Therefore the state stays valid in case the thread later jumps back into the call that it left.
-/// Returns `false` if the number of abandoned states has already reached its maximum.
+/// Abandons the state of the calling thread after the thread has jumped out of gpuflame. Threads other than this thread
+/// will not use the abandoned state. Therefore the state stays valid in case the thread later jumps back into the call
+/// that it left. Returns `false` if the number of abandoned states has already reached its maximum.
 fn abandon_state(thread: &ThreadState) -> bool {
     let abandoned = ABANDONED_STATES.fetch_add(1, Ordering::Relaxed);
     if abandoned >= MAX_ABANDONED_STATES {
@@ -315,13 +316,13 @@ fn abandon_state(thread: &ThreadState) -> bool {
 
 /// Writes the id and the name of the calling thread to its context log, before the thread's first stack. The name is
 /// recorded at this time, because the thread may already have ended when the collector reads the thread's rows. If the
-/// thread opens a range before the session is set up, the log has no room yet. In this case, this function is called
-/// again before the thread's first stack is recorded.
+/// thread opens a range before the session is set up, the context log has no room yet. In this case, this function is
+/// called again before the thread's first stack is recorded.
 pub(crate) fn announce(id: ThreadId, thread: &ThreadState, contexts: &mut LogWriter) {
     let mut name = [0_u64; 2];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    // If the log has no room, the recording does not contain the thread's name.
+    // If the context log has no room for the name, the recording does not contain the thread's name.
     contexts.push(&thread.contexts, [&thread_words(id, name)]);
 }
 
@@ -386,8 +387,8 @@ impl ThreadState {
     }
 
     /// Asks the thread to forget its stack ids. Does nothing if the thread has already forgotten its ids in the round
-    /// `round`, or if the thread will never enter gpuflame again. Returns `false` while it is uncertain whether the
-    /// thread will forget the ids.
+    /// `round`, or if the thread will never enter gpuflame again. Returns `false` as long as it is uncertain whether
+    /// the thread will forget its ids.
     pub(crate) fn ask_to_forget(&self, round: u32) -> bool {
         if self.forgot_round.load(Ordering::Acquire) == round
             || self.stage.load(Ordering::Acquire) == ABANDONED
@@ -463,7 +464,7 @@ impl ThreadOnly {
     }
 }
 
-/// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if there is no key yet.
+/// The `pthread` key whose destructor runs when a thread ends, plus 1; 0 if this key was not created yet.
 static KEY: AtomicUsize = AtomicUsize::new(0);
 
 /// Prepares the process-wide data that thread states need. This function never holds a lock, because a forked child
@@ -524,9 +525,9 @@ pub(super) fn is_inside() -> bool {
     of_this_thread().is_some_and(|thread| thread.inside.load(Ordering::Relaxed) > FORGET_REQUESTED)
 }
 
-/// Sets up all thread states again in a forked child. At most one of the parent's threads exists in the child, and this
-/// thread has a different id there. The counters are reset, because until now they have counted the launches and losses
-/// of the parent process.
+/// Sets up all thread states again in a forked child. At most one thread of the parent process exists in the child, and
+/// it has a different thread id there. The counters are reset, because up to the fork they have counted the launches
+/// and losses of the parent process.
 pub(super) fn continue_in_child() {
     for thread in all() {
         thread.inside.store(INHERITED, Ordering::Relaxed);

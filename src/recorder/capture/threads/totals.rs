@@ -17,12 +17,12 @@ pub fn losses() -> impl Iterator<Item = (Loss, u64)> {
     })
 }
 
-/// Returns the number of launches so far, including launches outside windows.
+/// Returns the number of launches so far, counting launches outside windows too.
 pub fn calls() -> u64 {
     all().map(|thread| thread.counters.calls.get()).sum()
 }
 
-/// Returns how much time the callbacks have cost the application so far.
+/// Returns the time that the callbacks have cost the application so far.
 pub fn cost() -> CallbackCost {
     cost::sum_histograms(
         calls(),
@@ -30,7 +30,7 @@ pub fn cost() -> CallbackCost {
     )
 }
 
-/// Returns how much time the callbacks for graph launches have cost the application so far. `launches` is the number of
+/// Returns the time that the callbacks for graph launches have cost the application so far. `launches` is the number of
 /// graph launches.
 pub fn graph_cost(launches: u64) -> CallbackCost {
     cost::sum_histograms(launches, all().map(|thread| &thread.counters.graph_times))

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Only the collector turns launch callbacks off, and only while no launch is in flight. Therefore, if gpuflame has
-//! seen the beginning of an API call, it also sees the call's end. The thread that opens a window turns the launch
+//! seen the beginning of an API call, it also sees the end of the call. The thread that opens a window turns the launch
 //! callbacks on. If the thread that opens a window is inside a CUPTI callback, it waits for up to 100 ms until the
 //! collector has turned the launch callbacks on. CUPTI's activity kinds stay enabled, because enabling or disabling
 //! them may deadlock or lose the ids of graphs. Callbacks about graphs, CUDA contexts and the profiler API also stay
@@ -23,9 +23,9 @@ use gpuflame_cupti::Api;
 use crate::session::collect::edge_queue::EdgeQueue;
 use crate::session::process::progress;
 
-/// Time between the closing of a window and the moment at which gpuflame begins to ignore launches. After a second
-/// period of the same length, the launch callbacks are turned off. The second period is needed because a call may be in
-/// flight that is not yet noted as a launch.
+/// Time between the closing of a window and the moment at which gpuflame begins to ignore launches. When the same time
+/// has passed again, the launch callbacks are turned off. This second delay is needed because a call may be in flight
+/// that is not yet noted as a launch.
 const MUTE_DELAY: Duration = Duration::from_secs(1);
 /// Maximum time for which a thread that opens a window waits for the launch callbacks to be turned on.
 const WINDOW_OPEN_TIMEOUT: Duration = Duration::from_millis(100);
@@ -110,7 +110,7 @@ impl CallbackSwitch {
     }
 
     /// Notes that the launch callbacks are off because gpuflame's CUPTI subscription has ended. This function is called
-    /// while no window is open.
+    /// only while no window is open.
     pub(super) fn on_unsubscribed(&self, edges: &EdgeQueue) {
         let mut state = self.state.lock();
         if state.muted_since.is_none() && window::mute() {
@@ -128,7 +128,7 @@ impl CallbackSwitch {
     /// Turns the launch callbacks on for a window that is about to open. A caller inside a CUPTI callback must pass
     /// `nudge`. With a `nudge`, this function calls `nudge` to wake the collector, and then waits until the collector
     /// has turned the launch callbacks on. If `wants_records` is true, the collector also takes the activity records
-    /// back from another client.
+    /// back from the client that owns them.
     pub(crate) fn before_window_opens(
         &self,
         api: &Api,

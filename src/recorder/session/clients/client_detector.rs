@@ -7,18 +7,18 @@
 //! client.
 //!
 //! For most clients, gpuflame notices the call with which the client requests the records. If gpuflame does not notice
-//! the call, it detects the client because buffer traffic with CUPTI is missing. In this file, traffic means that CUPTI
-//! requests or delivers buffers. Two signs show that traffic is missing. First, if the program has waited for its GPU
-//! work, this work is complete, so a flush should deliver its records. Second, the record of each kernel or copy takes
-//! space in a buffer, so after many kernels or copies, CUPTI should request another buffer.
+//! this call, it detects the client because buffer traffic with CUPTI is missing. In this file, traffic means that
+//! CUPTI requests or delivers buffers. Two signs show that traffic is missing. First, if the program has waited for its
+//! GPU work, this work is complete, so a flush should deliver its records. Second, the record of each kernel or copy
+//! takes space in a buffer, so after many kernels or copies, CUPTI should request another buffer.
 
 use std::time::{Duration, Instant};
 
 use gpuflame_cupti::{ClientActivity, DeliveryCounts};
 
 /// Minimum time without buffer traffic after which gpuflame assumes a takeover, if the program has also waited for all
-/// of its GPU work. A shorter time without traffic would not prove a takeover. A program with several GPUs may wait for
-/// one GPU while another GPU runs a single kernel for up to 2 s.
+/// of its GPU work. If the time without traffic is shorter, this does not prove a takeover. For example, a program with
+/// several GPUs may wait for one GPU while another GPU runs a single kernel for up to 2 s.
 const MIN_SILENCE: Duration = Duration::from_secs(2);
 /// Minimum number of flush intervals in which the program must have waited for all of its GPU work before gpuflame
 /// assumes a takeover. A flush interval is the time between two flushes.
@@ -35,14 +35,15 @@ pub(super) struct ClientDetector {
     last_traffic: DeliveryCounts,
     last_move: Instant,
     /// Number of times that, until the last flush, the program had waited for all of its GPU work. `waited_intervals`
-    /// is the number of flush intervals with such waits since CUPTI last requested or delivered a buffer.
+    /// is the number of flush intervals in which the program has waited for all of its GPU work, since CUPTI last
+    /// requested or delivered a buffer.
     waits: u64,
     waited_intervals: u32,
     /// Number of launches that were still without an activity at the last flush.
     open_launches: u64,
     is_taken: bool,
-    /// Whether gpuflame saw the call with which the other client took the activity records. If gpuflame saw the start
-    /// of a takeover, it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
+    /// Whether gpuflame saw the call with which another client took the activity records. If gpuflame saw the start of
+    /// a takeover, it will also see the end of the takeover. `takes` counts the takeovers whose start gpuflame saw.
     is_seen_directly: bool,
     takes: u64,
     /// Total number of takeovers, including those that gpuflame has detected because buffer traffic was missing.
@@ -131,8 +132,9 @@ impl ClientDetector {
         }
         // Before a takeover is assumed, the program must have waited for all GPU work at least twice. The first of
         // these waits may already have been in progress at the last flush, so it may cover only earlier launches. The
-        // second of these waits covers all launches that the last flush counted. In addition, the number of launches
-        // without an activity must have grown, because the launch of a zero-byte copy never gets an activity.
+        // second of these waits covers all launches that were already made at the last flush. In addition, the number
+        // of launches without an activity must have grown, because the launch of a zero-byte copy never gets an
+        // activity.
         self.waited_intervals += u32::from(opened && traffic.device_waits >= waits + 2);
         let is_waited_for = self.waited_intervals >= MIN_WAITED_INTERVALS
             && now.duration_since(self.last_move) >= MIN_SILENCE;

@@ -1,5 +1,5 @@
 //! Tracks other clients of CUPTI that take over the activity records or the CUPTI subscription. Prints messages about
-//! the other clients. Takes the records and the subscription back when the other clients are done.
+//! the other clients. Takes the activity records and the subscription back when the other clients have finished.
 //!
 //! ```text
 //! records        taken (seen directly, or by missing records) --> only launches are seen --> the client is done --> ours
@@ -58,10 +58,10 @@ struct ClientState {
     ends: u64,
     /// Time of the last failed attempt to subscribe again, and the pause after that attempt.
     pause: Option<(Instant, Duration)>,
-    /// Whether gpuflame has already printed that it receives records that another client has requested.
+    /// Whether gpuflame has already printed a message that it receives records that another client has requested.
     has_reported_unasked: bool,
     /// Value of [`ClientActivity::takeovers`] when CUPTI last refused to deliver the records to gpuflame again; `None`
-    /// if CUPTI has not refused.
+    /// if CUPTI has never refused.
     refused: Option<u64>,
 }
 
@@ -122,7 +122,7 @@ impl OtherClients {
     }
 
     /// Whether another client currently gets the activity records. This function never waits. If another thread holds
-    /// the lock, this function returns false.
+    /// the lock of the state, this function returns false.
     pub(crate) fn are_records_taken(&self) -> bool {
         self.state.try_lock().is_some_and(|state| state.detector.are_records_taken())
     }
@@ -132,8 +132,8 @@ impl OtherClients {
         TimesLost { records: state.detector.takeovers(), subscription: state.loans }
     }
 
-    /// Checks for actions by other clients of CUPTI, and reacts to them. Returns true if a window must open because
-    /// gpuflame owns the subscription again.
+    /// Checks what other clients of CUPTI have done, and reacts to their actions. Returns true if a window must open
+    /// because gpuflame owns the subscription again.
     pub(crate) fn update(&self, api: &Api, callbacks: &CallbackSwitch, edges: &EdgeQueue) -> bool {
         if api.is_retired() {
             return false;
@@ -237,7 +237,7 @@ impl OtherClients {
         state.pause = Some((Instant::now(), pause));
         drop(state);
         if progress::call_foreign(|| api.resubscribe()).is_err() {
-            // Another client still owns the subscription, and gpuflame did not see it subscribe.
+            // Another client still owns the subscription, although gpuflame did not see this client subscribe.
             return false;
         }
         self.state.lock().pause = None;
@@ -253,7 +253,7 @@ impl OtherClients {
             return;
         }
         let traffic = api.delivery_counts();
-        // The lock of the state must be released before CUPTI is called.
+        // The lock of this state must be released before CUPTI is called.
         let mut state = self.state.lock();
         let change = state.detector.update_from_traffic(Instant::now(), traffic, open, before_everything);
         let times = state.detector.takeovers();
@@ -264,8 +264,9 @@ impl OtherClients {
         print_records_change(change, times, false);
     }
 
-    /// If another client gets the activity records, asks CUPTI to deliver them to gpuflame again, because a window is
-    /// about to open. If gpuflame saw that client start to record, the client keeps the records until it is done.
+    /// If another client gets the activity records, asks CUPTI to deliver the records to gpuflame again, because a
+    /// window is about to open. If gpuflame saw the other client start to record, that client keeps the records until
+    /// it has finished.
     pub(crate) fn reclaim_records_if_taken(&self, api: &Api) {
         let others = api.other_clients();
         let is_in_use = others.own_records && others.are_recording;
@@ -297,8 +298,8 @@ fn wait_for_calls_in_flight() -> bool {
 }
 
 /// Prints that another client has taken the activity records, or that gpuflame gets them again. `is_reclaimed` states
-/// whether gpuflame will take the records back when the client is done. A profiler that starts every few steps is
-/// reported at most `MAX_TAKEOVER_MESSAGES` times. The ledger contains the total number of takeovers.
+/// whether gpuflame will take the records back when the other client has finished. A profiler that starts every few
+/// steps is reported at most `MAX_TAKEOVER_MESSAGES` times. The ledger contains the total number of takeovers.
 fn print_records_change(change: Option<RecordsChange>, times: u64, is_reclaimed: bool) {
     match change {
         None => {}

@@ -42,7 +42,7 @@ use crate::session::process::out_of_memory;
 use crate::session::process::panic::disable_after_panic;
 use crate::session::process::progress::POLL_INTERVAL;
 
-/// Time from the process's first launch to its first checkpoint. The time is short, because a worker process may soon
+/// Time from the process's first launch to its first checkpoint. This time is short, because a worker process may soon
 /// end by `_exit`. Most of these worker processes are forked. Therefore in a forked process, each interval between
 /// checkpoints is twice as long as the previous interval, up to the full interval. In other processes, the full
 /// interval already applies after the first checkpoint.
@@ -54,7 +54,7 @@ const PAUSE_PER_WRITE_TIME: u32 = 200;
 const MAX_PIECE_BYTES: usize = 1 << 20;
 /// Maximum time for which an exiting process waits for a checkpoint write that is in progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Stack size in bytes of the checkpoint's thread. The thread only sorts and copies data, and calls no foreign code.
+/// Stack size in bytes of the checkpoint's thread. This thread only sorts and copies data, and calls no foreign code.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Source of the sums for a checkpoint, and of the rows from which the sums are computed.
@@ -86,11 +86,11 @@ pub(crate) struct Checkpoint {
     first_work: AtomicU64,
     /// Whether the checkpoint's thread still appends to the file.
     is_active: AtomicBool,
-    /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the file.
+    /// Number of rows of work (see `Pipeline::rows_of_work`) whose sums are in the checkpoint file.
     work: AtomicU64,
     file: Mutex<CheckpointFile>,
-    /// Path of the checkpoint file, stored separately for threads that must not wait for a file system. No thread holds
-    /// this lock while it accesses a file.
+    /// Path of the checkpoint file, stored separately for threads that must not wait for a file system. While a thread
+    /// holds the lock of this path, it does not access a file.
     name: Mutex<Option<PathBuf>>,
 }
 
@@ -185,7 +185,7 @@ impl Checkpoint {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending. The file names this thread as its writer, and programs that
+            // This thread sleeps forever instead of ending. The file names this thread as its writer, and programs that
             // read the file conclude from the thread's existence that the process is alive.
             threads::park_forever()
         });
@@ -200,7 +200,7 @@ impl Checkpoint {
 
     /// Writes all sums one last time, before the outputs are written. If no checkpoint file exists yet, does nothing
     /// unless `in_any_case` is true. The checkpoint's own thread writes the sums, because a file system may block the
-    /// writer. The caller waits for the write, but at most for `patience`.
+    /// writer. The caller waits until the sums are written, but at most for `patience`.
     pub(crate) fn write_last(&self, in_any_case: bool, patience: Duration) {
         if !self.is_active() || !(in_any_case || self.path().is_some()) {
             return;
@@ -247,8 +247,8 @@ impl Checkpoint {
     }
 
     /// Keeps the checkpoint file because other outputs could not be written. The head of the file then states that the
-    /// process has exited, and whether the file covers all `work` rows of work. Returns the path of the file, or `None`
-    /// if no file exists.
+    /// process has exited, and whether the file contains the sums of all `work` rows of work. Returns the path of the
+    /// file, or `None` if no file exists.
     pub(crate) fn keep(&self, work: u64) -> Option<PathBuf> {
         let Some(mut file_state) = self.file.try_lock_for(WRITE_TIMEOUT) else { return self.path() };
         file_state.is_closed = true;
@@ -377,8 +377,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether the next checkpoint is the last one. If the process is ending, waits until it is decided whether the
-    /// last checkpoint will be written.
+    /// Whether the next checkpoint is the last one. If the process is ending, waits for the request to write the last
+    /// checkpoint or to stop.
     fn is_last_checkpoint(&self) -> bool {
         loop {
             match self.requested.get() {
@@ -390,9 +390,8 @@ impl Checkpoint {
         }
     }
 
-    /// Whether nothing more may be written to the checkpoint file. Nothing more may be written if the thread that
-    /// requested the last checkpoint no longer waits, or if gpuflame was switched off without a request to the
-    /// checkpoint's thread.
+    /// Whether nothing more may be written to the checkpoint file. There are two cases: the thread that requested the
+    /// last checkpoint no longer waits, or gpuflame was switched off without a request to the checkpoint's thread.
     fn must_stop(&self) -> bool {
         match self.requested.get() {
             0 => lifecycle::is_over(),

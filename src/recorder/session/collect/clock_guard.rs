@@ -5,8 +5,8 @@
 //! On each visit, the collector compares the system clock, on which the times of GPU work are based, with a steady
 //! clock, which is never set. If the system clock was set forward, the window closes at the time of the change. The
 //! window opens again at the time to which the clock was set. If the system clock was set back, the window closes at
-//! the time of the change. The window opens again when the clock reaches the time of the change again. Therefore a time
-//! that the clock shows twice is counted only once, and no window contains time that has not passed.
+//! the time of the change. The window opens again when the clock has reached the time of the change again. Therefore a
+//! time that the clock shows twice is counted only once, and windows cover only time that has really passed.
 
 use gpuflame_model::record::{Nanos, Row, WindowEdge};
 use gpuflame_os::clocks::ClockPair;
@@ -33,7 +33,7 @@ pub(super) struct ClockGuard {
 
 impl ClockGuard {
     /// Compares the system clock with the steady clock. If the system clock was set, returns the resulting window
-    /// edges. If the clock was not set, usually returns an empty list.
+    /// edges. If the clock was not set, the returned list is usually empty.
     pub(super) fn check(&mut self, now: ClockPair) -> Vec<Row<'static>> {
         let (from, to) = self.range.unwrap_or((now.time, now.time));
         self.range = Some((from.min(now.time), to.max(now.time)));

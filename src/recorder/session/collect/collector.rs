@@ -3,7 +3,7 @@
 //! second.
 //!
 //! The collector holds none of gpuflame's locks while it calls CUPTI, because CUPTI calls back into gpuflame during a
-//! flush. This callback runs on the collector's thread, or on another thread that holds CUPTI's own lock.
+//! flush. The called code of gpuflame runs on the collector's thread, or on another thread that holds CUPTI's own lock.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -118,8 +118,8 @@ impl Collector {
             if std::panic::catch_unwind(run).is_err() {
                 disable_after_panic();
             }
-            // The thread sleeps forever instead of ending. A recording names this thread as its writer, and programs
-            // that read the file conclude from the thread's existence that the process is alive.
+            // The collector's thread sleeps forever instead of ending. A recording names this thread as its writer, and
+            // programs that read the file conclude from the thread's existence that the process is alive.
             threads::park_forever()
         });
         spawned.map_err(|error| {
@@ -134,8 +134,8 @@ impl Collector {
     /// collector makes no progress for the time `limit`.
     pub(crate) fn request(&self, request: CollectorRequest, limit: StallLimit) -> bool {
         let mut watch = ProgressWatch::new(limit);
-        // The wait for this lock is limited. A signal may have interrupted the thread that holds the lock, and that
-        // thread may never continue.
+        // The wait for this lock is limited. The reason is that a signal may have interrupted the thread that holds the
+        // lock, and that thread may never continue.
         let Some(mut requests) = self.requests.try_lock_for(limit.foreign) else { return false };
         requests.made += 1;
         let mine = requests.made;
@@ -168,7 +168,8 @@ impl Collector {
             }
             note_peak_bytes_held();
             progress::note_step();
-            // When memory is short, the remaining memory is needed to save the rows that were recorded so far.
+            // When memory is short, the session ends here, because the remaining memory is needed to save the rows that
+            // were recorded so far.
             if shortage::is_short() {
                 return steps.end_out_of_memory();
             }
@@ -178,7 +179,7 @@ impl Collector {
             }
             let wants_flush = steps.wants_flush();
             let pause_between = if wants_flush { BACKLOG_FLUSH_INTERVAL } else { flush_interval };
-            // If many filled buffers are waiting, CUPTI delivers buffers even without a flush, and a flush would only
+            // If many filled buffers are waiting, CUPTI delivers buffers even without a flush, so a flush would only
             // slow gpuflame down.
             let due = request <= Some(CollectorRequest::Read)
                 && flushed.elapsed() >= pause_between
@@ -205,7 +206,7 @@ impl Collector {
                 is_written = true;
             }
             // After a request to flush, the program will probably pause its launches. Therefore the memory of empty
-            // buffers is given back to the kernel.
+            // buffers is returned to the kernel at this time.
             if request >= Some(CollectorRequest::Flush) {
                 capture::release_ready_memory();
             }

@@ -13,8 +13,8 @@ use gpuflame_os::threads;
 
 /// Maximum number of marks that wait for the collector, which fetches them at least every 80 ms.
 const MAX_PENDING_MARKS: usize = 4096;
-/// Maximum length of a mark's text in bytes. This limit and `MAX_PENDING_MARKS` together limit the memory for waiting
-/// marks to 4 MiB.
+/// Maximum length of a mark's text in bytes. Together with `MAX_PENDING_MARKS`, this limit restricts the memory for
+/// waiting marks to 4 MiB.
 const MAX_TEXT_BYTES: usize = 1024;
 /// Maximum time for which adding a mark blocks the calling thread.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(100);

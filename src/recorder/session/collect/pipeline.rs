@@ -3,9 +3,9 @@
 //! pipeline also writes the rows to the files of these outputs. The pipeline does all of this while the application
 //! runs.
 //!
-//! The pipeline also decides whether launches or activities are read next. Parts of the pipeline are in three other
-//! files: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs` passes on
-//! the windows that have their own files.
+//! The pipeline also decides whether launches or activity records are read next. Parts of the pipeline are in three
+//! other files: `row_sink` writes and explains a row, `stack_id_renewal` gives stacks new ids, and `window_outputs`
+//! passes on the windows that have their own files.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -163,7 +163,7 @@ impl Pipeline {
         });
     }
 
-    /// Sets the sampler. Each thread is sampled after its first launch.
+    /// Sets the sampler. Each thread is sampled from the time after its first launch.
     pub(crate) fn set_sampler(&mut self, sampler: &'static Sampler) {
         self.rows.sampler = Some(sampler);
         self.sampled = Some(SampledStackIds { sampler, ids: HashMap::new(), has_label: false });
@@ -178,7 +178,7 @@ impl Pipeline {
         }
         // The edge that closes a window must precede the samples that were taken after the window closed.
         self.rows.drain_window_edges();
-        // New Python functions are recorded before the stacks, because the stacks can refer to them.
+        // New Python functions are recorded before the stacks, because these stacks can refer to them.
         capture::drain_codes(&mut |row| self.rows.push(row));
         for SampledStack { time, thread, kind, flags, frames, .. } in stacks {
             if ids.len() >= MAX_SAMPLED_IDS {
@@ -256,7 +256,8 @@ impl Pipeline {
         }
     }
 
-    /// Reads one buffer, or at most one chunk of launches per thread. Returns false if there was nothing to read.
+    /// Reads one buffer, or at most one chunk of launches per thread. Returns false if there was no buffer and no
+    /// launch to read.
     fn read_step(&mut self, api: &Api) -> bool {
         self.refill_and_renew_clock();
         self.read_launches_of_buffer() || self.read_buffer(api) || self.read_launches()
@@ -282,8 +283,8 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains the activities of
-    /// these launches. With this order, launches are joined with their activities soon after they are read, even if
-    /// there is a large backlog. Therefore the join has to store only few unmatched launches and activities.
+    /// these launches. Because of this order, launches are joined with their activities soon after they are read, even
+    /// if there is a large backlog. Therefore the join has to store only few unmatched launches and activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
@@ -316,7 +317,7 @@ impl Pipeline {
         let dropped = lost.iter().find(|(loss, _)| *loss == Loss::ActivitiesDropped);
         let dropped = dropped.map_or(0, |(_, count)| *count);
         // A launch does not count as waiting if the join has stopped looking for its activity. Some of the dropped
-        // activities belong to launches for which the join has stopped looking.
+        // activities belong to such launches.
         let given_up = self.rows.explain.tally().launches.pending;
         self.launches_open().saturating_sub(dropped.saturating_sub(given_up))
     }

@@ -37,7 +37,7 @@ pub(super) struct RowSink {
     pub(super) edges: Arc<EdgeQueue>,
     pub(super) clock_guard: ClockGuard,
     /// Whether each launch must be assigned to its window because windows have their own files. `window` is the state
-    /// of the window when a launch was last read.
+    /// that the window had when a launch was last read.
     by_window: bool,
     window: window::WindowState,
     #[cfg(debug_assertions)]

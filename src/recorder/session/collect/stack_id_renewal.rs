@@ -30,7 +30,7 @@ impl StackIdRenewal {
     }
 
     /// Begins a round if stacks were dropped or there are too many ids. If a round is already in progress, checks
-    /// whether the round is finished, and if so, forgets old ids. Returns true if a new round begins.
+    /// whether the round has finished. If it has finished, forgets old ids. Returns true if a new round begins.
     pub(super) fn renew(&mut self, explain: &mut Explain) -> bool {
         let dropped = explain.dropped_stacks();
         match &mut self.forgetting {

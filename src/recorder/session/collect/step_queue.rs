@@ -1,5 +1,6 @@
 //! Passes the start of each of the program's steps from the program's threads to the collector. Steps take
-//! milliseconds, so one locked list is enough for all threads. The queue of marks (`marks`) has the same design.
+//! milliseconds, so one locked list is enough for all threads. The queue of marks (in the module `marks`) has the same
+//! design.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -12,7 +12,7 @@ pub(super) enum SwapFault {
     Off,
     /// No stacks are swapped yet. The value is the stack of the latest launch, or `None` before the first launch.
     Armed(Option<ContextId>),
-    /// Half of the swap is done: one launch got the first stack (A) instead of the second stack (B).
+    /// Half of the swap is done: a launch with the second stack (B) was recorded with the first stack (A).
     HalfDone(ContextId, ContextId),
 }
 

@@ -33,9 +33,9 @@ const FLAG_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// therefore exceed its limit on launches by 600.
 const LIMIT_POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum time for which the start of a step waits while another thread opens or closes the window. Usually, opening
-/// or closing takes much less time.
+/// or closing a window takes much less time.
 const STEP_LOCK_TIMEOUT: Duration = Duration::from_millis(100);
-/// Stack size in bytes of the scheduler's thread. The thread only makes system calls and compares numbers.
+/// Stack size in bytes of the scheduler's thread. This thread only makes system calls and compares numbers.
 const STACK_BYTES: usize = 256 << 10;
 
 /// Wakes the scheduler's thread up when it is notified.
@@ -192,7 +192,7 @@ enum FlagChange {
     Removed,
 }
 
-/// The flag file. While this file exists, a window is open.
+/// The flag file. While the flag file exists, a window is open.
 struct FlagFile<'a> {
     path: &'a Path,
     /// Identity of the flag file at the last check: device, inode and creation time. The creation time is needed

@@ -1,6 +1,6 @@
 //! Looks up the names of code that the process has generated at run time (JIT code). The names are looked up when
 //! outputs are written. Code generators write addresses and names to files in `/tmp`, as the process itself sees that
-//! folder. The names of these files contain the process's id, in the process's own namespace.
+//! folder. Each of these file names contains the process's id, in the process's own namespace.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -47,12 +47,12 @@ pub(crate) struct CheckpointedNames {
     /// Number of frames in the profile whose addresses were already added to `addresses`.
     frames: usize,
     addresses: BTreeSet<u64>,
-    /// Name that was written for each address; the name is empty if different functions have used the address.
+    /// Name that was written for each address; the name is empty if several functions have used the address.
     written: BTreeMap<u64, String>,
 }
 
 impl CheckpointedNames {
-    /// Adds the addresses in the frames that are new since the last call.
+    /// Adds the addresses in the frames that were added to the profile since the last call.
     pub(crate) fn add_new_frames(&mut self, profile: &Profile) {
         self.addresses.extend(generated_addresses(profile, self.frames));
         self.frames = profile.frames().len();

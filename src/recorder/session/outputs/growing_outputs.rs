@@ -56,8 +56,8 @@ const MIN_STALL: Duration = Duration::from_millis(100);
 pub(crate) struct GrowingOutputs {
     activities: GrowingOutput<ActivityTable<FileFeed>>,
     chrome: GrowingOutput<ChromeText<FileFeed>>,
-    /// Up to two texts in the format of the tutorial's tracer. One text is named like the other outputs, and one text
-    /// has the path from the tutorial's own environment variable.
+    /// Up to two texts that have the format of the tutorial's tracer. One of these texts is named like the other
+    /// outputs, and the other text has the path from the tutorial's own environment variable.
     texts: Vec<(TextTarget, GrowingOutput<CuptiText<TextOut>>)>,
     opened: SystemTime,
     recording: GrowingOutput<record::Writer<FileFeed>>,
@@ -72,7 +72,7 @@ pub(crate) struct GrowingOutputs {
     has_unmarked_rows: bool,
     /// File of a recording that failed before it was complete.
     failed_recording: Option<GrowingFile>,
-    /// While the process ends, an output that makes no progress for this time (half of the exit limit) is abandoned.
+    /// While the process ends, an output is abandoned if it makes no progress for this time (half of the exit limit).
     stall_limit: Duration,
 }
 
@@ -124,8 +124,8 @@ impl GrowingOutputs {
             recording: match wants(Output::Recording) {
                 true => GrowingOutput::open(begin_recording(outputs, settings, bounds), |out| {
                     let mut writer = record::Writer::new(out)?;
-                    // The header is flushed now, so that the recording is valid even if the process is killed right
-                    // after its first launch.
+                    // The header is flushed at this point, so that the recording is valid even if the process is killed
+                    // right after its first launch.
                     writer.flush()?;
                     Ok(writer)
                 }),
@@ -141,7 +141,7 @@ impl GrowingOutputs {
         }
     }
 
-    /// Makes each output's thread create its file, because there is data to write now.
+    /// Makes each output's thread create its file, because there is now data to write.
     pub(crate) fn create_files(&self) {
         let texts = self.texts.iter().filter_map(|(_, text)| text.file());
         let others = [self.activities.file(), self.chrome.file(), self.recording.file()];
@@ -256,8 +256,8 @@ impl GrowingOutputs {
         self.for_each_text(|text| text.keep_kernels(&keep));
     }
 
-    /// Finishes the file of `output` with the names in `profile`, and renames the file to `path`. If `path` is taken,
-    /// chooses a similar name that contains a number.
+    /// Finishes the file of `output` with the names in `profile`, and renames the file to `path`. If a file with the
+    /// name `path` exists, chooses a similar name that contains a number.
     pub(super) fn publish(&mut self, output: Output, path: &Path, profile: &Profile) -> Result<WrittenFile> {
         match output {
             Output::Activities => self.activities.publish(path, self.stall_limit, ActivityTable::finish),
@@ -294,8 +294,8 @@ impl GrowingOutputs {
         })
     }
 
-    /// Finishes the text that the tutorial's environment variable has requested. Returns the path of the text, and an
-    /// error if the text is incomplete.
+    /// Finishes the text that the tutorial's environment variable has requested. Returns the path of the text. Returns
+    /// an error if the text is incomplete.
     pub(crate) fn publish_trace(&mut self, patience: Duration) -> Option<(PathBuf, Result<WrittenFile>)> {
         let at = self.texts.iter().position(|(target, _)| !matches!(target, TextTarget::OutputName))?;
         let (target, mut text) = self.texts.remove(at);
@@ -318,8 +318,8 @@ impl GrowingOutputs {
         Some((path, published))
     }
 
-    /// Returns a path for a text that no related process has used. All processes that are started from one process
-    /// inherit the same path. If another process has written to the inherited path since this process began, this
+    /// Returns a path for a text that no related process has used. All processes that one process has started inherit
+    /// the same path from it. If another process has written to the inherited path since this process began, this
     /// function appends the process id to the name.
     fn path_free_of_siblings(&self, path: PathBuf) -> PathBuf {
         let file = path.metadata().ok().filter(|file| file.len() > 0);
@@ -331,7 +331,7 @@ impl GrowingOutputs {
         name.into()
     }
 
-    /// Calls `write` for each text that is open. The file of a text that fails is removed immediately, because the
+    /// Calls `write` for each text that is open. If the file of a text fails, it is removed immediately, because the
     /// other outputs need the disk space.
     fn for_each_text(&mut self, write: impl Fn(&mut CuptiText<TextOut>)) {
         for (_, output) in &mut self.texts {
@@ -516,7 +516,7 @@ impl<W> GrowingOutput<W> {
         publish(self.end(path, patience, end)?, path)
     }
 
-    /// Ends the writing of an output. Returns the output's complete file, which can now be renamed to `path`.
+    /// Ends the writing of an output. Returns the complete file of the output, which can now be renamed to `path`.
     fn end(
         &mut self,
         path: &Path,
@@ -537,14 +537,14 @@ impl<W> GrowingOutput<W> {
 /// Determines where the complete file `draft` currently is, and creates the parent folders of `path`.
 fn find_draft(mut draft: Draft, path: &Path) -> Result<(Draft, FileLocation)> {
     let fate = draft.locate()?;
-    // The program may have chosen another folder after the file was created.
+    // The folder may have changed, because the program may have chosen another folder after the file was created.
     if fate != FileLocation::Moved || draft.path() != draft.target() {
         make_folders(path)?;
     }
     Ok((draft, fate))
 }
 
-/// Renames a file that `find_draft` has found. The new name is `path`, or a similar name that is free.
+/// Renames a file that `find_draft` has found. The new name is `path`, or a similar name if `path` is taken.
 fn publish((draft, fate): (Draft, FileLocation), path: &Path) -> Result<WrittenFile> {
     // If a user has moved a file that had its final name from the beginning, the file stays where the user moved it.
     let stays = fate == FileLocation::Moved && draft.path() == draft.target();

@@ -56,7 +56,8 @@ pub(super) fn write_all(
 ) -> WriteReport {
     let suffixes: Vec<_> = wanted.iter().map(|output| output.suffix()).collect();
     // The name that a recording would get must be free too, even if no recording is written. If another process has
-    // left a recording with that name, its conversion would produce files with the names that are chosen here.
+    // left a recording with that name, the conversion of that recording would produce files with the names that are
+    // chosen here.
     let has_recording = wanted.contains(&Output::Recording) || wanted.contains(&Output::Sums);
     let left = (!has_recording).then(|| Output::Recording.suffix());
     let suffixes = suffixes.iter().map(String::as_str).chain([SET_SUFFIX]).chain(left.as_deref());
@@ -71,7 +72,7 @@ pub(super) fn write_all(
     let mut claimed = None;
     let (paths, renamed) = outputs.choose_names(&suffixes, is_foreign, |paths| {
         let Some(about) = paths.get(wanted.len()) else { return true };
-        // If the folders cannot be created, creating the outputs will fail as well, and that failure will be reported.
+        // If the folders cannot be created, creating the outputs will fail too, and that failure will be reported.
         let _ = make_folders(about);
         match Claim::acquire(about) {
             Ok(claim) => {
@@ -156,8 +157,9 @@ pub(super) fn write_replacing(
     Ok(path.to_owned())
 }
 
-/// Writes a complete file that has a temporary name. Creates the parent folders only if the file cannot be created at
-/// first. Trying to create the file first saves time, because there may be a thousand windows with files of their own.
+/// Writes a complete file that has a temporary name. The parent folders are created only if the file cannot be created
+/// at first. Trying to create the file first saves time, because there may be a thousand windows with files of their
+/// own.
 fn write_draft(path: &Path, content: impl FnOnce(&mut file::DraftWriter) -> Result<()>) -> Result<Draft> {
     let draft = match Draft::create(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => {

@@ -12,7 +12,7 @@ use gpuflame_os::{date, listing};
 use crate::session::process::environment::facts;
 
 /// Folder in which the driver lists the GPUs. In a container, this folder lists the GPUs that the container may use.
-/// The driver itself is not called, because the call could wait for a lock that the application holds.
+/// This module does not call the driver, because the call could wait for a lock that the application holds.
 const GPUS: &str = "/proc/driver/nvidia/gpus";
 
 /// Passes one row per fact about the recording to `each`. The command line of the program is one of these facts only if

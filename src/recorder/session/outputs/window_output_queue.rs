@@ -3,7 +3,7 @@
 //!
 //! The drawing thread has a profile of its own. Only new definitions are added to this profile, so each frame is
 //! symbolized once and not once per window. Only the drawing thread ever waits for a file system. The thread that ends
-//! the process only checks that the drawing thread makes progress.
+//! the process does not wait for a file system, and only checks that the drawing thread makes progress.
 //!
 //! ```text
 //! pipeline --a window has ended: its sums, and the definitions that are new--> queue --> thread: names, files
@@ -42,7 +42,7 @@ use crate::session::process::progress;
 pub(crate) struct WindowOutput {
     /// Sequence number of the window.
     pub(crate) number: u64,
-    /// Whether `bytes` contains all definitions, so that the definitions in earlier entries are no longer valid.
+    /// Whether `bytes` contains all definitions. If it does, the definitions in earlier entries are no longer valid.
     pub(crate) is_fresh: bool,
     /// Definitions and sums of the window, in the format that recordings use.
     pub(crate) bytes: Vec<u8>,
@@ -100,7 +100,7 @@ impl WindowOutputQueue {
         }
     }
 
-    /// Starts the drawing thread. If the thread cannot be started, all windows are drawn when the process ends.
+    /// Starts the drawing thread. If the drawing thread cannot be started, all windows are drawn when the process ends.
     pub(crate) fn spawn(&'static self) -> io::Result<()> {
         let run = move || {
             let run = std::panic::AssertUnwindSafe(|| self.run());
@@ -165,9 +165,9 @@ impl WindowOutputQueue {
     fn run(&self) {
         threads::note_ours();
         self.thread.follow_this_thread();
-        // When a thread creates its first hash table, the table needs random numbers. To get random numbers, the loader
-        // resolves symbols. The first hash table of this thread is created here, because resolving symbols may be
-        // impossible when the process ends (see `shutdown`).
+        // When a thread creates its first hash table, the table needs random numbers. To get these random numbers, the
+        // loader resolves symbols. The first hash table of this thread is created here, because resolving symbols may
+        // be impossible when the process ends (see `shutdown`).
         drop(RandomState::new());
         loop {
             // Once gpuflame is switched off, windows are drawn only if the process exits normally.
@@ -255,7 +255,7 @@ fn sums_reader(settings: &Settings) -> Explain {
 }
 
 impl RenderedWindows {
-    /// Adds the report about the files of one window. If a failure affects all windows, it should be printed only once.
+    /// Adds the report about the files of one window. A failure that affects all windows should be printed only once.
     /// Therefore only the failures of the first window that has failures are kept.
     fn add(&mut self, more: WriteReport) {
         self.windows += u64::from(!more.written.is_empty());

@@ -1,6 +1,6 @@
 //! Writes reports for the launcher, which is the program that started this process. A report is a file in the folder
 //! that `GPUFLAME_REPORT` names. The names of these files begin with the host name, the process id, and the time at
-//! which the session began. The name contains the time because `exec` begins another session in the same process.
+//! which the session began. The name also contains the time, because `exec` begins another session in the same process.
 //!
 //! ```text
 //! STEM.called         CUDA was called: the program's name and, after a NUL, why nothing can be recorded.
@@ -22,7 +22,7 @@ use gpuflame_os::file;
 use super::environment::facts;
 use super::messages::print_from_own;
 
-/// Reports that the process has called CUDA. This report is written before any other setup step, so that it exists even
+/// Reports that the process has called CUDA. The report is written before any other setup step, so that it exists even
 /// if the setup fails.
 pub(crate) fn note_call(folder: Option<&Path>) {
     write_call(folder, None);
@@ -47,7 +47,8 @@ fn write_call(folder: Option<&Path>, why: Option<&str>) {
         out.write_all(program.as_encoded_bytes())?;
         why.map_or(Ok(()), |why| Ok(write!(out, "\0{why}")?))
     });
-    // If the report cannot be written, the launcher gets no report, because there is no other way to notify it.
+    // If the report cannot be written, the launcher gets no report, because there is no other way to notify the
+    // launcher.
     drop(written);
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn note_step() {
     STEPS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Calls `ask`, which in turn calls CUPTI or the loader. The call of `ask` may never return. Therefore the limit
+/// Calls `ask`, which in turn calls CUPTI or the loader. A call of `ask` may never return. Therefore the limit
 /// [`StallLimit::foreign`] applies until `ask` returns.
 pub(crate) fn call_foreign<T>(ask: impl FnOnce() -> T) -> T {
     IS_IN_FOREIGN_CALL.store(true, Ordering::Release);
@@ -50,7 +50,7 @@ impl WaitingTime {
         Self { last_check: Instant::now(), sum: Duration::ZERO }
     }
 
-    /// Adds the time since the last check, and returns the total waiting time.
+    /// Adds the time since the last check to the waiting time, and returns the total waiting time.
     pub(super) fn update(&mut self) -> Duration {
         let now = Instant::now();
         self.sum += now.duration_since(self.last_check).min(MAX_COUNTED_INTERVAL);

@@ -55,7 +55,8 @@ const SIGNAL_ANSWER_TIMEOUT: Duration = Duration::from_millis(300);
 /// Interval at which a waiting thread checks the progress of the shutdown thread.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum time for which the setup waits for the shutdown thread to start. The start of the shutdown thread usually
-/// takes 0.2 ms. The shutdown thread cannot start while the thread that creates it holds the loader's lock.
+/// takes 0.2 ms. If a thread holds the loader's lock when it creates the shutdown thread, the shutdown thread cannot
+/// start until this lock is released.
 const THREAD_START_TIMEOUT: Duration = Duration::from_millis(100);
 /// Maximum time for which the message about missing outputs waits while stderr is full.
 const STDERR_TIMEOUT: Duration = Duration::from_millis(200);
@@ -166,8 +167,8 @@ pub(crate) fn was_exiting_at(time: Nanos) -> bool {
 }
 
 impl Shutdown {
-    /// Waits until the shutdown thread has started and no longer needs the loader. If a signal later stops a thread
-    /// inside the loader, the loader is unusable.
+    /// Waits until the shutdown thread has started and no longer needs the loader. A signal may later stop a thread
+    /// inside the loader, and then the loader is unusable.
     fn wait_until_ready(&self) {
         let began = Instant::now();
         while !self.done.has(READY)
@@ -244,7 +245,7 @@ impl Shutdown {
         }
     }
 
-    /// Whether no thread needs to wait for the request `what` any more. While this function returns false, an exit
+    /// Whether no thread needs to wait for the request `what` any more. As long as this function returns false, an exit
     /// handler registers itself again each time that it has run.
     fn is_done_or_abandoned(&self, what: u32) -> bool {
         self.done.has(what) || self.is_abandoned()

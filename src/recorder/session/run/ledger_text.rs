@@ -132,7 +132,7 @@ fn python_functions(profile: &Profile) -> Option<String> {
     (!functions.is_empty()).then(|| format!("python {} functions in stacks", functions.len()))
 }
 
-/// Returns a line with the number of activities that CUPTI delivered twice. An activity that was delivered twice is
+/// Returns a line with the number of activities that CUPTI delivered twice. If an activity was delivered twice, it is
 /// counted only once.
 fn repeated_activities(ledger: &Ledger) -> Option<String> {
     let repeated = ledger.tally.activities.repeated;
@@ -368,8 +368,8 @@ fn verified_stacks(verified: VerifiedStacks) -> Option<String> {
     })
 }
 
-/// Returns a line that states how much time gpuflame adds to a graph launch, if there were graph launches. This time
-/// does not depend on the number of nodes in the graph.
+/// Returns a line that states how much time gpuflame adds to a graph launch, if there were graph launches. The time
+/// that gpuflame adds does not depend on the number of nodes in the graph.
 fn graph_cost(launches: u64) -> Option<String> {
     let each = median_cost(capture::graph_cost(launches));
     (launches > 0).then(|| format!("graph launches: {each}, {launches} of them"))

@@ -56,8 +56,8 @@ const RECORDING_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 /// wait while the collector makes no progress.
 const CONTEXT_END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum time for which the checkpoint's thread waits for the collector while the collector makes no progress. When
-/// this time is over, the checkpoint's thread reads the rows itself.
+/// Maximum time for which the checkpoint's thread waits for the collector while the collector makes no progress. If
+/// this time has passed without progress, the checkpoint's thread reads the rows itself.
 const CHECKPOINT_READ_TIMEOUT: Duration = Duration::from_millis(200);
 
 const NOTHING_LAUNCHED: &str = "nothing was launched, and no file is written";
@@ -184,7 +184,7 @@ impl Session {
         self.settings.profiler_calls
     }
 
-    /// Handles the beginning of a step of the program on this thread. The step is recorded if a window is open, even if
+    /// Handles the beginning of a step of the program on this thread. A step is recorded if a window is open, even if
     /// the step itself has opened that window.
     pub(crate) fn on_step(&self, number: u64, name: &str) {
         if let Some(scheduler) = &self.scheduler {
@@ -265,9 +265,9 @@ impl Session {
         pipeline
     }
 
-    /// Returns the modules (executables and libraries) that were loaded since the last call. The caller must not hold
-    /// the lock of the pipeline, because listing the modules may wait for the loader's lock. Returns no modules if
-    /// another thread is currently listing them.
+    /// Returns the modules (executables and libraries) that were loaded since the last call. While a caller calls this
+    /// function, it must not hold the lock of the pipeline, because listing the modules may wait for the loader's lock.
+    /// If another thread is currently listing the modules, returns no modules.
     fn new_modules(&self) -> Vec<Module> {
         let mut new = Vec::new();
         if let Some(mut modules) = self.modules.try_lock() {
@@ -739,7 +739,7 @@ impl ShutdownSteps for Session {
         let has_work = pipeline.has_work();
         let is_printed = stderr::takes_messages();
         let unprinted = messages::take_unprinted();
-        // If the ledger is not printed, it is only in the recording.
+        // If the ledger is not printed, only the recording contains it.
         if has_work && !(is_printed && self.settings.verbose) {
             let ledger =
                 self.ledger_text(&mut pipeline, (&ledger, held), &WriteReport::default(), rendered.as_ref());
