@@ -1,6 +1,6 @@
 /* planted THREADS ROUNDS: in each round, every thread calls three functions, and each of these functions launches a
- * different kernel. The environment variable GPUSIM_KERNELS sets how long each kernel takes, so each function's share
- * of the GPU time is known. The program prints the average duration of a launch on the slowest thread, in
+ * different kernel. The environment variable GPUSIM_KERNELS sets how long each kernel takes, so it is known which share
+ * of the GPU time each function causes. The program prints the average duration of a launch on the slowest thread, in
  * nanoseconds. */
 #define _GNU_SOURCE
 #include "cuda_mini.h"

@@ -12,7 +12,7 @@ use crate::wire::FileId;
 pub(crate) type FileNumber = u32;
 
 /// A file and an offset in it. If `file` is [`UNKNOWN`](Self::UNKNOWN) or [`KERNEL`](Self::KERNEL), the offset is an
-/// address instead.
+/// address and not an offset in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct FileLocation {
     pub(crate) file: FileNumber,
@@ -20,8 +20,8 @@ pub(crate) struct FileLocation {
 }
 
 impl FileLocation {
-    /// Marks an address at which no file is mapped. An address without a mapped file is in code that was generated at
-    /// run time, or comes from an invalid stack.
+    /// Marks an address at which no file is mapped. Such an address is in code that was generated at run time, or comes
+    /// from an invalid stack.
     pub(crate) const UNKNOWN: FileNumber = u32::MAX;
     /// Marks an address in the kernel.
     pub(crate) const KERNEL: FileNumber = u32::MAX - 1;
@@ -38,7 +38,7 @@ pub(crate) struct Files {
 pub(crate) struct File {
     /// Path of the file as the watched process sees it.
     pub(crate) path: PathBuf,
-    /// Path with which this program can open the file. In the process of `gpuflame-bpf`, `path` may lead to another
+    /// Path with which `gpuflame-bpf` can open the file. In the process of `gpuflame-bpf`, `path` may lead to another
     /// file, because `path` is the path that the watched process sees.
     pub(crate) open: PathBuf,
     pub(crate) api: CudaExtent,

@@ -59,15 +59,15 @@ impl StackComparison {
 /// Result of comparing all launches that were seen outside with all launches that were recorded inside.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LaunchComparison {
-    /// Number of launches that were seen outside or recorded inside. A launch that was both seen outside and recorded
-    /// inside counts once. Launches without an id that were seen outside count too.
+    /// Number of launches that were seen outside or recorded inside. If a launch was both seen outside and recorded
+    /// inside, it counts once. Launches without an id that were seen outside are counted too.
     pub(crate) launches: u64,
     /// Number of launches that the probes saw from outside.
     pub(crate) probe: u64,
     /// Number of launches that the library recorded inside.
     pub(crate) inside: u64,
-    /// Number of launches for which both sides have the same thread, the same position among the thread's launches, and
-    /// consistent stacks.
+    /// Number of launches for which the probes and the library agree: same thread, same position among the thread's
+    /// launches, and consistent stacks.
     pub(crate) agree: u64,
     /// Number of launches that have a correlation id and that only the probes saw.
     pub(crate) probe_only: u64,
@@ -75,15 +75,16 @@ pub(crate) struct LaunchComparison {
     pub(crate) without_id: u64,
     /// Number of launches that only the library recorded.
     pub(crate) inside_only: u64,
-    /// Number of launches for which the two sides have different threads.
+    /// Number of launches for which the probes and the library have different threads.
     pub(crate) other_thread: u64,
-    /// Number of launches for which the two sides have different positions among the launches of their thread.
+    /// Number of launches for which the probes and the library have different positions among the launches of their
+    /// thread.
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
-    /// For each launch that is on both sides, the library's time minus the probe's time in ns. The list of these delays
-    /// is sorted.
+    /// For each launch that was both seen outside and recorded inside, the library's time minus the probe's time in ns.
+    /// The list of these delays is sorted.
     pub(crate) delays_ns: Vec<i64>,
-    /// Id of one launch whose two stacks differ, to show it as an example.
+    /// Id of one launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,
 }
 
@@ -149,7 +150,8 @@ fn find_out_of_order(
     for mut launches in threads.into_values() {
         launches.sort_unstable_by_key(|(probe, ..)| *probe);
         let mut by_inside = launches.clone();
-        // The sort is stable, so launches with equal inside times stay in the order in which the probes saw them.
+        // The sort is stable, so launches with equal times in the library's record stay in the order in which the
+        // probes saw them.
         by_inside.sort_by_key(|(_, inside, _)| *inside);
         let both = launches.iter().zip(&by_inside);
         wrong.extend(both.filter(|(one, other)| one.2 != other.2).map(|(one, _)| one.2));
@@ -158,8 +160,8 @@ fn find_out_of_order(
 }
 
 /// Compares the two stacks of one launch. In the outside stack, the first frame is the probed function, and the second
-/// frame is the function that called it. The second frame is always right, because the call has pushed its return
-/// address onto the stack.
+/// frame is the function that called it. The second frame is always right, because the call instruction has pushed its
+/// return address onto the stack.
 pub(crate) fn compare_stacks(
     outer: &[FileLocation],
     recorded: &RecordedLaunch,
@@ -198,9 +200,9 @@ pub(crate) fn compare_stacks(
     }
 }
 
-/// Whether these frames at the root of an outside stack may be frames below `main`. The frames below `main` begin with
-/// frames of the C library. Any frames may follow the C library's frames, because wrong frame pointers may have led
-/// there.
+/// Whether the given frames at the root of an outside stack may be frames below `main`. The frames below `main` begin
+/// with frames of the C library. Any frames may follow the C library's frames, because wrong frame pointers may have
+/// led to unrelated data.
 fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }

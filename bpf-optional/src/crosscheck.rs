@@ -17,8 +17,9 @@ use crate::watch::Watcher;
 
 /// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
-/// Both sides identify a launch by CUPTI's correlation id. Each side determines the thread, order, time and stack of a
-/// launch by its own method. Therefore a comparison of these values shows whether both sides recorded the same launch.
+/// Both records identify a launch by CUPTI's correlation id. gpuflame and the probes determine the thread, order, time
+/// and stack of a launch by different methods. Therefore a comparison of these values shows whether both have recorded
+/// the same launch.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 both agree, 1 they differ, 2 nothing could be compared. The command's exit \
@@ -149,7 +150,7 @@ fn realtime_ahead() -> i64 {
     tries.min().map_or(0, |(_, ahead)| ahead)
 }
 
-/// Swaps the records of two consecutive launches that one thread has made with different stacks.
+/// Swaps the records of two consecutive launches by one thread, which must have different stacks.
 fn swap_two(inside: &mut RecordedLaunches) {
     let ids: Vec<_> = inside.launches.keys().copied().collect();
     let pair = ids.windows(2).find(|pair| {

@@ -15,7 +15,7 @@ pub(crate) enum EntryKind {
     /// The function is `gpuflame_launch_marker`. The library inside the process calls this function with the
     /// correlation id of each launch.
     Marker,
-    /// The user has named the function with `--uprobe`, so its effect is unknown.
+    /// The user has named the function with `--uprobe`, so its effect on the GPU is unknown.
     Named,
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn find_entry_points(bytes: &[u8], named: &[&str]) -> Result<ProbeTar
             _ => None,
         };
         let Some(kind) = kind else { continue };
-        // A function may have several names, but it needs only one probe.
+        // Even if a function has several names, it needs only one probe.
         if !entries.iter().any(|entry| entry.offset == symbol.offset) {
             entries.push(EntryPoint { name: symbol.name.to_owned(), kind, offset: symbol.offset });
         }
@@ -181,7 +181,7 @@ fn static_runtime_ranges(symbols: &[FunctionSymbol<'_>]) -> Vec<(u64, u64)> {
     parts
 }
 
-/// Returns the name that a library has given itself (`DT_SONAME`).
+/// Returns the name that is stored in a library as its own name (`DT_SONAME`).
 fn soname(elf: &ElfFile64<'_>) -> Option<String> {
     let endian = elf.endian();
     let (header, data) = (elf.elf_header(), elf.data());

@@ -1,4 +1,5 @@
-//! Writes the launches as folded stacks. There is one line per stack or, in the extended form, one line per launch.
+//! Writes the launches as folded stacks. There is one line per distinct stack or, in the extended form, one line per
+//! launch.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -51,7 +52,7 @@ fn is_shown(launch: &Launch, options: FoldedOptions) -> bool {
     options.nested || !launch.nested
 }
 
-/// Returns the stacks of these launches as text, keyed by the indexes of the stack and the probe.
+/// Returns the stacks of these launches as text, keyed by the index of the stack and the index of the probe.
 fn stack_texts(probed: &ProbedLaunches, launches: &[&Launch]) -> BTreeMap<(u32, u32), String> {
     let mut names = Symbols::new();
     let mut texts = BTreeMap::new();

@@ -1,5 +1,5 @@
 //! Measures how often other tools match a stack to the wrong launch, because these tools match by order or by time. All
-//! launches in this measurement have correlation ids, so the right match is known.
+//! launches in this measurement have correlation ids, so it is known which stack belongs to which launch.
 
 use std::collections::HashMap;
 
@@ -12,8 +12,8 @@ pub(crate) enum MatchMethod {
     /// The nth stack is matched to the nth launch of the process. The tutorial by eunomia uses this method if the
     /// number of stacks equals the number of launches.
     Order,
-    /// A stack is matched to the launch that is nearest in time, at most 10 ms away. The tutorial by eunomia uses this
-    /// method if the number of stacks differs from the number of launches.
+    /// A stack is matched to the launch whose time is nearest to the time of the stack, at most 10 ms away. The
+    /// tutorial by eunomia uses this method if the number of stacks differs from the number of launches.
     Nearest,
 }
 
@@ -23,8 +23,8 @@ pub(crate) struct Grade {
     pub(crate) launches: u64,
     /// Number of launches that the method has matched with the stack of another launch.
     pub(crate) wrong_launches: u64,
-    /// Number of launches that were matched with a stack whose frames differ from those of their own stack, so that
-    /// their GPU work appears under the wrong stack.
+    /// Number of launches that were matched with a stack that differs from their own stack. The GPU work of these
+    /// launches appears under the wrong stack.
     pub(crate) wrong_stacks: u64,
     pub(crate) nanos: u64,
     /// Total time in ns of the GPU work that appears under the wrong stack.
@@ -34,7 +34,7 @@ pub(crate) struct Grade {
 const TOLERANCE_NS: u64 = 10_000_000;
 
 /// Grades a method by comparing its matches with the right matches. `ahead` is `CLOCK_REALTIME` minus
-/// `CLOCK_MONOTONIC`, in ns. With this exact difference, the grader converts times from one clock to the other.
+/// `CLOCK_MONOTONIC`, in ns. With this exact difference, times are converted from one clock to the other.
 pub(crate) fn grade(
     probed: &ProbedLaunches,
     inside: &RecordedLaunches,

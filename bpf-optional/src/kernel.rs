@@ -1,6 +1,6 @@
 //! Controls the eBPF programs, which run in the kernel. Loads and attaches the programs, reads their records, and
-//! unloads them on drop. Nothing is pinned in the kernel, so the kernel removes everything when this process ends, even
-//! after a crash.
+//! unloads them on drop. Nothing is pinned in the kernel, so the kernel removes all programs and maps when this process
+//! ends, even after a crash.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;
@@ -83,7 +83,7 @@ impl KernelPrograms {
         Ok(Self { ebpf, events })
     }
 
-    /// Starts to watch the process `pid` and all processes that it forks from now on.
+    /// Starts to watch the process `pid` and all processes that it forks after this call.
     pub(crate) fn follow(&mut self, pid: u32) -> Result<()> {
         let map = self.ebpf.map_mut("FOLLOWED").ok_or_else(|| missing_in_object("FOLLOWED"))?;
         let mut followed: HashMap<_, u32, u8> =
@@ -110,7 +110,7 @@ impl KernelPrograms {
             .map_err(|error| kernel_error("attach a probe", &error))
     }
 
-    /// Passes all available records to `each`, and returns how many there were.
+    /// Passes all available records to `each`, and returns the number of these records.
     pub(crate) fn read(&mut self, mut each: impl FnMut(&[u8])) -> usize {
         let mut count = 0;
         while let Some(item) = self.events.next() {

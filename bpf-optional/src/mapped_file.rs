@@ -1,5 +1,5 @@
-//! Provides the bytes of a file by mapping the file into memory. A library may have a gigabyte, but only the pages that
-//! contain its symbols are read.
+//! Provides the bytes of a file by mapping the file into memory. A library may have a size of a gigabyte, but only the
+//! pages that contain its symbols are read.
 
 use std::fs::File;
 use std::os::fd::AsRawFd as _;

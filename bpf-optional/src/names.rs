@@ -11,8 +11,8 @@ use crate::address_spaces::{FileLocation, Files};
 #[derive(Debug)]
 pub(crate) struct Symbols {
     symbolizer: Symbolizer,
-    /// Function names at an offset in a file: first the function itself, then the functions that are inlined there,
-    /// outermost first.
+    /// Function names at an offset in a file: first the function itself, and then the functions that the compiler has
+    /// inlined at this offset, outermost first.
     cache: HashMap<FileLocation, Vec<String>>,
 }
 

@@ -52,7 +52,7 @@ pub(crate) struct ProbedLaunches {
     pub(crate) unmatched_markers: u64,
 }
 
-/// A table that stores each distinct value once, and identifies it by its index.
+/// A table that stores each distinct value once, and gives each value an index.
 #[derive(Debug)]
 pub(crate) struct InternTable<T> {
     values: Vec<T>,

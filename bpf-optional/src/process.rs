@@ -40,7 +40,7 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
     unsafe { command.pre_exec(move || wait_for_go(to_parent, from_parent)) };
     let thread = std::thread::spawn(move || {
         // At each `exec`, the eBPF programs stop the command until its libraries are probed. This process itself must
-        // not stop when the command is stopped.
+        // not stop when the eBPF programs stop the command.
         gpuflame_os::child::keep_running_while_stopped();
         let status = gpuflame_os::child::run(&mut command);
         // The child has its own copies of these ends of the pipes. After our copies are closed, the pipe `over` is
@@ -67,8 +67,8 @@ fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
         let mut word = 0_u8;
-        // If the read fails, the parent process has ended. The program must then not run, because no process would
-        // watch it.
+        // If this read fails, the parent process has ended. The child must then not execute the program, because no
+        // process would watch it.
         match libc::read(from_parent, (&raw mut word).cast(), 1) {
             1 => Ok(()),
             _ => Err(std::io::ErrorKind::BrokenPipe.into()),

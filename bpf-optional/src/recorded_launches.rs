@@ -34,7 +34,7 @@ pub(crate) type LaunchId = (u32, u32);
 #[derive(Debug, Default)]
 pub(crate) struct RecordedLaunches {
     pub(crate) launches: BTreeMap<LaunchId, RecordedLaunch>,
-    /// Number of launches that were lost, by kind of loss.
+    /// Number of launches that were lost, keyed by the kind of loss.
     pub(crate) lost: BTreeMap<&'static str, u64>,
     /// Number of launches that were made while no window was open.
     pub(crate) outside: u64,
@@ -142,8 +142,9 @@ impl ModuleFiles<'_> {
     }
 }
 
-/// Returns the index in `files` of the file that has this path, and the segments of the file. Resolves symbolic links
-/// first, because the loader and the kernel may use different paths for the same file (`/lib` and `/usr/lib`).
+/// Returns the index in `files` of the file that has this path. Also returns the segments of the file. Resolves
+/// symbolic links first, because the loader and the kernel may use different paths for the same file (`/lib` and
+/// `/usr/lib`).
 fn resolve_path(path: &Path, files: &Files) -> Option<(FileNumber, Vec<Segment>)> {
     let path = std::fs::canonicalize(path).ok()?;
     let bytes = MappedFile::map(&File::open(&path).ok()?).ok()?;

@@ -44,7 +44,8 @@ pub(crate) struct Watcher {
     copies: bool,
     spaces: HashMap<u64, AddressSpace>,
     probed: ProbedLaunches,
-    /// Index of the last launch of each thread. A marker assigns its correlation id to this launch.
+    /// Index of the last launch of each thread. The next marker record of the thread assigns its correlation id to this
+    /// launch.
     last_launch: HashMap<u32, usize>,
     /// Indices of the stacks, keyed by address space, version of that address space, and bytes of the raw stack.
     stack_ids: HashMap<(u64, u32, Vec<u8>), u32>,
@@ -73,7 +74,7 @@ impl Watcher {
         self.kernel.follow(pid)
     }
 
-    /// Attaches probes to all files that a process which is already running has mapped.
+    /// Attaches probes to all files that are mapped by a process which was already running.
     pub(crate) fn inspect_process(&mut self, pid: u32) {
         self.inspect_mappings(pid);
     }
@@ -106,8 +107,8 @@ impl Watcher {
 
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
-        // Collects the mappings of files that are new. The processes that have made these mappings are stopped. The
-        // files are inspected only after this loop, because the loop borrows `kernel`.
+        // Collects the mappings of files that are new. These processes are stopped until their files are inspected. The
+        // files are inspected after this loop, because the loop borrows `kernel`.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };
@@ -156,7 +157,7 @@ impl Watcher {
             self.spaces.entry(head.space).or_default().map(start, end, offset, number);
         }
         if stopped {
-            // Resuming the process can fail only if the process has died.
+            // If resuming the process fails, the process has died.
             process::resume(head.pid);
         }
     }
@@ -219,8 +220,8 @@ struct RecordHandler<'a> {
 }
 
 impl RecordHandler<'_> {
-    /// Returns the address space of the process that a record is about. If the process was already running when it was
-    /// first watched, this function reads its mappings on the first call.
+    /// Returns the address space of the process that a record is about. If the process was already running before it
+    /// was watched, the first call of this function reads the process's mappings.
     fn space(&mut self, head: &RecordHeader) -> &mut AddressSpace {
         let files = &self.probed.files;
         self.spaces.entry(head.space).or_insert_with(|| read_space(head.pid, |file| files.number(file)))
@@ -300,7 +301,7 @@ impl RecordHandler<'_> {
         let mut places: Vec<FileLocation> = kernel.collect();
         places.extend(user_addresses(hit).into_iter().enumerate().map(|(at, address)| {
             // All addresses except the first one are return addresses. A return address may be past the end of the
-            // calling function. Therefore the byte before a return address is looked up.
+            // calling function. Therefore the name is looked up for the byte before the return address.
             space.locate(address - u64::from(at > 0))
         }));
         let number = self.probed.stacks.intern(places);
@@ -330,8 +331,8 @@ fn read_space(pid: u32, number: impl Fn(FileId) -> Option<FileNumber>) -> Addres
     space
 }
 
-/// Returns the name of a thread, which has up to fifteen bytes. Blanks in the name are replaced, because a blank would
-/// end the column in the output.
+/// Returns the name of a thread, which has up to fifteen bytes. Blanks in the name are replaced, because columns in the
+/// output end at a blank.
 fn thread_name(bytes: &[u8; 16]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);

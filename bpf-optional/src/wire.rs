@@ -1,10 +1,10 @@
 //! Parses the records that the eBPF programs write to the buffer. `bpf/probe.h` defines the layout of these records, so
-//! both files must change together.
+//! a change of one of these two files requires a change of the other.
 
 /// Header with which every record begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
-    /// Process id in our PID namespace; 0 if the process has no id there.
+    /// Process id in the PID namespace of `gpuflame-bpf`; 0 if the process has no id there.
     pub(crate) pid: u32,
     pub(crate) tid: u32,
     pub(crate) cpu: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Mapping {
     /// Offset in the file at which the mapping begins, in bytes.
     pub(crate) offset: u64,
     pub(crate) file: FileId,
-    /// Whether the process is stopped until we resume it.
+    /// Whether the process is stopped until `gpuflame-bpf` resumes it.
     pub(crate) stopped: bool,
 }
 

@@ -90,8 +90,8 @@ fn without_rights() -> Ran {
     ran
 }
 
-/// Runs the command as on a kernel without BTF (the description of the kernel's types). For this process only, the
-/// folder of the BTF is empty.
+/// Runs the command on a simulated kernel without BTF (the description of the kernel's types). For this process only,
+/// the folder in which the kernel provides its BTF is empty.
 fn without_types(verb: &str) -> Ran {
     let program = env!("CARGO_BIN_EXE_gpuflame-bpf");
     let (_, folder) = command([verb]);
@@ -113,7 +113,7 @@ fn without_types(verb: &str) -> Ran {
 }
 
 /// Asserts that none of our eBPF programs is left in the kernel. After the last process that uses an eBPF program has
-/// ended, it takes a moment until the kernel removes the program.
+/// ended, the kernel removes the program after a short time.
 fn assert_no_programs_left() {
     let listed = || Command::new("bpftool").args(["-j", "prog", "show"]).output();
     if listed().is_err() {

@@ -1,5 +1,6 @@
-//! Prints C macros that compare our struct layouts with NVIDIA's headers, for `tests/cupti-wheels.sh`. For example,
-//! `CHECK_Kernel(CUpti_ActivityKernel9);` does not compile if a field of that struct has another offset.
+//! Prints C macros that compare our struct layouts with NVIDIA's headers, for `tests/cupti-wheels.sh`. For example, if
+//! a field of `CUpti_ActivityKernel9` has another offset in NVIDIA's header than in our struct,
+//! `CHECK_Kernel(CUpti_ActivityKernel9);` does not compile.
 
 #![allow(clippy::print_stdout, reason = "the output is the point")]
 

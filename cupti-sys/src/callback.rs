@@ -27,8 +27,8 @@ pub struct CallbackData {
     pub context: *mut c_void,
     /// CUPTI's id for this CUDA context.
     pub context_uid: u32,
-    /// Pointer to a word of memory that the client may set before the API call and read after the call. CUPTI sets the
-    /// word to zero before the call.
+    /// Pointer to a word of memory that CUPTI keeps for this API call. The client may set the word before the API call,
+    /// and read it after the call. CUPTI sets the word to zero before the call.
     pub correlation_data: *mut u64,
     /// Correlation id of the API call, which the resulting activity records will contain.
     pub correlation_id: u32,
@@ -106,7 +106,7 @@ pub struct StateData {
 pub struct SubscriberParams {
     /// Number of bytes in this struct that the caller has filled.
     pub struct_size: usize,
-    /// Name of the caller. CUPTI reports this name to any tool that tries to subscribe later.
+    /// Name of the caller. If another tool tries to subscribe later, CUPTI reports this name to that tool.
     pub subscriber_name: *const c_char,
     /// Buffer to which CUPTI writes the name of the tool that has already subscribed.
     pub old_subscriber_name: *mut c_char,

@@ -94,9 +94,9 @@ impl Domain {
     pub const DRIVER_API: Self = Self(1);
     /// Callbacks about calls to the runtime API (`cuda…`).
     pub const RUNTIME_API: Self = Self(2);
-    /// Callbacks about contexts, streams, modules and graphs that are created or destroyed.
+    /// Callbacks about the creation or destruction of CUDA contexts, streams, modules and graphs.
     pub const RESOURCE: Self = Self(3);
-    /// Callbacks about waits for streams and contexts that have ended.
+    /// Callbacks about finished waits for streams and CUDA contexts.
     pub const SYNCHRONIZE: Self = Self(4);
     /// Callbacks about NVTX calls.
     pub const NVTX: Self = Self(5);
@@ -135,7 +135,7 @@ impl CallbackId {
     pub const GRAPH_NODE_CREATED: Self = Self(13);
     /// Resource: a graph node is about to be destroyed.
     pub const GRAPH_NODE_DESTROY_STARTING: Self = Self(14);
-    /// Resource: a dependency of one graph node on another was created.
+    /// Resource: a dependency between two graph nodes was created.
     pub const GRAPH_DEPENDENCY_CREATED: Self = Self(15);
     /// Resource: a graph was instantiated.
     pub const GRAPH_EXEC_CREATED: Self = Self(18);
@@ -143,7 +143,7 @@ impl CallbackId {
     pub const GRAPH_EXEC_DESTROY_STARTING: Self = Self(19);
     /// Resource: a graph node was copied, for example by instantiation.
     pub const GRAPH_NODE_CLONED: Self = Self(20);
-    /// State: the library CUPTI has encountered a fatal error, and has already finalised itself.
+    /// State: CUPTI has encountered a fatal error, and has already shut itself down.
     pub const FATAL_ERROR: Self = Self(1);
     /// State: the library CUPTI has encountered an error.
     pub const ERROR: Self = Self(2);
@@ -183,9 +183,9 @@ impl ActivityKind {
     pub const DEVICE: Self = Self(8);
     /// Properties of the CUDA contexts.
     pub const CONTEXT: Self = Self(9);
-    /// Kernels, which can still run concurrently while this kind is enabled.
+    /// Kernels. While this kind is enabled, kernels can still run concurrently.
     pub const CONCURRENT_KERNEL: Self = Self(10);
-    /// Time that CUPTI and the driver need for themselves.
+    /// Overhead: time that CUPTI and the driver need for their own work.
     pub const OVERHEAD: Self = Self(17);
     /// Copies from one device to another.
     pub const MEMCPY2: Self = Self(22);
@@ -235,8 +235,8 @@ pub struct FlushFlag(pub u32);
 impl FlushFlag {
     /// CUPTI keeps the buffers that contain an incomplete record, and delivers all other buffers.
     pub const NONE: Self = Self(0);
-    /// CUPTI delivers all buffers. The records of GPU work that is still running have no end time, and are not
-    /// delivered again.
+    /// CUPTI delivers all buffers. If GPU work is still running, CUPTI delivers its records without an end time, and
+    /// does not deliver these records again.
     pub const FORCED: Self = Self(1);
 }
 

@@ -4,7 +4,7 @@
 //! numbers, names and byte offsets of CUPTI's interface, and no text from NVIDIA's headers. The bindings contain no
 //! policy. For example, the caller decides which library to load and which callbacks to enable.
 //!
-//! Because of two rules, one binary works with every CUPTI version from 11.8 to 13.5:
+//! The bindings follow two rules, so that one binary works with every CUPTI version from 11.8 to 13.5:
 //!
 //! - **No Rust enums.** A newer CUPTI sends numbers that the header of an older CUPTI does not define. If such a number
 //!   were stored in a Rust enum, this would cause undefined behaviour. Therefore every enumeration is a newtype of

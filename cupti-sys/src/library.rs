@@ -1,7 +1,7 @@
 //! Looks up the functions of a loaded `libcupti`. Each function is an `Option`.
 //!
 //! The caller decides which library file to load. The library is never closed, because CUPTI's threads and exit
-//! handlers run code in the library.
+//! handlers run code that is in the library.
 
 use crate::callback::{BufferCompleteInfo, SubscriberParams};
 use crate::{
@@ -27,7 +27,7 @@ pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut
 pub type BufferCompletedFn = unsafe extern "C" fn(*mut c_void, u32, *mut u8, usize, usize);
 
 /// Like [`BufferRequestedFn`], but with an additional argument: a struct that describes the request. The first field of
-/// this struct is the struct's size.
+/// the additional struct is the size of the struct.
 pub type BufferRequestedV2Fn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize, *mut c_void);
 
 /// Like [`BufferCompletedFn`], but without the context and the stream, and with an additional struct that describes the
@@ -40,7 +40,7 @@ pub type TimestampFn = unsafe extern "C" fn() -> u64;
 macro_rules! functions {
     ($($(#[$doc:meta])* $field:ident = $symbol:ident($($argument:ty),*);)*) => {
         /// The functions of a `libcupti` that is loaded. A field is `None` if the library does not contain the function
-        /// that the field is named after.
+        /// after which the field is named.
         ///
         /// The fields are public, so that a test can provide functions of its own:
         /// `Library { get_version: Some(mine), ..Library::default() }`.
@@ -57,7 +57,8 @@ macro_rules! functions {
             /// `dlopen` must have returned `handle` for a `libcupti`, and the handle must never be closed.
             pub unsafe fn from_handle(handle: *mut c_void) -> Self {
                 Self {
-                    // SAFETY: the caller's handle is open. In a libcupti, the symbol with this name has this type.
+                    // SAFETY: the caller's handle is open. In a libcupti, the symbol with this name has the type of
+                    // this field.
                     $($field: unsafe { function!(handle, $symbol, $($argument),*) },)*
                 }
             }
@@ -80,8 +81,8 @@ macro_rules! function {
 }
 
 functions! {
-    /// Returns the version of CUPTI's API: 18 for CUDA 11.8, and 28 for 12.9. Since 13.0, the version is a number of
-    /// the form MMmmpp (130000 or more).
+    /// Returns the version of CUPTI's API: 18 for CUDA 11.8, and 28 for 12.9. Since CUPTI 13.0, the version is a number
+    /// of the form MMmmpp (130000 or more).
     get_version = cuptiGetVersion(*mut u32);
     /// Returns the text that describes a status code.
     get_result_string = cuptiGetResultString(Status, *mut *const c_char);
@@ -132,7 +133,7 @@ functions! {
     /// Pushes an external correlation id of this kind onto a stack of the calling thread. API calls on this thread have
     /// this external id until the id is popped.
     activity_push_external_correlation_id = cuptiActivityPushExternalCorrelationId(u32, u64);
-    /// Pops the external correlation id of this kind that was pushed last on this thread, and returns it.
+    /// Pops the external correlation id of this kind that was last pushed on this thread, and returns the id.
     activity_pop_external_correlation_id = cuptiActivityPopExternalCorrelationId(u32, *mut u64);
     /// Switches the collection of the times at which kernels are queued and submitted on (1) or off (0).
     activity_enable_latency_timestamps = cuptiActivityEnableLatencyTimestamps(u8);
@@ -182,7 +183,7 @@ functions! {
 }
 
 impl Library {
-    /// Loads the library `file`, which is a path, or a bare name that the dynamic linker looks up.
+    /// Loads the library `file`. `file` is a path, or a bare name that the dynamic linker looks up.
     ///
     /// Errors: the message of the dynamic linker.
     ///
@@ -198,8 +199,8 @@ impl Library {
         Ok(unsafe { Self::from_handle(handle) })
     }
 
-    /// Returns the path of the library file that contains the functions. Returns `None` if the functions are not in a
-    /// library, for example in a test.
+    /// Returns the path of the library file that contains the functions. If the functions are not in a library (for
+    /// example, in a test), returns `None`.
     pub fn file(&self) -> Option<PathBuf> {
         let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
         let address = self.get_version? as *const c_void;
@@ -225,7 +226,7 @@ impl Library {
     /// `file` must be a `libcupti`.
     pub unsafe fn open_mapped(file: &CStr) -> Option<Self> {
         let flags = libc::RTLD_NOW | libc::RTLD_LOCAL | libc::RTLD_NOLOAD;
-        // SAFETY: `file` ends with a NUL, and because of `RTLD_NOLOAD`, `dlopen` runs no initialiser.
+        // SAFETY: `file` ends with a NUL, and `dlopen` runs no initialiser, because the flag `RTLD_NOLOAD` is set.
         let handle = unsafe { libc::dlopen(file.as_ptr(), flags) };
         // SAFETY: the handle was just opened, and is never closed. The caller guarantees that the file is a libcupti.
         (!handle.is_null()).then(|| unsafe { Self::from_handle(handle) })

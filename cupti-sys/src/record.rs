@@ -107,7 +107,7 @@ records! {
         /// Id of the grid (one run of a kernel).
         pub grid_id: i64,
         /// Mangled name of the kernel. The records of several kernels may point to the same string. The string belongs
-        /// to CUPTI, which keeps it as long as CUPTI is loaded.
+        /// to CUPTI, which keeps the string as long as CUPTI is loaded.
         pub name: *const c_char,
         _reserved: u64,
         /// Time in nanoseconds at which the kernel was queued; 0 if latency timestamps are off.
@@ -117,7 +117,7 @@ records! {
         /// Type of the launch: a regular launch, a cooperative launch, or a launch by code that runs on a GPU.
         pub launch_type: u8,
         _carveout: [u8; 7],
-        /// Id of the graph node that was executed; 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if the activity belongs to no graph launch.
         pub graph_node_id: u64,
         _shared_memory_limit: u32,
         /// Id of the executable graph to which the kernel belongs; 0 if it belongs to no graph.
@@ -153,7 +153,7 @@ records! {
         _runtime_correlation: u32,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if the activity belongs to no graph launch.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the copy belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -194,7 +194,7 @@ records! {
         /// Correlation id of the API call that requested the copy.
         pub correlation_id: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if the activity belongs to no graph launch.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the copy belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -226,7 +226,7 @@ records! {
         pub memory_kind: u16,
         _pad: u32,
         _reserved: u64,
-        /// Id of the graph node that was executed; 0 if no graph was launched.
+        /// Id of the graph node that was executed; 0 if the activity belongs to no graph launch.
         pub graph_node_id: u64,
         /// Id of the executable graph to which the fill belongs; 0 if it belongs to no graph.
         pub graph_id: u32,
@@ -342,7 +342,7 @@ records! {
     struct ExternalCorrelation {
         /// Kind of the record, which is EXTERNAL_CORRELATION.
         pub kind: ActivityKind,
-        /// Kind of the external id, which identifies the tool that has pushed the id.
+        /// Kind of the external id, which identifies the tool that has pushed the external id.
         pub external_kind: u32,
         /// The external id that the tool has pushed.
         pub external_id: u64,
@@ -354,8 +354,8 @@ records! {
 
 /// Offsets of fields that only some activity records have. [`Record::field`] reads a field at an offset.
 pub mod offset {
-    /// Offset of the hardware channel's id, which is a `u32`. The field after it is the [`crate::ChannelType`] of the
-    /// channel, which is also a `u32`.
+    /// Offset of the hardware channel's id, which is a `u32`. The field after this field is the [`crate::ChannelType`]
+    /// of the channel, which is also a `u32`.
     pub mod channel {
         /// Offset of the channel in a [`super::super::Kernel`].
         pub const KERNEL: usize = 168;

@@ -3,7 +3,7 @@
 //! Only the loaded CUPTI library knows the length of its own records. Therefore the library's function
 //! `cuptiActivityGetNextRecord` steps from record to record. We read the first fields of each record, which are the
 //! same in all CUPTI versions. We read a later field only if the record is long enough to contain that field.
-//! Timestamps are passed on unchecked, because the join of activities with launches checks them.
+//! Timestamps are passed on without a check, because the join of activities with launches checks them.
 
 use super::delivery_counts;
 use super::kinds;
@@ -24,7 +24,7 @@ pub struct ReadTally {
     /// Number of activity records that became activity rows.
     pub activities: u64,
     /// Number of activity records that could not be read, because their layout is unknown or we have not enabled their
-    /// kind. If CUPTI cannot step through the rest of a buffer, the rest counts as one unreadable record.
+    /// kind. If CUPTI cannot step through the rest of a buffer, the rest is counted as one unreadable record.
     pub unreadable: u64,
 }
 
@@ -94,8 +94,8 @@ pub(super) fn count_records(bytes: &[u8], step: &NextRecord<'_>) -> u64 {
 pub(super) type NextRecord<'a> = dyn Fn(*mut u8, usize, &mut *mut u8) -> Status + 'a;
 
 /// Iterator over the activity records in a buffer. Each item contains all bytes from the start of a record to the start
-/// of the next record. If the library cannot step through the rest of the buffer, a last item that is `None` stands for
-/// the rest.
+/// of the next record. If the library cannot step through the rest of the buffer, the last item of the iterator is
+/// `None` and stands for the rest.
 struct RecordIterator<'a> {
     bytes: &'a [u8],
     base: *mut u8,
@@ -264,8 +264,8 @@ fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
     if kind == ChannelType::INVALID { None } else { record.field(offset) }
 }
 
-/// Returns the id of the graph node from which the record's graph node was created or last updated. Returns 0 if the
-/// record does not contain this id.
+/// Returns the id of the source node, which is the graph node from which the record's graph node was created or last
+/// updated. Returns 0 if the record does not contain this id.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }

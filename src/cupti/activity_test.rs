@@ -1,8 +1,7 @@
 //! Tests that read buffers built byte by byte. The tests cover the record sizes of all CUPTI versions from 11.8 to
 //! 13.4.
 //!
-//! The offsets in these tests are literal numbers, so that the tests also check the constants for offsets in
-//! `cupti-sys`.
+//! The tests use literal numbers as offsets, so that the tests also check the constants for offsets in `cupti-sys`.
 
 use super::*;
 use gpuflame_model::record::testing::Rng;
@@ -42,7 +41,7 @@ impl RecordSizes {
         }
     }
 
-    /// Steps from record to record like `step`, but the last record of the buffer may be truncated.
+    /// Steps from record to record like `step`, but allows the last record of the buffer to be truncated.
     fn step_within(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the buffer of the test has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };
@@ -62,7 +61,7 @@ impl RecordSizes {
         }
     }
 
-    /// Steps from record to record as `cuptiActivityGetNextRecord` of this CUPTI release does.
+    /// Steps from record to record in the same way as the function `cuptiActivityGetNextRecord` of this CUPTI release.
     fn step(self, buffer: *mut u8, valid: usize, record: &mut *mut u8) -> Status {
         // SAFETY: the buffer of the test has `valid` bytes.
         let bytes = unsafe { std::slice::from_raw_parts(buffer, valid) };

@@ -41,8 +41,8 @@ pub struct Api {
 /// Domain and id of a callback that is enabled.
 type CallbackKey = (Domain, CallbackId);
 
-/// Function that registers our buffer functions with CUPTI to get the activity records. It is called during the set-up,
-/// and after another client has released the records.
+/// Function that registers our buffer functions with CUPTI, so that we get the activity records. This function is
+/// called during the set-up, and after another client has released the records.
 type TakeRecords =
     fn(&'static CallbackState, &Options, Option<&ClientActivity>) -> Result<Vec<String>, SetupRefusal>;
 
@@ -54,8 +54,8 @@ struct ResubscribeSteps {
     callbacks: Vec<CallbackKey>,
 }
 
-/// If this number of consecutive ids have no name, a domain is assumed to have no further ids. In all CUPTI versions up
-/// to now, the ids of a domain have no gaps.
+/// If this number of consecutive ids have no name, the domain is assumed to have no higher ids. In all CUPTI versions
+/// up to now, the ids of a domain have no gaps.
 const MAX_ID_GAP: u32 = 8;
 
 impl Api {
@@ -121,7 +121,8 @@ impl Api {
         &self.file
     }
 
-    /// Returns a sentence for each feature that could not be set up. The list is empty if everything was set up.
+    /// Returns a list with one sentence for each feature that could not be set up. The list is empty if everything was
+    /// set up.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
@@ -137,8 +138,8 @@ impl Api {
     }
 
     /// Passes the activity records in `filled` to `sink`, in no particular order. Each activity record is passed as a
-    /// `Row::Activity`. If the name of its kernel is new, a `Row::Name` comes first. Converting records to rows costs
-    /// about 50 ns per record, so this function must not be called on the application's threads.
+    /// `Row::Activity`. If the kernel name of a record is new, a `Row::Name` is passed before it. Converting records to
+    /// rows costs about 50 ns per record, so this function must not be called on the application's threads.
     pub fn read(
         &self,
         filled: &FilledBuffer,
@@ -155,8 +156,8 @@ impl Api {
     /// delivers all buffers. If `forced` is false, CUPTI delivers only the buffers whose records are all complete. A
     /// forced flush permanently loses the records of GPU work that is still running. A flush does not wait for GPU work
     /// to end. Before the first API call or CUDA context was seen, this function does nothing, because the flush might
-    /// make CUPTI hang. While another client's functions are registered, a flush also does nothing, because that client
-    /// may have been unloaded.
+    /// make CUPTI hang. While another client's functions are registered, this function also does nothing, because that
+    /// client may have been unloaded.
     ///
     /// Call this function on one of our own threads or in the callback of an API call, but not in another callback.
     ///
@@ -172,7 +173,7 @@ impl Api {
     }
 
     /// Returns the number of activity records that CUPTI has dropped since the last query. Call this function after a
-    /// flush, and hold no lock.
+    /// flush. While calling it, hold no lock.
     pub fn dropped(&self) -> u64 {
         self.query_records(|functions| functions.dropped(self.shared.subscriber()).unwrap_or(0)).unwrap_or(0)
     }
@@ -215,8 +216,8 @@ impl Api {
     }
 
     /// Restores the settings of CUPTI that we have changed. Called if another client has taken the activity records,
-    /// but its calls were not detected. Leaves all activity kinds enabled, because the other client may have enabled
-    /// any of these kinds too.
+    /// but the client's calls were not detected. Leaves all activity kinds enabled, because the other client may have
+    /// enabled any of these kinds too.
     pub fn yield_records(&self) {
         self.shared.call(|| records::release(self.shared, u64::MAX));
     }
@@ -278,10 +279,10 @@ impl Api {
     }
 
     /// Enables or disables the callbacks for the API calls that create GPU work. At first, these callbacks are enabled.
-    /// While the callback for an API call is disabled, the call costs no more than without gpuflame. All callbacks that
-    /// are not about GPU work stay enabled, including those that report graph nodes and modules. If a callback is
-    /// enabled or disabled while an API call is in flight, CUPTI may report only the entry or only the exit of that
-    /// call.
+    /// While the callback for an API call is disabled, the API call takes no longer than without gpuflame. All
+    /// callbacks that are not about GPU work stay enabled, including those that report graph nodes and modules. If a
+    /// callback is enabled or disabled while an API call is in flight, CUPTI may report only the entry or only the exit
+    /// of that call.
     ///
     /// Call this function on one of our own threads, but not in a callback.
     ///
@@ -303,8 +304,8 @@ impl Api {
         })
     }
 
-    /// Ends the callbacks of this CUPTI subscription. After unsubscribing, CUPTI still delivers activity records unless
-    /// the subscription is shared, so a last flush is possible.
+    /// Ends the callbacks of this CUPTI subscription. After unsubscribing, a last flush is possible, because CUPTI
+    /// still delivers activity records unless the subscription is shared.
     pub fn unsubscribe(&self) {
         self.shared.calls.clear();
         if !self.shared.subscriber().0.is_null() {
@@ -336,7 +337,8 @@ fn refusal_error(SetupRefusal { step, status }: SetupRefusal) -> Error {
 
 fn subscribe<T: Tracer>(shared: &'static CallbackState) -> Result<(), SetupRefusal> {
     let userdata = ptr::from_ref(shared).cast_mut().cast();
-    // SAFETY: `on_event` requires a pointer to a `CallbackState` that is never freed, and `shared` is leaked.
+    // SAFETY: `on_event` requires a pointer to a `CallbackState` that is never freed, and `shared` is leaked, so it is
+    // never freed.
     let subscriber = unsafe { shared.functions.subscribe(on_event::<T>, userdata) }
         .map_err(|status| SetupRefusal { step: "cuptiSubscribe", status })?;
     shared.subscriber.store(subscriber.0, Ordering::Release);
@@ -420,7 +422,7 @@ fn enable_callbacks<T: Tracer>(
     (launches, all.iter().map(|(domain, id, _)| (*domain, *id)).collect())
 }
 
-/// Returns the API calls in both API domains that matter to gpuflame. Finds these calls by querying the names of all
+/// Returns the API calls that matter to gpuflame, from both API domains. Finds these calls by querying the names of all
 /// API calls.
 fn named_calls(functions: &CuptiFunctions, options: &Options) -> Vec<NamedCall> {
     let is_wanted = |kind: &CallKind| match kind {

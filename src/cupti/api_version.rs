@@ -2,8 +2,9 @@
 //! of the API version that is in use.
 //!
 //! The old API version (v1) allows only one subscriber per process. In the new API version (v2), functions take the
-//! subscriber as an argument, so several tools can record at the same time. The new API version is complete in CUPTI
-//! 13.3 and later. A process must not mix the two API versions. Only [`ApiVersion`] knows which API version is in use.
+//! subscriber as an argument, so several tools can subscribe and record at the same time. The new API version is
+//! complete in CUPTI 13.3 and later. A process must not mix the two API versions. Only [`ApiVersion`] knows which API
+//! version is in use.
 
 use super::version::Version;
 use cupti_sys::callback::SubscriberParams;
@@ -139,8 +140,8 @@ impl CuptiFunctions {
         subscribed.map(|()| subscriber)
     }
 
-    /// Clears CUPTI's last error on this thread. If this error were not cleared, another client might query it and
-    /// mistake it for an error of its own call.
+    /// Clears CUPTI's last error on this thread. If this error were not cleared, another client might query the error
+    /// and mistake it for an error of its own call.
     pub(super) fn forget_error(&self) {
         let _ = call!(self.get_last_error());
     }
@@ -258,7 +259,8 @@ impl CuptiFunctions {
         to_result(call!(self.enable_callback(u32::from(on), subscriber, domain, id)))
     }
 
-    /// Returns the name of an API call, as CUPTI returns it. Returns `None` if the library has no such call.
+    /// Returns the name of an API call, in the form in which CUPTI returns it. Returns `None` if the library has no
+    /// such call.
     pub(super) fn callback_name(&self, domain: Domain, id: CallbackId) -> Option<&'static str> {
         let mut name: *const c_char = ptr::null();
         to_result(call!(self.get_callback_name(domain, id, &raw mut name))).ok()?;
@@ -293,7 +295,7 @@ impl CuptiFunctions {
         to_result(call!(self.activity_flush_all(flag)))
     }
 
-    /// Returns the number of activity records that were dropped since this was last queried, in all CUDA contexts.
+    /// Returns the number of activity records in all CUDA contexts that were dropped since the last query.
     pub(super) fn dropped(&self, subscriber: Subscriber) -> Result<u64, Status> {
         let (mut dropped, all) = (0, ptr::null_mut());
         let count = &raw mut dropped;

@@ -1,10 +1,10 @@
-//! Functions of gpuflame that CUPTI calls. CUPTI calls these functions on any thread, around any API call, and while it
-//! holds locks.
+//! Functions of gpuflame that CUPTI calls. CUPTI calls these functions on any thread and around any API call. During
+//! such a call, CUPTI may hold locks.
 //!
 //! [`on_event`] runs for every launch. For an API call, [`on_event`] looks up the call in a flat table, builds a
-//! [`Call`] on the stack and passes it to the [`Tracer`]. The type of the tracer is known at compile time. Because of
-//! this, a launch needs no allocation, no lock and no virtual call. All functions in this module catch panics, because
-//! a panic must not unwind into CUPTI's stack frames.
+//! [`Call`] on the stack and passes the [`Call`] to the [`Tracer`]. The type of the tracer is known at compile time.
+//! Because of this, a launch needs no allocation, no lock and no virtual call. All functions in this module catch
+//! panics, because a panic must not unwind into CUPTI's stack frames.
 
 use super::activity;
 use super::api_version::BufferFunctions;

@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Maximum number of spare buffers that CUPTI may hold at the same time. A spare buffer takes 64 KiB and has room for
-/// 300 records. Without a spare buffer, CUPTI would request a buffer for each of these records in vain. The number is
-/// limited because CUPTI's own thread may return buffers late. Without a limit, spare buffers could then take most of
-/// the memory.
+/// 300 records. Without a spare buffer, CUPTI would request a buffer for each of these records in vain. This number is
+/// limited because CUPTI's own thread may return buffers late. Without this limit, spare buffers could then take most
+/// of the memory.
 const MAX_SPARES: usize = 16;
 
 /// State that we share with CUPTI's callbacks. The state is created before the subscription and never freed, because a
@@ -123,9 +123,8 @@ impl CallbackState {
     pub(super) fn call_even_if_finalized<R>(&self, calls: impl FnOnce() -> R) -> Option<R> {
         let _in_flight = CountGuard::new(&self.in_flight);
         // This thread first counts its own CUPTI call, and then checks whether another client is in cuptiFinalize. The
-        // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore our
-        // thread notices the client's thread, or the client's thread notices our thread, or each thread notices the
-        // other.
+        // thread of that client first announces cuptiFinalize, and then reads the number of our calls. Therefore at
+        // least one of the two threads notices the other thread.
         let may_call = !self.is_retired() && self.finalizing.load(Ordering::SeqCst) == 0;
         may_call.then(calls)
     }
@@ -184,8 +183,8 @@ impl CallbackState {
         }
     }
 
-    /// Runs code of the tracer. Preserves errno, and catches panics. As long as the code does not panic, the catch
-    /// executes no instruction, because it only adds an entry to the unwind table.
+    /// Runs code of the tracer. Preserves errno, and catches panics. The catch only adds an entry to the unwind table,
+    /// so as long as the code does not panic, the catch executes no instruction.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {

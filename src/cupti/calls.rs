@@ -1,10 +1,10 @@
 //! Selects the API calls that matter to gpuflame by their names, and classifies these calls.
 //!
 //! CUPTI has ids for about 1,400 API calls, and every CUPTI release adds more. Therefore this module contains no list
-//! of ids. Instead, the module queries the name of each API call once at startup. The module enables calls that begin
-//! GPU work (launches, copies, fills) and calls that end it (resets). The module never enables a whole domain, because
-//! domains contain frequent calls that do not matter. For example, a training run made 1.7 million launches, and also
-//! 6.1 million `cudaEventQuery` calls.
+//! of ids. Instead, the module queries the name of each API call once at startup. The module enables callbacks for
+//! calls that begin GPU work (launches, copies, fills) and for calls that end it (resets). The module never enables the
+//! callbacks of a whole domain, because domains contain frequent calls that do not matter. For example, a training run
+//! made 1.7 million launches, and also 6.1 million `cudaEventQuery` calls.
 
 use crate::tracer::{AllocationKind, ApiCallId, CallKind};
 use cupti_sys::Domain;
@@ -119,7 +119,7 @@ pub(super) struct CallTable {
 }
 
 /// Kinds of API calls, in the order of the numeric codes that stand for them in the table. The codes of the kinds start
-/// at 1. The low 16 bits of a table entry contain the index of the label, and the bits above contain the code of the
+/// at 1. The low 16 bits of a table entry contain the index of the label, and the higher bits contain the code of the
 /// kind. The code 0 means that the call is not enabled.
 const KINDS: [CallKind; 22] = [
     CallKind::Launch,
@@ -181,7 +181,8 @@ impl CallTable {
         Some((ApiCallId(entry as u16), *KINDS.get(code as usize)?))
     }
 
-    /// Whether an API call that edits a graph adds nodes to an existing graph, which is the call's second argument.
+    /// Whether an API call that edits a graph adds nodes to an existing graph. The existing graph is the second
+    /// argument of the call.
     pub(super) fn adds_to_graph(&self, call: ApiCallId) -> bool {
         self.labels().get(usize::from(call.0)).is_some_and(|label| label.contains("GraphAdd"))
     }

@@ -2,8 +2,8 @@
 //!
 //! CUPTI has only one subscriber and one pair of buffer functions. If several clients register buffer functions, the
 //! last client to register gets all activity records, and the other clients are not notified. Therefore we
-//! [`interpose`] on the few functions that a client calls when it starts or stops recording. Each of our replacement
-//! functions notes the call, and then makes the same call to CUPTI:
+//! [`interpose`] on the few CUPTI functions that a client calls when it starts or stops recording. Each of our
+//! replacement functions notes the call, and then makes the same call to CUPTI:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -24,8 +24,8 @@
 //! the clock back, we do not take them back.
 //!
 //! A client that has finished may free its state and be unloaded, even though its functions are still registered with
-//! CUPTI. Therefore we enable no activity kind while a client's functions are registered. We also make no call that
-//! would make CUPTI call these functions ([`has_client_functions`]).
+//! CUPTI. Therefore we enable no activity kind while a client's functions are registered. Also, we make no CUPTI call
+//! that would make CUPTI call these functions ([`has_client_functions`]).
 //!
 //! Interposition cannot detect a client that got the address of a CUPTI function before we interposed on that function.
 //! A client that interposition cannot detect is detected only when our activity records stop arriving
@@ -55,8 +55,8 @@ const QUIET_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum time for which we make a call by another client wait.
 const MAX_CLIENT_WAIT: Duration = Duration::from_secs(1);
 
-/// Time without a call by any client after which a call that is in flight counts as abandoned. The thread of an
-/// abandoned call has probably left the call by a `longjmp`, or by switching to another stack.
+/// Time after which a client's call that is in flight counts as abandoned, if no client has made a call in this time.
+/// The thread of an abandoned call has probably left the call by a `longjmp`, or by switching to another stack.
 const ABANDONED_CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Minimum distance in bytes between the stack frames of two nested calls by a client.
@@ -84,7 +84,7 @@ pub struct ClientActivity {
     /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
     /// process.
     pub finalizations: u64,
-    /// Whether no client has made a call for `QUIET_PERIOD`, and no client is inside a call.
+    /// Whether no client has made a call for `QUIET_PERIOD` and no client is inside a CUPTI call.
     pub are_quiet: bool,
     /// Number of CUPTI calls that clients have made so far.
     pub calls: u64,
@@ -117,8 +117,8 @@ struct ClientState {
     /// client disables a kind for a single CUDA context.
     kinds: AtomicU64,
     has_context_kinds: AtomicBool,
-    /// Whether a client has enabled or disabled an activity kind since we last owned the activity records. `is_flushed`
-    /// states whether a client has flushed CUPTI since a kind was last enabled or disabled.
+    /// Whether a client has enabled or disabled an activity kind since we owned the activity records for the last time.
+    /// `is_flushed` states whether a client has flushed CUPTI since a kind was last enabled or disabled.
     is_switched: AtomicBool,
     is_flushed: AtomicBool,
 
@@ -300,7 +300,7 @@ unsafe extern "C" fn default_clock() -> u64 {
 /// `reclaims` is false, we take the records back when a window opens.
 ///
 /// # Errors
-/// The error means that gpuflame cannot write to the memory of this process through `/proc/self/mem`.
+/// gpuflame cannot write to the memory of this process through `/proc/self/mem`.
 pub(super) fn interpose_on_clients<T: Tracer>(
     library: &Library,
     yields: bool,
@@ -350,9 +350,9 @@ fn interpositions<T: Tracer>(library: &Library) -> [Interposition; 10] {
 }
 
 // Types of the interposed functions, which differ from the types in `cupti_sys` in two ways. First, parameters that are
-// functions have pointer types here, because clients may pass null. Second, the interposed functions may unwind. If
-// CUPTI calls a function of the client and this function throws an exception, the exception must be able to pass
-// through our stack frames.
+// functions have pointer types in the interposed functions, because clients may pass null. Second, the interposed
+// functions may unwind. If CUPTI calls a function of the client and this function throws an exception, the exception
+// must be able to pass through our stack frames.
 type Register = unsafe extern "C-unwind" fn(*mut c_void, *mut c_void) -> Status;
 type RegisterClock = unsafe extern "C-unwind" fn(*mut c_void) -> Status;
 type Switch = unsafe extern "C-unwind" fn(ActivityKind) -> Status;
@@ -371,8 +371,8 @@ thread_local! {
 }
 
 /// A CUPTI call by a client that is in flight. A client may leave its call by a `longjmp` out of a function that CUPTI
-/// calls. A call that a client has left in this way counts as ended when the thread makes another call at the same
-/// stack depth.
+/// calls. If a client has left a call in this way, the call counts as ended when the thread makes another call at the
+/// same stack depth.
 struct ClientCall {
     frame: usize,
 }
@@ -420,7 +420,7 @@ fn must_wait(shared: &CallbackState) -> bool {
 }
 
 /// Passes on a CUPTI call by a client: runs `call` with the CUPTI library that the client wanted to call. Thread
-/// cancellation is disabled during the call, because our stack frames are on the stack.
+/// cancellation is disabled during the call, because a cancellation would unwind our stack frames.
 fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
     // SAFETY: calls by clients are interposed only after we have registered for the records, which calls
     // `make_current`.
@@ -448,7 +448,8 @@ macro_rules! library_function {
 
 /// Notifies the tracer that another CUPTI client is about to take over. The tracer handles the takeover on one of our
 /// own threads, before the client's call is passed on. If the client makes its call on one of our own threads, the
-/// tracer is not notified. The reason is that CUPTI may have called a function of the client on our thread.
+/// tracer is not notified. The reason is that the call on our thread may come from a function of the client that CUPTI
+/// has called.
 fn notify_takeover<T: Tracer>(shared: &CallbackState, takeover: ClientTakeover) {
     if !T::has_ended() && !shared.is_off() && !threads::is_ours() {
         shared.guard::<T>(|| T::on_client_takeover(takeover));
@@ -500,8 +501,8 @@ unsafe extern "C-unwind" fn register<T: Tracer>(requested: *mut c_void, complete
 }
 
 /// Interposes on `cuptiActivityRegisterTimestampCallback`. Flushes our activity records first, because their timestamps
-/// come from the old clock. After the call, our activity kinds stay disabled, because CUPTI would call the client's
-/// clock for our records.
+/// come from the old clock. After the client's call, our activity kinds stay disabled, because CUPTI would call the
+/// client's clock for our records.
 unsafe extern "C-unwind" fn register_clock<T: Tracer>(clock: *mut c_void) -> Status {
     forward_call(|shared, library| {
         let theirs = library_function!(library.register_timestamp_callback as RegisterClock);
@@ -554,7 +555,7 @@ fn restore_client_functions(library: &Library) -> Status {
 }
 
 /// If we have taken the activity records back, returns them to the client that owned them before. Called before a
-/// client enables an activity kind, because then the client is about to use the records.
+/// client enables an activity kind, because a client that enables a kind is about to use the records.
 fn return_records_to_client<T: Tracer>(shared: &CallbackState, library: &Library) {
     if CLIENTS.has_records.load(SeqCst) || !CLIENTS.completed.is_registered() || shared.is_retired() {
         return;

@@ -22,7 +22,7 @@ pub(super) static BUFFERS_EXCHANGED: Counter = Counter(AtomicU64::new(0));
 pub(super) static FOREIGN_BUFFERS: Counter = Counter(AtomicU64::new(0));
 /// Number of API calls that have waited for all work on a GPU.
 pub(super) static DEVICE_WAITS: Counter = Counter(AtomicU64::new(0));
-/// Number of CUPTI callbacks about API calls and resources that had no data.
+/// Number of CUPTI callbacks that were about API calls or resources but had no data.
 pub(super) static CALLBACKS_WITHOUT_DATA: Counter = Counter(AtomicU64::new(0));
 /// Number of received activity records whose kind we do not enable.
 pub(super) static FOREIGN_RECORDS: Counter = Counter(AtomicU64::new(0));
@@ -38,7 +38,7 @@ pub struct DeliveryCounts {
     pub foreign_buffers: u64,
     /// Number of the program's API calls that have waited for all work on a GPU.
     pub device_waits: u64,
-    /// Number of CUPTI callbacks about API calls and resources that had no data.
+    /// Number of CUPTI callbacks that were about API calls or resources but had no data.
     pub callbacks_without_data: u64,
     /// Number of received activity records whose kind we do not enable. We get such records if another client has
     /// enabled their kinds.

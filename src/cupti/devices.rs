@@ -55,8 +55,8 @@ pub struct DeviceReport {
     pub cupti: Vec<FoundCupti>,
 }
 
-/// Lists the GPUs, the driver and the CUPTI libraries. If `library` is given, it is the only CUPTI library that is
-/// listed. Call this function in a separate process, because all the libraries stay loaded.
+/// Returns a list of the GPUs, the driver and the CUPTI libraries. If `library` is given, the list contains no other
+/// CUPTI library. Call this function in a separate process, because all the libraries stay loaded.
 pub fn list_devices(library: Option<PathBuf>) -> DeviceReport {
     let driver = Driver::find(true);
     let cuda = driver.and_then(Driver::version);
@@ -155,8 +155,8 @@ struct DriverFunctions {
 impl DriverFunctions {
     fn find(driver: Driver) -> Option<Self> {
         let look_up = |name: &CStr| Some(driver.symbol(name)).filter(|address| !address.is_null());
-        // SAFETY: NVIDIA documents these types for the functions with these names. A function pointer has the same size
-        // as a data pointer.
+        // SAFETY: For the functions with these names, NVIDIA documents these types. A function pointer has the same
+        // size as a data pointer.
         unsafe {
             Some(Self {
                 init: look_up(c"cuInit").map(|found| std::mem::transmute(found))?,

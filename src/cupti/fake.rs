@@ -1,5 +1,5 @@
 //! A fake CUPTI for tests, which consists of Rust functions. Each function logs its call, and returns the status that
-//! the test has configured. With the fake, a test can also act as the driver, which makes API calls and fills buffers.
+//! the test has configured. A test can also use the fake to act as the driver, which makes API calls and fills buffers.
 //!
 //! C functions have no `self`, so only one fake CUPTI can exist at a time. [`FakeCupti::start`] waits until the
 //! previous fake has ended.
@@ -301,7 +301,8 @@ impl FakeCupti {
         Self { _alone: alone }
     }
 
-    /// Makes the fake CUPTI return `status` for the call `what`. The call is written as in the call log.
+    /// Makes the fake CUPTI return `status` for the call `what`. The call is written in the same form as in the call
+    /// log.
     pub(super) fn refuse(&self, what: &str, status: Status) {
         with_state(|state| state.refusals.push((what.to_owned(), status)));
     }

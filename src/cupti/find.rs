@@ -1,12 +1,12 @@
 //! Lists the files that may be a usable `libcupti`, in the order in which gpuflame tries them.
 //!
-//! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names other than just
+//! NVIDIA installs CUPTI in folders that the dynamic linker does not search, and under names that differ from
 //! `libcupti.so`. The search prefers the copy of CUPTI that belongs to the libraries that the process uses. The first
-//! candidate is the copy that is already mapped. PyTorch maps CUPTI at import, and two copies must never be active. The
-//! next candidates are the copy that belongs to the mapped `libcudart`, and a copy in the `site-packages` folder of the
-//! running Python. Other copies on the machine come last.
+//! candidate is the copy that is already mapped. This copy comes first because PyTorch maps CUPTI at import, and two
+//! copies must never be active. The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in
+//! the `site-packages` folder of the running Python. Other copies on the machine come last.
 //!
-//! The result depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
+//! The result of the search depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ pub enum CandidateSource {
     Setting,
     /// The file is already mapped into this process. No second copy of CUPTI may be mapped.
     Mapped,
-    /// The file is in the folder in which CUPTI is installed if it belongs to the mapped `libcudart`.
+    /// The file is in the folder in which the CUPTI that belongs to the mapped `libcudart` is usually installed.
     NextToRuntime,
     /// The file is in a package of the Python that is running.
     SitePackages,
@@ -147,7 +147,7 @@ impl SearchEnvironment {
     }
 
     /// Returns the folders in NVIDIA's Python packages that contain libraries. Searches each `site-packages` folder
-    /// from which the process has mapped files, and those of the Python that runs the process.
+    /// from which the process has mapped files, and the `site-packages` folders of the Python that runs the process.
     fn site_packages(&self) -> Vec<PathBuf> {
         let mapped = self.mapped.iter().filter_map(|file| {
             file.ancestors()

@@ -83,7 +83,7 @@ struct LaunchConfig {
 #[repr(C)]
 struct LaunchAttribute {
     id: u32,
-    /// Value of the attribute, which follows four unused bytes.
+    /// Value of the attribute, which comes after four unused bytes.
     value: [u32; 17],
 }
 
@@ -118,8 +118,8 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
     T::launch_attributes(call.correlation, attributes.any(LaunchAttribute::is_programmatic));
 }
 
-/// Handles an API call that creates or changes CUDA graphs. The arguments of this call contain information that is not
-/// in CUPTI's graph callbacks.
+/// Handles an API call that creates or changes CUDA graphs. The arguments of such a call contain information that is
+/// not in CUPTI's graph callbacks.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
     // SAFETY: these calls have at least two arguments of the size of a pointer, in both APIs and all versions. CUPTI

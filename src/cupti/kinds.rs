@@ -1,6 +1,6 @@
 //! Converts CUPTI's numbers for kinds to gpuflame's own numbers, which recordings contain. Recordings do not contain
-//! CUPTI's numbers, because a later CUPTI may change them, and other vendors use other numbers. A number of CUPTI that
-//! is not listed here becomes "other" or "unknown".
+//! CUPTI's numbers, because a later CUPTI may change its numbers, and other vendors use other numbers. A number of
+//! CUPTI that is not listed here becomes "other" or "unknown".
 
 use gpuflame_model::record::{MemoryKind, SyncKind, UnifiedKind};
 

@@ -77,8 +77,9 @@ pub struct Options {
     /// Whether to record unified memory (memory that the host and GPUs share): its page faults and transfers. Default:
     /// `false`.
     pub unified: bool,
-    /// Whether to ignore environment variables that tell where CUDA is. The variables must be ignored if the process
-    /// has more rights than the user who started it, because that user controls them. Default: `false`.
+    /// Whether to ignore the environment variables that say where CUDA is installed. These variables must be ignored if
+    /// the process has more rights than the user who started it, because that user controls the variables. Default:
+    /// `false`.
     pub without_environment: bool,
     /// CUPTI resources that we leave to other clients. Default: [`Deference::Records`].
     pub deference: Deference,
@@ -87,12 +88,12 @@ pub struct Options {
 /// CUPTI resources that we leave to other clients in this process, and for how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Deference {
-    /// A client that takes the activity records keeps them until we take them back, for example when a window opens.
+    /// We leave the activity records to a client only until we take them back, for example when a window opens.
     None,
-    /// A client that takes the activity records keeps them until it has finished.
+    /// A client that takes the activity records may keep them until it has finished.
     #[default]
     Records,
-    /// A client that takes the activity records keeps them until it has finished. A client that requests the
+    /// A client that takes the activity records may keep them until it has finished. A client that requests the
     /// subscription gets it too.
     Subscription,
 }

@@ -1,5 +1,5 @@
 //! Tries the files that a search has found, and starts the first CUPTI library that works. If no file works, the error
-//! message explains the reason in one sentence.
+//! message explains in one sentence why.
 //!
 //! If a file cannot be used, the reason is noted, and the next file is tried. Some refusals end the search immediately,
 //! because CUPTI would refuse every other copy of the library as well.
@@ -54,7 +54,7 @@ pub(super) fn attach<T: Tracer>(
         .map_err(|tried| failure_error(environment, &search, &tried, super::process_env::has_gpu_file()))
 }
 
-/// A CUPTI library that was loaded but refused to start: its file, its version, and the status with which it refused.
+/// A CUPTI library that was loaded but refused to start: its file, its version, and the status that it returned.
 pub(super) type StartedLibrary = (Candidate, Version, Status);
 
 /// Like `attach`, but returns more information. On success, also returns the reason why this CUPTI library was tried.
@@ -145,7 +145,7 @@ pub(super) fn open(candidate: &Candidate) -> Result<Library, SkipReason> {
     unsafe { Library::open(&file) }.map_err(SkipReason::NotLoaded)
 }
 
-/// Checks the library as far as possible without starting it.
+/// Checks everything about the library that can be checked without starting it.
 ///
 /// Errors: the reason why the library cannot be used.
 pub(super) fn check_library(
@@ -168,9 +168,9 @@ pub(super) fn check_library(
     }
 }
 
-/// Whether the search must end, so that no other copy of CUPTI is tried. The search must end if CUPTI has started and
-/// refused us. The search must also end if the program already uses this copy of CUPTI, because the process must not
-/// use two copies.
+/// Whether the search must end, so that no other copy of CUPTI is tried. The search must end if CUPTI has started but
+/// has refused our subscription. The search must also end if the program already uses this copy of CUPTI, because the
+/// process must not use two copies.
 fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     match reason {
         SkipReason::NotStarted(_, _, Status::NOT_INITIALIZED | Status::UNKNOWN) => false,
@@ -180,7 +180,8 @@ fn ends_search(reason: &SkipReason, source: CandidateSource) -> bool {
     }
 }
 
-/// Builds the error message: which files were searched in which folders, why none of them could be used, and advice.
+/// Builds the error message, which states which files were searched in which folders and why none of them could be
+/// used, and gives advice.
 pub(super) fn failure_error(
     environment: &SearchEnvironment,
     search: &SearchResult,
@@ -241,7 +242,7 @@ fn advice(environment: &SearchEnvironment, status: Status, has_gpu_file: bool) -
     }
 }
 
-/// Describes a refusal by CUPTI in words for users who know nothing about profilers.
+/// Describes a refusal by CUPTI for users who know nothing about profilers.
 fn status_text(status: Status) -> String {
     match status {
         Status::MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED => {

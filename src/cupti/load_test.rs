@@ -1,4 +1,4 @@
-//! Tests which refusals end a search for CUPTI, and the error message of a failed search.
+//! Tests two things: which refusals end a search for CUPTI, and the error message of a failed search.
 
 use super::super::find::CandidateSource::{ByName, Mapped, Setting, SitePackages};
 use super::*;

@@ -1,8 +1,9 @@
 //! Interns kernel names, which means that it maps the name pointers in activity records to [`NameId`]s.
 //!
 //! CUPTI uses the same pointer in all records of a kernel, so a name is first looked up by its pointer. The pointer
-//! alone does not identify a name: after the kernel's module was unloaded, another name may be at the same address.
-//! Therefore the bytes of the name are compared each time as well, which costs a `memcmp` on the collector's thread.
+//! alone does not identify a name, because after the kernel's module was unloaded, another name may be at the same
+//! address. Therefore the bytes of the name are compared each time as well, which costs a `memcmp` on the collector's
+//! thread.
 
 use gpuflame_model::record::{IdMap, NameId, map_bytes};
 use std::collections::HashMap;

@@ -1,5 +1,5 @@
-//! Checks for `gpuflame doctor` whether GPU work can be recorded on this machine, without recording anything. Run this
-//! check in a separate process, because it loads the driver and initialises CUDA.
+//! Checks for `gpuflame doctor` whether GPU work can be recorded on this machine. The check itself records nothing. Run
+//! this check in a separate process, because it loads the driver and initialises CUDA.
 
 use std::path::PathBuf;
 
@@ -40,14 +40,14 @@ pub struct ProbedCupti {
     pub version: Version,
 }
 
-/// Kind of reason for which CUPTI has refused to start.
+/// Category of the reason for which CUPTI has refused to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeRefusal {
     /// Another tool owns the CUPTI subscription.
     OtherTool,
     /// The user is not permitted to use CUPTI.
     Permission,
-    /// No CUPTI was found, or CUPTI has refused to start for a reason that has no kind of its own.
+    /// No CUPTI was found, or CUPTI has refused to start for a reason that has no category of its own.
     Other,
 }
 

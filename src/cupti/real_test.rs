@@ -22,8 +22,8 @@ fn next(library: &Library, buffer: *mut u8, valid: usize, record: &mut *mut u8) 
     unsafe { library.activity_get_next_record.unwrap()(buffer, valid, record) }
 }
 
-/// Returns the size of the library's activity records of kind `kind`. Steps through a buffer in which every word is the
-/// number of this kind, and measures the distance between two steps.
+/// Returns the size of the library's activity records of kind `kind`. Each word of the buffer contains the number of
+/// this kind. Steps through the buffer, and measures the distance between two steps.
 fn size(library: &Library, kind: ActivityKind) -> usize {
     let mut buffer = [kind.0; 1024];
     let (start, mut record) = (buffer.as_mut_ptr().cast::<u8>(), ptr::null_mut());

@@ -1,5 +1,5 @@
 //! Makes CUPTI deliver activity records to us, and releases them to another client. Before a release, we restore all
-//! settings of CUPTI, so that the other client finds them as they would be without gpuflame.
+//! settings of CUPTI. The other client then finds the settings as they would be without gpuflame.
 
 use super::Options;
 use super::callback::buffer_functions;
@@ -17,8 +17,8 @@ pub(super) struct SetupRefusal {
     pub(super) status: Status,
 }
 
-/// Activity kinds that are always recorded. The kind for kernels is `CONCURRENT_KERNEL`, because with this kind,
-/// kernels may run concurrently.
+/// Activity kinds that are always recorded. The kind for kernels is `CONCURRENT_KERNEL`, because while this kind is
+/// enabled, kernels may run concurrently.
 const BASE_KINDS: [(ActivityKind, &str); 4] = [
     (ActivityKind::CONCURRENT_KERNEL, "kernels"),
     (ActivityKind::MEMCPY, "copies"),
@@ -149,8 +149,8 @@ pub(super) fn release(shared: &CallbackState, theirs: u64) -> u64 {
     ours
 }
 
-/// Undoes [`release`], which released the activity records for a client. Called if CUPTI has then refused that client's
-/// call.
+/// Undoes [`release`], which released the activity records for a client. Called if CUPTI has refused that client's call
+/// after the release.
 pub(super) fn resume(shared: &CallbackState, kinds_of_ours: u64) {
     declare_buffers_zeroed(shared);
     if shared.events {

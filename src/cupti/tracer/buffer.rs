@@ -3,7 +3,7 @@
 //! A [`Buffer`] is zeroed memory that belongs to the tracer. While the vendor's library fills a buffer, this module
 //! keeps only the buffer's address and size, in a list of loans. When the library returns the buffer, the buffer
 //! becomes a [`FilledBuffer`]. The address and the size that the library passes are checked. A buffer that was not lent
-//! is rejected, and no more bytes are read than were lent.
+//! is rejected. From a lent buffer, no more bytes are read than were lent.
 
 use std::mem::ManuallyDrop;
 use std::ptr::{NonNull, null_mut};
