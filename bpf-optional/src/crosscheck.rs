@@ -17,9 +17,8 @@ use crate::watch::Watcher;
 
 /// Compare gpuflame's recording of a command with probes from outside, launch by launch.
 ///
-/// Both records identify a launch by CUPTI's correlation id. gpuflame and the probes determine the thread, order, time
-/// and stack of a launch by different methods. Therefore a comparison of these values shows whether both have recorded
-/// the same launch.
+/// Both sides identify a launch by CUPTI's correlation id. Each side determines the thread, order, time and stack of
+/// the launch in its own way, so they show whether both sides recorded the same launch.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Exit codes: 0 both agree, 1 they differ, 2 nothing could be compared. The command's exit \

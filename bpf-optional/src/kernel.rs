@@ -157,8 +157,8 @@ fn uprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut UProbe> 
     program(ebpf, name)
 }
 
-/// Checks that this machine has everything that the eBPF programs need. If this machine lacks something, the error
-/// states what the user can do about it.
+/// Checks that this machine has everything that the eBPF programs need. If this machine lacks something, the error also
+/// names the remedy.
 fn check_requirements() -> Result<()> {
     if !cfg!(target_arch = "x86_64") {
         return Err(state_error("the probes are built for x86-64 only".into()));

@@ -1,12 +1,12 @@
 //! Versions of CUPTI: the two schemes of version numbers, the capabilities of each version, and the known bugs.
 //!
-//! All of gpuflame's version checks are in this module. The version checks use the version number that the library
-//! itself reports.
+//! All of gpuflame's version checks are in this module. The version checks use the version number that the CUPTI
+//! library itself reports.
 
 use std::fmt;
 
-/// The version number that `cuptiGetVersion` returns. Up to CUDA 12.9, the number is a counter, which ends at 28. In
-/// later releases, the number has the form `MMmmpp` (major, minor and patch number).
+/// The version number that `cuptiGetVersion` returns. Up to CUDA 12.9, the version number is a counter, which ends at
+/// 28. In later releases, the number has the form `MMmmpp` (major, minor and patch number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 
@@ -19,14 +19,15 @@ const COUNTER_VERSIONS: [(u32, u32, u32); 8] =
 const FIRST_RELEASE_NUMBER: u32 = 130_000;
 
 impl Version {
-    /// Oldest CUPTI version that gpuflame supports (CUDA 11.8). The activity records of this version have all fields
-    /// that gpuflame needs.
+    /// Oldest CUPTI version that gpuflame supports (CUDA 11.8). The activity records of this CUPTI version have all
+    /// fields that gpuflame needs.
     pub const OLDEST: Self = Self(18);
 
     /// Returns the CUDA release that contains this CUPTI version, as a pair (major, minor). Returns `None` for versions
     /// before 11.8.
     ///
-    /// The releases 11.8, 12.0 and 12.1 cannot be distinguished. For all three releases, returns (11, 8).
+    /// The releases 11.8, 12.0 and 12.1 have the same version number and cannot be distinguished. For all three
+    /// releases, returns (11, 8).
     pub fn cuda(self) -> Option<(u32, u32)> {
         if self.0 >= FIRST_RELEASE_NUMBER {
             return Some((self.0 / 10_000, self.0 / 100 % 100));
@@ -47,8 +48,9 @@ impl Version {
         self.0 >= 20
     }
 
-    /// Whether several tools can record at the same time. Recording by several tools at the same time requires CUPTI
-    /// 13.3 or later, and driver r610 or later (CUDA 13.3). `driver` is a CUDA version in the driver's encoding.
+    /// Whether several tools can record GPU work at the same time with this version. Recording by several tools at the
+    /// same time requires CUPTI 13.3 or later, and driver r610 or later (CUDA 13.3). `driver` is a CUDA version in the
+    /// driver's encoding.
     pub fn can_share(self, driver: u32) -> bool {
         self.0 >= 130_300 && driver >= 13_030
     }

@@ -35,10 +35,10 @@ pub fn bytes_lent() -> usize {
 /// level that the largest burst of records needed.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
-/// Maximum number of bytes that all idle buffers together may keep resident. The maximum is enough for two buffers of 1
-/// MiB, because a steady stream of records alternates between two buffers. If the memory of these buffers were returned
-/// to the kernel, the application's threads would have 256 page faults each time that they fill a buffer. These page
-/// faults would cost 70 ns per record.
+/// Maximum number of bytes that all idle buffers together may keep resident. This maximum is enough for two buffers of
+/// 1 MiB, because a steady stream of records alternates between two buffers. If the memory of these buffers were
+/// returned to the kernel, the application's threads would have 256 page faults each time that they fill a buffer.
+/// These page faults would cost 70 ns per record.
 const MAX_WARM_BYTES: usize = 2 << 20;
 
 /// Total number of resident bytes of the idle buffers that have more than [`MAX_IDLE_BYTES`] resident bytes each.
@@ -46,12 +46,13 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zeroed memory for activity records, which is aligned to 8 bytes.
 ///
-/// A buffer is allocated with `calloc`, because another client may call `free` on it. This can happen because the
-/// vendor's library passes all completed buffers to the client that registered its buffer functions last. For a block
-/// of this size, the allocator maps memory from the kernel. Therefore unwritten parts of a buffer cost nothing, and its
-/// pages can be returned to the kernel. Buffers are freed as rarely as possible. When a large block is freed for the
-/// first time, the allocator raises the size up to which it keeps freed memory. After such a free, the allocator also
-/// returns less of the application's freed memory to the kernel.
+/// A buffer is allocated with `calloc`, because a client other than gpuflame may call `free` on it. A client can get
+/// one of our buffers, because the vendor's library passes all completed buffers to the client that registered its
+/// buffer functions last. For a block of this size, the allocator maps memory from the kernel. Therefore the unwritten
+/// parts of a buffer take no memory, and its pages can be returned to the kernel. Buffers are freed as rarely as
+/// possible. When a large block is freed for the first time, the allocator changes a threshold: below a larger size
+/// than before, it keeps freed blocks. After such a free, the allocator also returns less of the application's freed
+/// memory to the kernel.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
@@ -97,9 +98,9 @@ impl Buffer {
         kept
     }
 
-    /// Returns the pages that are completely inside the buffer to the kernel, so these pages are zero when they are
-    /// next accessed. Also zeroes the parts of the buffer that are on pages shared with other memory blocks. Returns
-    /// `false` if the kernel has refused to take the pages back.
+    /// Returns the pages that are completely inside the buffer to the kernel. When these pages are next accessed, they
+    /// are zero. Also zeroes the parts of the buffer that are on pages shared with other memory blocks. Returns `false`
+    /// if the kernel has refused to take the pages back.
     pub fn release_pages(&mut self) -> bool {
         let first = self.start.addr().get();
         let end = first + self.bytes();
@@ -114,8 +115,8 @@ impl Buffer {
         let answer = unsafe { libc::madvise(inner as *mut _, inner_end - inner, libc::MADV_DONTNEED) };
         let written = self.written.div_ceil(8).min(self.words);
         let (before, after) = ((inner - first) / 8, (inner_end - first) / 8);
-        // The content is checked, because the application may have an allocator whose memory keeps its content after
-        // `madvise`.
+        // The content of the pages is checked, because the application may have an allocator whose memory keeps its
+        // content after `madvise`.
         if answer != 0 || self.words()[before] != 0 {
             return false;
         }
@@ -177,8 +178,8 @@ impl FilledBuffer {
         unsafe { std::slice::from_raw_parts(words.as_ptr().cast::<u8>(), valid) }
     }
 
-    /// Copies the records, so that the buffer can immediately be used again. Copying helps because flushes and early
-    /// deliveries return thousands of buffers that contain only few records each.
+    /// Copies the records, so that the buffer can immediately be used again. Copying the records helps because flushes
+    /// and early deliveries return thousands of buffers that contain only few records each.
     pub fn copy_out(self) -> (Self, Option<Buffer>) {
         let written = self.valid.div_ceil(8);
         let copy = match &self.content {
@@ -243,8 +244,8 @@ impl LentBuffers {
     }
 
     /// Lends `buffer` to the library. If `buffer` is `None`, lends a spare buffer. Returns the address and the size of
-    /// the lent buffer. Returns 0 and 0 if `max_spares` spare buffers are already lent, or if there is no memory for a
-    /// spare buffer.
+    /// the lent buffer. If `max_spares` spare buffers are already lent, or if there is no memory for a spare buffer,
+    /// returns 0 and 0.
     pub fn lend(&self, buffer: Option<Buffer>, max_spares: usize) -> (*mut u8, usize) {
         let is_spare = buffer.is_none();
         if is_spare && self.spares.load(Ordering::Relaxed) >= max_spares {
@@ -270,7 +271,7 @@ impl LentBuffers {
         (start.as_ptr().cast(), words * 8)
     }
 
-    /// Lends a spare buffer, but does not add it to the list of loans. Therefore the buffer is not recognised when the
+    /// Lends a spare buffer, but does not add it to the list of loans. Therefore this buffer is not recognised when the
     /// library returns it. This function is used in a process in which no thread may wait for a lock.
     pub fn lend_untracked() -> (*mut u8, usize) {
         let Some(buffer) = Buffer::new(SPARE_BYTES) else { return (null_mut(), 0) };

@@ -1,5 +1,5 @@
-//! Keeps the value of errno. The application reads errno after its own calls, so gpuflame's code that runs between them
-//! must not change errno.
+//! Keeps the value of errno. The application reads errno after its own calls. Therefore gpuflame's code that runs
+//! between such a call and the read must not change errno.
 
 /// Runs `action`, and then restores the previous value of errno. All gpuflame code that runs on application threads
 /// runs inside this function.

@@ -1,8 +1,8 @@
 //! The interface between a vendor's tracing library and gpuflame's recorder. The interface consists of the [`Tracer`],
 //! which is notified of the library's callbacks, and the types that a tracer receives.
 //!
-//! The module `cupti` calls a tracer, and the module `capture` implements one. The modules `cupti` and `capture` do not
-//! know each other. This interface contains no vendor-specific type.
+//! The module `cupti` calls a tracer, and the module `capture` implements one. Neither of the modules `cupti` and
+//! `capture` refers to the other module. This interface contains no vendor-specific type.
 
 mod buffer;
 mod calls;
@@ -17,8 +17,8 @@ use gpuflame_model::record::{CorrelationId, GraphId, GraphNodeId};
 use std::cell::Cell;
 use std::ffi::c_char;
 
-/// Receiver of all notifications from the vendor's library. All functions are associated functions without `self`,
-/// because a process has only one tracer.
+/// Receiver of all notifications from the vendor's library. All functions of a tracer are associated functions without
+/// `self`, because a process has only one tracer.
 ///
 /// From the start of the subscription, each function may be called on any thread of the application, and on several
 /// threads at the same time. None of these functions may call the vendor's library. A panic in one of these functions
@@ -32,12 +32,13 @@ pub trait Tracer: 'static {
 
     /// An API call that is enabled has returned. [`Call::return_value`] shows whether the call succeeded.
     ///
-    /// The activity records that result from this call may already have been delivered. If a call is in flight when
-    /// tracing begins or ends (for example, by [`Tracer::fatal`]), only its entry or only its exit is reported.
+    /// The activity records that result from this call may already have been delivered. If an API call is in flight
+    /// when tracing begins or ends (for example, by [`Tracer::fatal`]), only the entry or only the exit of the call is
+    /// reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether the tracer has ended its work in this process. Must return true in a forked child, in which no code may
-    /// wait for a lock.
+    /// Whether the tracer has ended its work in this process. This function must return true in a forked child, because
+    /// no code may wait for a lock there.
     fn has_ended() -> bool {
         false
     }
@@ -46,12 +47,13 @@ pub trait Tracer: 'static {
     /// that are lost because no memory was available are reported by [`Tracer::records_discarded`].
     ///
     /// While this function runs, the library holds one of its own locks. Therefore this function must not call the
-    /// library. The function also must not take a lock that another thread may hold while that thread calls the
-    /// library.
+    /// library. Another rule is that this function must not take a lock that another thread may hold while that thread
+    /// calls the library.
     fn request_buffer() -> Option<Buffer>;
 
     /// The library returns activity records, on a thread of the application or on one of its own threads. The tracer
-    /// should only store the records, and then return. The rules about locks are those of [`Tracer::request_buffer`].
+    /// should only store the activity records, and then return. The rules about locks are those of
+    /// [`Tracer::request_buffer`].
     fn buffer_completed(filled: FilledBuffer);
 
     /// `count` activity records are lost, because they were in a buffer that the tracer has not provided.
@@ -60,8 +62,8 @@ pub trait Tracer: 'static {
     /// A CUDA context was created.
     fn context_created() {}
 
-    /// A CUDA context is about to be destroyed. At this point, it is too late for a flush of the context's records.
-    /// Flush at the start of the API call that destroys the context ([`CallKind::ends_context`]).
+    /// A CUDA context is about to be destroyed. At this point, it is too late to flush the records of the CUDA context.
+    /// Therefore, flush at the start of the API call that destroys the context ([`CallKind::ends_context`]).
     fn context_ending() {}
 
     /// A CUDA graph was created, changed or destroyed by this thread.
@@ -94,15 +96,15 @@ pub trait Tracer: 'static {
         let _ = reason;
     }
 
-    /// One of the functions of this trait has panicked, which is a bug in gpuflame. No notification follows a panic,
-    /// because all later API callbacks and buffers are ignored.
+    /// One of the functions of this trait has panicked, which is a bug in gpuflame. After a panic, the tracer gets no
+    /// further notification, because all later API callbacks and buffers are ignored.
     fn panicked() {}
 }
 
 /// Resource that another client of the library is about to take over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientTakeover {
-    /// All activity records that are delivered from now on.
+    /// All activity records that the library delivers after the takeover.
     Records,
     /// The subscription to the library. The client gets the subscription if we release it.
     Subscription,
@@ -113,7 +115,7 @@ pub enum ClientTakeover {
 /// An API call, at its beginning or at its end.
 ///
 /// The library (CUPTI) calls a function of ours. The `Call` that a [`Tracer`] receives is in that function's stack
-/// frame. The stack frames of all functions that our function calls belong to gpuflame.
+/// frame. The stack frames of all functions that our function has called belong to gpuflame.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
     /// Kind of the API call, which depends on the call's effect.
@@ -156,7 +158,7 @@ pub enum HostCallEvent<'a> {
 /// Effect of a host call, which is an API call that creates no GPU work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCallEffect {
-    /// The call waited or freed memory, or the call has failed.
+    /// The host call waited or freed memory, or the host call has failed.
     Nothing,
     /// The call allocated memory.
     Allocated {
@@ -192,10 +194,10 @@ pub enum GraphEvent<'a> {
         /// Ids of the graph and the node; `None` if the library does not provide them.
         ids: Option<(GraphId, GraphNodeId)>,
         /// Whether dependencies are recorded and the node takes time for which there is no activity record. For
-        /// example, the node may be a host function.
+        /// example, such a node is a host function.
         waits_unseen: bool,
         /// A value in the stack frame of the gpuflame function that the library has called. The stack frames of all
-        /// functions that our function calls belong to gpuflame.
+        /// functions that our function has called belong to gpuflame.
         frame: &'a u32,
     },
     /// A graph node was copied. `None` if the library does not provide the ids of the nodes.

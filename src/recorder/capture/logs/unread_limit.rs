@@ -1,4 +1,4 @@
-//! Applies the user's memory limit to the records that the collector has not read yet. Other data than unread records
+//! Applies the user's memory limit to the records that the collector has not read yet. Data other than unread records
 //! have fixed shares of the memory limit. Unread records may use the part of the memory limit that remains after these
 //! shares.
 

@@ -16,8 +16,8 @@ pub(crate) struct ThreadCounters {
     pub(crate) verified: VerificationCounters,
 }
 
-/// Number of stacks that were captured again with other methods. For each of these methods, also the number of stacks
-/// for which it gave a different result.
+/// Number of stacks that were captured again with other methods. Each of the other methods has its own count of the
+/// stacks for which its result was different.
 pub(crate) struct VerificationCounters {
     pub(super) stacks: Counter,
     pub(crate) unlike_plain: Counter,
