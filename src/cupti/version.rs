@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-/// The version number that `cuptiGetVersion` returns. Up to CUDA 12.9, the version number is a counter, which ends at
-/// 28. In later releases, the number has the form `MMmmpp` (major, minor and patch number).
+/// The version number that `cuptiGetVersion` returns. Up to CUDA 12.9, the number is a counter, which ends at 28.
+/// In later releases, the number has the form `MMmmpp` (major, minor and patch number).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(pub u32);
 

@@ -50,9 +50,8 @@ static WARM_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// one of our buffers, because the vendor's library passes all completed buffers to the client that registered its
 /// buffer functions last. For a block of this size, the allocator maps memory from the kernel. Therefore the unwritten
 /// parts of a buffer take no memory, and its pages can be returned to the kernel. Buffers are freed as rarely as
-/// possible. When a large block is freed for the first time, the allocator changes a threshold: below a larger size
-/// than before, it keeps freed blocks. After such a free, the allocator also returns less of the application's freed
-/// memory to the kernel.
+/// possible. When a large block is freed for the first time, the allocator begins to keep freed blocks up to a larger
+/// size. Therefore the allocator then returns less of the application's freed memory to the kernel.
 #[derive(Debug)]
 pub struct Buffer {
     start: NonNull<u64>,
