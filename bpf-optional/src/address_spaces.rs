@@ -89,7 +89,7 @@ impl Files {
 
 #[cfg(test)]
 impl Files {
-    /// Returns a table that contains only the file `path`. The file is not opened.
+    /// Returns a table that contains only the file `path`. This function does not open the file.
     pub(crate) fn with_unopened(path: &str) -> Self {
         let mut files = Self::default();
         files.add_unopened(path);

@@ -82,7 +82,7 @@ pub(crate) struct LaunchComparison {
     pub(crate) other_order: u64,
     pub(crate) stacks: BTreeMap<StackComparison, u64>,
     /// For each launch that was both seen outside and recorded inside, the library's time minus the probe's time in ns.
-    /// The list of these delays is sorted.
+    /// This list of delays is sorted.
     pub(crate) delays_ns: Vec<i64>,
     /// Id of one launch whose two stacks differ, which is shown as an example.
     pub(crate) example: Option<LaunchId>,

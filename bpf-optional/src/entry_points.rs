@@ -12,8 +12,8 @@ pub(crate) enum EntryKind {
     Graph,
     /// The function copies or fills memory.
     Copy,
-    /// The function is `gpuflame_launch_marker`. The library inside the process calls this function with the
-    /// correlation id of each launch.
+    /// The function is libgpuflame's `gpuflame_launch_marker`. The library inside the process calls this function with
+    /// the correlation id of each launch.
     Marker,
     /// The user has named the function with `--uprobe`, so its effect on the GPU is unknown.
     Named,

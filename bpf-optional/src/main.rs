@@ -60,6 +60,6 @@ fn main() -> ExitCode {
 /// Notes the signal actions and file descriptors that this program has inherited, before Rust's runtime changes them.
 /// The watched command then starts with the same signal actions and file descriptors.
 #[used]
-// SAFETY: the C library calls the functions in this section with arguments, which this function ignores.
+// SAFETY: for each function in this linker section, the C library passes arguments, which this function ignores.
 #[unsafe(link_section = ".init_array")]
 static NOTE_INHERITED: extern "C" fn() = gpuflame_os::child::note_inherited;

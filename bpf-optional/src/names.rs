@@ -21,7 +21,7 @@ impl Symbols {
         Self { symbolizer: Symbolizer::new(), cache: HashMap::new() }
     }
 
-    /// Returns the function names in the stack `places`, root first. The order of `places` is leaf first.
+    /// Returns the function names in the stack `places`, root first. The stack `places` begins with the leaf.
     pub(crate) fn frames(&mut self, files: &Files, places: &[FileLocation]) -> Vec<String> {
         places.iter().rev().flat_map(|place| self.look_up(files, *place).to_owned()).collect()
     }

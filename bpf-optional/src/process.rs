@@ -62,7 +62,7 @@ pub(crate) fn start_paused(words: &[OsString], environment: &[(&str, OsString)])
 
 /// Runs in the child. Writes the child's process id to the parent, and waits until the parent permits it to continue.
 fn wait_for_go(to_parent: RawFd, from_parent: RawFd) -> std::io::Result<()> {
-    // SAFETY: the descriptors are open, because the child has inherited them from its parent.
+    // SAFETY: the child has inherited these descriptors from its parent, so they are open.
     unsafe {
         let pid = libc::getpid().to_ne_bytes();
         libc::write(to_parent, pid.as_ptr().cast(), pid.len());
@@ -118,7 +118,7 @@ pub(crate) fn process_exists(pid: u32) -> bool {
 /// Returns a file descriptor that becomes readable when the process has ended.
 pub(crate) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd> {
     use std::os::fd::FromRawFd as _;
-    // SAFETY: the system call takes two integers.
+    // SAFETY: the system call takes two integers and accesses no memory.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
     if descriptor < 0 {
         let error = std::io::Error::last_os_error();
@@ -127,7 +127,7 @@ pub(crate) fn open_pidfd(pid: u32) -> Result<std::os::fd::OwnedFd> {
             format!("process {pid}: {error}; check that it still runs"),
         ));
     }
-    // SAFETY: the descriptor is new, and no other code owns it.
+    // SAFETY: the descriptor is new, and no other code in this process owns it.
     Ok(unsafe { std::os::fd::OwnedFd::from_raw_fd(descriptor as RawFd) })
 }
 

@@ -16,7 +16,7 @@ use crate::probed_launches::{Launch, Probe, ProbedLaunches};
 use crate::process;
 use crate::wire::{self, FileId, KernelRecord, Mapping, ProbeHit, RecordHeader};
 
-/// A function that the user wants to probe. The user names it as `LIB:SYMBOL`.
+/// A function that the user wants to probe. The user names the function as `LIB:SYMBOL`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UserProbe {
     pub(crate) library: String,

@@ -94,7 +94,7 @@ pub struct SynchronizeData {
 pub struct StateData {
     /// Status code of the error.
     pub result: Status,
-    /// Message of the error. The pointer may be null.
+    /// Message of the error. The pointer to the message may be null.
     pub message: *const c_char,
 }
 

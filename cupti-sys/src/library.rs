@@ -57,8 +57,8 @@ macro_rules! functions {
             /// `dlopen` must have returned `handle` for a `libcupti`, and the handle must never be closed.
             pub unsafe fn from_handle(handle: *mut c_void) -> Self {
                 Self {
-                    // SAFETY: the caller's handle is open. In a libcupti, the symbol with this name has the type of
-                    // this field.
+                    // SAFETY: the handle that the caller has passed is open. In a libcupti, the symbol with this name
+                    // has the type of this field.
                     $($field: unsafe { function!(handle, $symbol, $($argument),*) },)*
                 }
             }
@@ -208,7 +208,7 @@ impl Library {
         if unsafe { libc::dladdr(address, info.as_mut_ptr()) } == 0 {
             return None;
         }
-        // SAFETY: dladdr has filled `info`, and its initial value of zero bytes was already valid.
+        // SAFETY: `info` is valid, because dladdr has filled it, and its initial value of zero bytes was already valid.
         let name = unsafe { info.assume_init() }.dli_fname;
         if name.is_null() {
             return None;

@@ -234,7 +234,7 @@ impl Api {
         self.shared.call(take).map_or(Ok(()), |taken| taken.map(drop).map_err(refusal_error))
     }
 
-    /// Whether we own the CUPTI subscription.
+    /// Whether gpuflame owns the CUPTI subscription.
     pub fn is_subscribed(&self) -> bool {
         !self.shared.subscriber().0.is_null()
     }

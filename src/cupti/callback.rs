@@ -30,8 +30,8 @@ pub(super) unsafe extern "C" fn on_event<T: Tracer>(
     id: CallbackId,
     data: *const c_void,
 ) {
-    // SAFETY: the caller guarantees that the pointer points to a `CallbackState`. We passed this pointer to CUPTI
-    // together with this function.
+    // SAFETY: the caller guarantees that `shared` points to a `CallbackState`. We passed this pointer to CUPTI together
+    // with this function.
     let shared = unsafe { &*shared.cast::<CallbackState>() };
     shared.guard::<T>(|| match domain {
         Domain::RUNTIME_API | Domain::DRIVER_API => {
@@ -63,8 +63,8 @@ fn on_api_call<T: Tracer>(shared: &CallbackState, domain: Domain, id: CallbackId
     let Some((api, kind)) = shared.calls.look_up(domain, id.0) else { return };
     shared.note_work();
     let spare_slot = Cell::new(0);
-    // SAFETY: the pointer is null or points to CUPTI's word for this call. No other code accesses this word while the
-    // callback runs.
+    // SAFETY: the pointer is null or points to the word that CUPTI keeps for this API call. No other code accesses this
+    // word while the callback runs.
     let slot = unsafe { data.correlation_data.cast::<Cell<u64>>().as_ref() }.unwrap_or(&spare_slot);
     let layer = if domain == Domain::DRIVER_API { Layer::Driver } else { Layer::Runtime };
     let mut call = Call {
@@ -111,7 +111,7 @@ fn on_resource<T: Tracer>(shared: &CallbackState, id: &CallbackId, data: &Resour
         }
         CallbackId::CONTEXT_DESTROY_STARTING => T::context_ending(),
         _ => {
-            // SAFETY: for graph events, the descriptor points to a `GraphData` or is null.
+            // SAFETY: for callbacks about graphs, the descriptor points to a `GraphData` or is null.
             let graph = unsafe { data.descriptor.cast::<GraphData>().as_ref() };
             if let Some(event) = graph.and_then(|graph| graph_event(shared, id, graph)) {
                 T::graph(event);

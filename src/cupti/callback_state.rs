@@ -79,8 +79,8 @@ static CURRENT: AtomicPtr<CallbackState> = AtomicPtr::new(ptr::null_mut());
 /// # Safety
 /// [`CallbackState::make_current`] must have been called before.
 pub(super) unsafe fn current() -> &'static CallbackState {
-    // SAFETY: the caller guarantees that `make_current` has stored a pointer. The state to which the pointer points is
-    // never freed.
+    // SAFETY: the caller guarantees that `make_current` has stored a pointer to a state. The state to which the pointer
+    // points is never freed.
     unsafe { &*CURRENT.load(Ordering::Acquire) }
 }
 

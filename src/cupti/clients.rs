@@ -74,8 +74,8 @@ pub struct ClientActivity {
     /// Whether we can take back activity records or a clock: a client has released them, and no client has made a call
     /// for `QUIET_PERIOD`.
     pub have_finished: bool,
-    /// Whether a client wants the subscription. This is the case if CUPTI has refused the client's request because we
-    /// own the subscription.
+    /// Whether a client wants the CUPTI subscription. This is the case if CUPTI has refused the client's request
+    /// because we own the subscription.
     pub want_subscription: bool,
     /// Whether a client has called `cuptiFinalize` and waits until we pass this call on.
     pub want_finalize: bool,
@@ -422,8 +422,8 @@ fn must_wait(shared: &CallbackState) -> bool {
 /// Passes on a CUPTI call by a client: runs `call` with the CUPTI library that the client wanted to call. Thread
 /// cancellation is disabled during the call, because a cancellation would unwind our stack frames.
 fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -> Status {
-    // SAFETY: calls by clients are interposed only after we have registered for the records, which calls
-    // `make_current`.
+    // SAFETY: `make_current` was called, because calls by clients are interposed only after we have registered for the
+    // records.
     let shared = unsafe { current() };
     if shared.is_inherited() {
         shared.retire();
@@ -438,8 +438,8 @@ fn forward_call(call: impl FnOnce(&'static CallbackState, &Library) -> Status) -
 macro_rules! library_function {
     ($library:ident.$function:ident as $type:ty) => {
         match $library.$function {
-            // SAFETY: the new type describes the same function. Function parameters are replaced by pointers, because
-            // clients may pass null.
+            // SAFETY: the new type is another type for the same C function. Function parameters are replaced by
+            // pointers, because clients may pass null.
             Some(function) => unsafe { transmute::<*const (), $type>(function as *const ()) },
             None => return Status::API_NOT_IMPLEMENTED,
         }

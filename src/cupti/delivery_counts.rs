@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A counter that only increases.
+/// A counter whose value only increases.
 pub(super) struct Counter(AtomicU64);
 
 impl Counter {

@@ -131,7 +131,7 @@ const CAPABILITY_MINOR: c_int = 76;
 pub(super) fn devices(driver: Driver) -> Result<Vec<Device>, u32> {
     let functions = DriverFunctions::find(driver).ok_or(0_u32)?;
     let done = |status: u32| if status == 0 { Ok(()) } else { Err(status) };
-    // SAFETY: the function takes only an integer.
+    // SAFETY: the function takes only an integer, and accesses no memory of ours.
     done(unsafe { (functions.init)(0) })?;
     let mut count = 0;
     // SAFETY: `count` has room for the single int that the function writes.

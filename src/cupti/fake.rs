@@ -70,7 +70,7 @@ const CALLS: [(Domain, u32, &CStr); 14] = [
 pub(super) const RECORD_BYTES: usize = 216;
 
 unsafe extern "C" fn get_version(version: *mut u32) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { version.write(with_state(|state| state.version)) };
     log_call("version".to_owned())
 }
@@ -80,7 +80,7 @@ unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mu
         return Status::INVALID_PARAMETER;
     }
     let known = CALLS.iter().find(|(of, number, _)| (*of, *number) == (domain, id.0));
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { name.write(known.map_or(c"cudaNothing".as_ptr(), |(_, _, name)| name.as_ptr())) };
     Status::SUCCESS
 }
@@ -88,7 +88,7 @@ unsafe extern "C" fn get_callback_name(domain: Domain, id: CallbackId, name: *mu
 unsafe extern "C" fn subscribe(out: *mut Subscriber, callback: CallbackFn, userdata: *mut c_void) -> Status {
     let status = log_call("subscribe".to_owned());
     with_state(|state| state.callback = Some((callback, userdata.expose_provenance())));
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { out.write(Subscriber(ptr::dangling_mut())) };
     status
 }
@@ -105,7 +105,7 @@ unsafe extern "C" fn subscribe_v2(
     let name = unsafe { CStr::from_ptr((*about).subscriber_name) }.to_string_lossy();
     let status = log_call(format!("subscribe {name}, {size} bytes, shares = {shares}"));
     with_state(|state| state.callback = Some((callback, userdata.expose_provenance())));
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { out.write(Subscriber(ptr::without_provenance_mut(77))) };
     status
 }
@@ -135,7 +135,7 @@ unsafe extern "C" fn enable_all_sync_records(on: u8) -> Status {
 }
 
 unsafe extern "C" fn configure_unified_memory(first: *mut UnifiedMemoryConfig, count: u32) -> Status {
-    // SAFETY: the caller passes a pointer to `count` values.
+    // SAFETY: the caller passes a pointer to an array of `count` values.
     let all = unsafe { std::slice::from_raw_parts(first, count as usize) };
     let kinds: Vec<_> = all.iter().filter(|one| one.enable == 1).map(|one| one.kind.0).collect();
     log_call(format!("unified {kinds:?}"))
@@ -161,7 +161,7 @@ unsafe extern "C" fn get_attribute(_: ActivityAttribute, size: *mut usize, value
 }
 
 unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mut u8) -> Status {
-    // SAFETY: the caller's pointer is valid.
+    // SAFETY: the pointer that the caller has passed is valid.
     let last = unsafe { record.read() };
     let next = if last.is_null() { 0 } else { last.addr() - buffer.addr() + RECORD_BYTES };
     if next >= valid {
@@ -173,7 +173,7 @@ unsafe extern "C" fn next_record(buffer: *mut u8, valid: usize, record: *mut *mu
 }
 
 unsafe extern "C" fn dropped(_: *mut c_void, _: u32, count: *mut usize) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { count.write(with_state(|state| std::mem::take(&mut state.dropped))) };
     log_call("dropped".to_owned())
 }
@@ -183,7 +183,7 @@ unsafe extern "C" fn flush(flag: FlushFlag) -> Status {
 }
 
 unsafe extern "C" fn timestamp(now: *mut u64) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { now.write(42) };
     log_call("timestamp".to_owned())
 }
@@ -225,26 +225,26 @@ unsafe extern "C" fn next_record_v2(
 }
 
 unsafe extern "C" fn dropped_v2(subscriber: Subscriber, _: *mut c_void, _: u32, count: *mut usize) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { count.write(with_state(|state| std::mem::take(&mut state.dropped))) };
     log_call(format!("{}: dropped", subscriber.0.addr()))
 }
 
 unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { now.write(42) };
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
 /// Returns the address of a CUDA graph as its id. An odd address stands for an unknown graph.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { id.write(graph.addr() as u32) };
     if graph.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
 }
 
 unsafe extern "C" fn graph_node_id(node: *mut c_void, id: *mut u64) -> Status {
-    // SAFETY: the caller provides room for one value.
+    // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { id.write(node.addr() as u64) };
     if node.addr() % 2 == 1 { Status::INVALID_PARAMETER } else { Status::SUCCESS }
 }

@@ -16,8 +16,8 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
     let is_free = call.kind == CallKind::Free;
     match data.site {
         Site::ENTER => {
-            // SAFETY: the first argument of each call that frees memory is a 64-bit address or handle. CUPTI passes a
-            // struct with the arguments of the call, or null.
+            // SAFETY: for every call that frees memory, the first argument is a 64-bit address or handle. CUPTI passes
+            // a struct with the arguments of the call, or null.
             let first = unsafe { data.function_params.cast::<u64>().as_ref() };
             let address = first.copied().filter(|_| is_free).unwrap_or(0);
             T::host_call(HostCallEvent::Begins { call, address });
@@ -26,7 +26,7 @@ pub(super) fn host_call<T: Tracer>(call: &mut Call<'_>, data: &CallbackData) {
             call.return_value = return_value(data);
             let done = match call.kind {
                 _ if call.return_value != 0 => None,
-                // SAFETY: this call allocates memory, and has succeeded.
+                // SAFETY: this API call allocates memory, and has succeeded.
                 CallKind::Allocate(kind) => unsafe { allocation_effect(kind, data.function_params) },
                 CallKind::EventRecord | CallKind::EventWait => event_effect(call.kind, data),
                 _ => None,
@@ -60,8 +60,8 @@ unsafe fn allocation_effect(kind: AllocationKind, arguments: *const c_void) -> O
 
 /// Reads the handles of the CUDA event and the stream from the arguments of an API call that handles CUDA events.
 fn event_effect(kind: CallKind, data: &CallbackData) -> Option<HostCallEffect> {
-    // SAFETY: the arguments of these calls begin with two handles, in both APIs and all versions. CUPTI passes a struct
-    // with the arguments of the call, or null.
+    // SAFETY: the arguments of calls that handle CUDA events begin with two handles, in both APIs and all versions.
+    // CUPTI passes a struct with the arguments of the call, or null.
     let &[first, second] = unsafe { data.function_params.cast::<[u64; 2]>().as_ref() }?;
     Some(match kind {
         CallKind::EventRecord => HostCallEffect::Event { event: first, stream: second },
@@ -107,8 +107,9 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
     if data.site != Site::EXIT || return_value(data) != 0 {
         return;
     }
-    // SAFETY: the arguments of these calls begin with a pointer to a `LaunchConfig`, in both APIs and all versions. The
-    // `LaunchConfig` lives until the call has returned. CUPTI passes a struct with the arguments of the call, or null.
+    // SAFETY: the arguments of launches with attributes begin with a pointer to a `LaunchConfig`, in both APIs and all
+    // versions. The `LaunchConfig` lives until the call has returned. CUPTI passes a struct with the arguments of the
+    // call, or null.
     let config = unsafe { data.function_params.cast::<*const LaunchConfig>().as_ref() };
     // SAFETY: the call has succeeded, so the pointer to the `LaunchConfig` was valid.
     let Some(config) = config.and_then(|config| unsafe { config.as_ref() }) else { return };
@@ -122,8 +123,8 @@ pub(super) fn launch_with_attributes<T: Tracer>(call: &Call<'_>, data: &Callback
 /// not in CUPTI's graph callbacks.
 #[cold]
 pub(super) fn graph_call<T: Tracer>(shared: &CallbackState, call: &Call<'_>, data: &CallbackData) {
-    // SAFETY: these calls have at least two arguments of the size of a pointer, in both APIs and all versions. CUPTI
-    // passes a struct with the arguments of the call, or null.
+    // SAFETY: calls that create or change graphs have at least two arguments of the size of a pointer, in both APIs and
+    // all versions. CUPTI passes a struct with the arguments of the call, or null.
     let arguments = unsafe { data.function_params.cast::<[*mut c_void; 2]>().as_ref() };
     let second = arguments.and_then(|[_, second]| shared.graph_id(*second));
     match (call.kind, data.site) {

@@ -3,8 +3,8 @@
 //! records.
 //!
 //! The interface of this crate has two parts. A [`Tracer`] receives API calls and buffers of activity records. An
-//! [`Api`] flushes CUPTI, and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error message is a single
-//! sentence. No other crate contains a CUPTI type or checks a CUPTI version.
+//! [`Api`] flushes CUPTI, and converts buffers to [`Row`](gpuflame_model::record::Row)s. Each error message of this
+//! crate is a single sentence. No other crate contains a CUPTI type or checks a CUPTI version.
 //!
 //! Words that this crate uses: *records* are CUPTI's activity records, and *kinds* are activity kinds. A *client* is
 //! any code in this process other than gpuflame that uses CUPTI. A client *owns* the records while CUPTI delivers them

@@ -25,7 +25,7 @@ use std::path::PathBuf;
 pub(super) enum SkipReason {
     /// The dynamic linker could not load the library.
     NotLoaded(String),
-    /// The library lacks this function. A library without this function is not CUPTI, or is too old.
+    /// The library lacks the function with this name. A library without this function is not CUPTI, or is too old.
     Lacks(&'static str),
     /// The library was already tried under another name.
     TriedBefore,
@@ -152,7 +152,7 @@ pub(super) fn check_library(
     driver: Driver,
     library: Library,
 ) -> Result<(CuptiFunctions, Version), SkipReason> {
-    // SAFETY: the library is a CUPTI, the driver is mapped, and the library was not called before.
+    // SAFETY: the library is a CUPTI that has not been called before, and the driver is mapped.
     let functions = unsafe { CuptiFunctions::new(library) }.map_err(SkipReason::Lacks)?;
     let version = functions
         .version()

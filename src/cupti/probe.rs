@@ -19,7 +19,7 @@ pub struct ProbeReport {
     /// Newest CUDA version that the driver supports, in the driver's encoding (12040 = 12.4). `None` if the driver does
     /// not report its version.
     pub driver: Option<u32>,
-    /// Names of the GPUs that this process may use. If the driver fails, its status code.
+    /// Names of the GPUs that this process may use. If the driver fails, the status code that it has returned.
     pub gpus: std::result::Result<Vec<String>, u32>,
     /// The CUPTI library that was loaded, even if it refused to start.
     pub cupti: Option<ProbedCupti>,

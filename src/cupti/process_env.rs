@@ -34,7 +34,8 @@ pub(super) fn has_gpu_file() -> bool {
     Path::new("/dev/dxg").exists() || list_entries(Path::new("/dev"), "nvidia").iter().any(numbered)
 }
 
-/// Returns the files that the dynamic linker has mapped, in the linker's order. The program itself is not included.
+/// Returns the files that the dynamic linker has mapped, in the linker's order. The list does not contain the program
+/// itself.
 pub(super) fn mapped_files() -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = Vec::new();
     // SAFETY: `add_mapped_file` runs only before `dl_iterate_phdr` returns. The argument of `add_mapped_file` is the

@@ -155,7 +155,7 @@ pub(crate) fn can_probe() -> bool {
         (!tried.stderr.contains("nothing was probed")).then_some(tried.stderr)
     });
     let Some(why_not) = why_not else { return true };
-    // SAFETY: the call takes no arguments and changes nothing.
+    // SAFETY: the system call takes no arguments and changes nothing.
     let is_root = unsafe { libc::geteuid() } == 0;
     let has_all = ["/sys/kernel/btf/vmlinux", "/sys/bus/event_source/devices/uprobe/type"]
         .iter()

@@ -83,7 +83,8 @@ impl Buffer {
         8 * self.words
     }
 
-    /// Returns the number of bytes in the buffer that were ever written. Only these bytes take memory.
+    /// Returns the number of bytes in the buffer that were ever written. Only the bytes that were ever written take
+    /// memory.
     pub fn resident_bytes(&self) -> usize {
         self.written
     }
@@ -133,7 +134,7 @@ impl Buffer {
     }
 
     fn words_mut(&mut self) -> &mut [u64] {
-        // SAFETY: as in `words`; in addition, `&mut self` excludes any other access.
+        // SAFETY: the reasons in `words` apply, and `&mut self` excludes any other access.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.words) }
     }
 }
@@ -232,7 +233,7 @@ pub enum ReturnedBuffer {
     Filled(FilledBuffer),
     /// A spare buffer, which was lent because the tracer provided no buffer. The records in a spare buffer are lost.
     Spare(FilledBuffer),
-    /// A buffer that was never lent.
+    /// A buffer that the tracer has never lent to the library.
     Foreign,
 }
 
@@ -292,7 +293,8 @@ impl LentBuffers {
         let Loan { start, words, .. } = loan;
         LENT_BYTES.fetch_sub(8 * words, Ordering::Relaxed);
         let valid = valid.min(8 * words);
-        // The memory has only one owner: `lend` moved these fields out of a buffer, and the loan was removed above.
+        // The memory of the buffer has only one owner: `lend` moved these fields out of a buffer, and the loan was
+        // removed above.
         let buffer = Buffer { start, words, written: valid.max(loan.written), warm: 0 };
         HELD_BYTES.fetch_sub(8 * words - buffer.written, Ordering::Relaxed);
         let filled = FilledBuffer { content: Content::Original(buffer), valid };

@@ -41,7 +41,7 @@ pub enum CallKind {
     Wait,
     /// Records a CUDA event on a stream.
     EventRecord,
-    /// Makes a stream wait for a CUDA event. This call does not block the host.
+    /// Makes a stream wait for a CUDA event. An API call of this kind does not block the host.
     EventWait,
     /// Allocates memory.
     Allocate(AllocationKind),
@@ -84,7 +84,7 @@ impl CallKind {
         self == Self::LaunchWithAttributes || self.is_host_call()
     }
 
-    /// Whether the API call creates or changes CUDA graphs. A later call launches these graphs.
+    /// Whether the API call creates or changes CUDA graphs. The created or changed graphs are launched by a later call.
     pub fn edits_graph(self) -> bool {
         matches!(self, Self::GraphNode | Self::GraphCopy | Self::GraphUpdate)
     }

@@ -77,8 +77,8 @@ pub trait Tracer: 'static {
         let _ = (correlation, is_programmatic);
     }
 
-    /// A host call begins or ends. A host call creates no GPU work: it waits, or handles CUDA events or memory. Calls
-    /// that handle CUDA events are reported only if the user asks for CUDA events.
+    /// Called when a host call begins or ends. A host call creates no GPU work: it waits, or handles CUDA events or
+    /// memory. Calls that handle CUDA events are reported only if the user asks for CUDA events.
     fn host_call(event: HostCallEvent<'_>) {
         let _ = event;
     }
@@ -108,7 +108,8 @@ pub enum ClientTakeover {
     Records,
     /// The subscription to the library. The client gets the subscription if we release it.
     Subscription,
-    /// The library itself. The client shuts the library down. After the shutdown, no client gets callbacks or records.
+    /// The library itself. The client is about to shut the library down. After the shutdown, no client gets callbacks
+    /// or records.
     Shutdown,
 }
 
@@ -221,7 +222,7 @@ pub enum GraphEvent<'a> {
     },
 }
 
-/// A copy of a graph node.
+/// Describes a copy of a graph node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClonedNode {
     /// Id of the graph that contains the copy.

@@ -157,7 +157,7 @@ impl Tracer for Capture {
     }
 }
 
-/// Whether a launch was made after shutdown.
+/// Whether a launch was made after gpuflame's shutdown.
 static LAUNCHED_AFTER_SHUTDOWN: AtomicBool = AtomicBool::new(false);
 
 #[cold]
@@ -347,7 +347,7 @@ fn extend_outside(own: &mut ThreadOnly, thread: &ThreadState, last: CorrelationI
 }
 
 /// Captures the stack, interns it and writes a record, as a callback does, but omits the callback's guards and clock
-/// reads. Only benchmarks call this function.
+/// reads. Only the benchmarks call this function.
 #[doc(hidden)]
 #[inline(never)]
 pub fn record_stack(call: &Call<'_>) {

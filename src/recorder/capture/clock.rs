@@ -178,9 +178,9 @@ impl ClockCalibration {
     }
 }
 
-/// The line with which callbacks convert TSC ticks to times. A sequence lock protects the line. Only one thread writes
-/// the line, and reading threads never wait. Each write increases the sequence number twice, and the number is odd
-/// during a write.
+/// The line with which callbacks convert TSC ticks to times. A sequence lock protects the shared line. Only one thread
+/// writes the line, and reading threads never wait. Each write increases the sequence number twice, and the number is
+/// odd during a write.
 #[repr(align(64))]
 struct SharedLine {
     sequence: AtomicU64,
@@ -284,7 +284,7 @@ mod tests {
     use super::*;
 
     /// Returns a simulated reading of the TSC and the clock, `nanos` ns after the start. At the start, the clock shows
-    /// 1,000,000 ns and the TSC shows 7,000. The TSC runs at 2 GHz.
+    /// 1,000,000 ns and the TSC shows 7,000. In this simulation, the TSC runs at 2 GHz.
     fn reading(nanos: u64) -> ClockReading {
         ClockReading { ticks: 7000 + 2 * nanos, time: Nanos(1_000_000 + nanos) }
     }

@@ -107,8 +107,8 @@ pub(crate) struct Interner {
     slots: NonNull<ContextSlot>,
     capacity: usize,
     used: usize,
-    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array takes 16 KiB. The array has
-    /// its own mapping, because this struct is created and moved on the thread's stack, which may be small.
+    /// `prefix[n]` is the hash of the first `n` frames, counted from the root. The array `prefix` takes 16 KiB. The
+    /// array has its own mapping, because this struct is created and moved on the thread's stack, which may be small.
     prefix: NonNull<PrefixHashes>,
     /// Number of hashes in `prefix` that belong to the stack that was looked up last.
     depth: usize,
@@ -327,13 +327,13 @@ impl Interner {
 
     fn slot(&self, at: usize) -> ContextSlot {
         debug_assert!(at < self.capacity);
-        // SAFETY: callers mask `at` to the capacity, and a table of zero bytes is a valid empty table.
+        // SAFETY: callers mask `at`, so it is less than the capacity, and a table of zero bytes is a valid empty table.
         unsafe { self.slots.add(at).read() }
     }
 
     fn set_slot(&mut self, at: usize, slot: ContextSlot) {
         debug_assert!(at < self.capacity);
-        // SAFETY: callers mask `at` to the capacity, and `&mut self` excludes concurrent readers.
+        // SAFETY: callers mask `at`, so it is less than the capacity, and `&mut self` excludes concurrent readers.
         unsafe { self.slots.add(at).write(slot) };
     }
 }

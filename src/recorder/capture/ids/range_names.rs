@@ -79,15 +79,15 @@ pub(crate) fn hash_wide(domain: RangeDomain, text: &[u32]) -> Hash {
     text.iter().fold(start, |hash, letter| hash.then(u64::from(*letter)))
 }
 
-/// NVTX domains that the user has excluded; null if there are none. A stored list is never freed.
+/// NVTX domains that the user has excluded; null if there are none. A list that was stored here is never freed.
 static IGNORED: AtomicPtr<Vec<String>> = AtomicPtr::new(null_mut());
 
-/// Pattern for the names of the ranges that begin a step; null if the user has set no pattern. A stored pattern is
-/// never freed.
+/// Pattern for the names of the ranges that begin a step; null if the user has set no pattern. A pattern that was
+/// stored here is never freed.
 static STEP_NAME: AtomicPtr<String> = AtomicPtr::new(null_mut());
 
-/// Lets each range with this name begin a step when the range opens. The range's domain does not matter. If `name` ends
-/// in `*`, it matches all names that begin with the text before the `*`. The session is notified of each step by a
+/// Lets each range with this name begin a step when the range opens. The domain of the range does not matter. If `name`
+/// ends in `*`, it matches all names that begin with the text before the `*`. The session is notified of each step by a
 /// [`Notice::Step`](crate::capture::notices::Notice::Step).
 pub fn watch_range(name: &str) {
     STEP_NAME.store(Box::into_raw(Box::new(name.to_owned())), Ordering::Release);

@@ -139,7 +139,7 @@ fn take_chunk() -> Option<NonNull<LogChunk>> {
         return None;
     }
     let chunk = POOL.take().or_else(create_chunk)?;
-    // SAFETY: this thread alone owns the chunk since the chunk left the pool, and the chunk's memory is mapped.
+    // SAFETY: this thread has taken the chunk out of the pool and is its only owner, and the chunk's memory is mapped.
     let empty = unsafe { chunk.as_ref() };
     empty.len.store(0, Ordering::Relaxed);
     empty.next.store(null_mut(), Ordering::Relaxed);
@@ -325,7 +325,8 @@ impl LogReader {
             let next = chunk.next.load(Ordering::Acquire);
             let len = if is_last { mark.len } else { chunk.len.load(Ordering::Acquire) as usize };
             if self.read < len {
-                // SAFETY: words below a length that the writer has stored with Release are never written again.
+                // SAFETY: the writer has stored the chunk's length with Release, and words below this length are never
+                // written again.
                 each(unsafe {
                     std::slice::from_raw_parts(
                         chunk.words.as_ptr().cast::<u64>().add(self.read),

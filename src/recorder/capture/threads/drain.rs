@@ -26,7 +26,8 @@ pub fn drain_before(time: Nanos, each: impl FnMut(&Row<'_>)) -> bool {
 /// words.
 pub fn note_unread() {
     for thread in all() {
-        // SAFETY: as in `drain_threads`, only the collector calls this function, and drains one thread at a time.
+        // SAFETY: only the collector calls this function, and the function drains one thread at a time, as in
+        // `drain_threads`.
         let readers = unsafe { thread.readers() };
         readers.noted = readers.launches.unread(&thread.launches);
         readers.is_noted = true;

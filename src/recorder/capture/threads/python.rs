@@ -99,7 +99,7 @@ impl PythonFrames {
     /// changed, reuses the stored hash.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
-        // SAFETY: as in `hashes`. `frames`, which is borrowed below, is not in this mapping.
+        // SAFETY: the reasons in `hashes` apply here too. `frames`, which is borrowed below, is not in this mapping.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];
