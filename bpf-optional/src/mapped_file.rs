@@ -1,4 +1,4 @@
-//! Provides the bytes of a file by mapping the file into memory. A library may have a size of a gigabyte, but only the
+//! Provides the bytes of a file, which is mapped into memory. A library may have a size of a gigabyte, but only the
 //! pages that contain its symbols are read.
 
 use std::fs::File;

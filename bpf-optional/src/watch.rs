@@ -108,7 +108,7 @@ impl Watcher {
     /// Processes all records that have arrived.
     pub(crate) fn read(&mut self) {
         // Collects the mappings of files that are new. These processes are stopped until their files are inspected. The
-        // files are inspected after this loop, because the loop borrows `kernel`.
+        // files are inspected only after this loop, because the loop borrows `kernel`.
         let mut stopped = Vec::new();
         let Self { kernel, spaces, probed, last_launch, copies, stack_ids, .. } = self;
         let mut handler = RecordHandler { spaces, probed, last_launch, copies: *copies, stack_ids };
@@ -251,8 +251,8 @@ impl RecordHandler<'_> {
         }
     }
 
-    /// Assigns a correlation id to the thread's last launch. The thread's last launch is the right one, because CUPTI's
-    /// callback runs at the beginning of the outermost call, before any nested call begins.
+    /// Assigns a correlation id to the latest launch of the thread. The thread's last launch is the right one, because
+    /// CUPTI's callback runs at the beginning of the outermost call, before any nested call begins.
     fn on_marker(&mut self, head: &RecordHeader, correlation: u32, is_copy: bool) {
         if is_copy && !self.copies {
             self.probed.copies.insert((head.pid, correlation));

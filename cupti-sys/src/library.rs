@@ -16,9 +16,9 @@ use std::path::PathBuf;
 /// callback id, and a pointer to data. For each domain, [`crate::callback`] documents the data.
 pub type CallbackFn = unsafe extern "C" fn(*mut c_void, Domain, CallbackId, *const c_void);
 
-/// Function that CUPTI calls when it needs a buffer for activity records. Through its arguments, the function returns
-/// the buffer (aligned to 8 bytes), its size in bytes, and the maximum number of activity records in it (0 = as many as
-/// fit).
+/// Function that CUPTI calls when it needs a buffer for activity records. The function returns the buffer through its
+/// arguments: the buffer's address (aligned to 8 bytes), its size in bytes, and the maximum number of activity records
+/// in it (0 = as many as fit).
 pub type BufferRequestedFn = unsafe extern "C" fn(*mut *mut u8, *mut usize, *mut usize);
 
 /// Function that CUPTI calls to return a buffer with activity records. The arguments of the function are the context

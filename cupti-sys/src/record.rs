@@ -20,7 +20,7 @@ impl<'a> Record<'a> {
         Self(bytes)
     }
 
-    /// Returns the activity kind of the record. Returns `None` if the record is too short to contain its kind.
+    /// Returns the activity kind of the record. If the record is too short to contain its kind, returns `None`.
     pub fn kind(self) -> Option<ActivityKind> {
         self.field(0).map(ActivityKind)
     }
@@ -260,7 +260,7 @@ records! {
         pub kind: ActivityKind,
         /// Correlation id of the API call that has recorded the CUDA event.
         pub correlation_id: u32,
-        /// Id of the CUDA context to which the event belongs.
+        /// Id of the CUDA context to which the CUDA event belongs.
         pub context_id: u32,
         /// Id of the stream on which the CUDA event was recorded.
         pub stream_id: u32,

@@ -318,8 +318,8 @@ impl Api {
         super::release();
     }
 
-    /// Stops all CUPTI calls permanently, and ignores all callbacks. Used in a forked child, in which the driver's
-    /// state is not valid. This function takes no lock.
+    /// Permanently stops all CUPTI calls, and ignores all later callbacks. Used in a forked child, in which the
+    /// driver's state is not valid. This function takes no lock.
     pub fn retire(&self) {
         self.shared.retire();
     }

@@ -164,8 +164,8 @@ unsafe extern "C" fn on_buffer_requested<T: Tracer>(
     unsafe { buffer.write(start) };
     // SAFETY: `size` is another of CUPTI's output pointers.
     unsafe { size.write(bytes) };
-    // SAFETY: `max_records` is CUPTI's third output pointer. If this value is 0, CUPTI writes as many records to the
-    // buffer as fit.
+    // SAFETY: `max_records` is CUPTI's third output pointer, to which this callback must write. If this value is 0,
+    // CUPTI writes as many records to the buffer as fit.
     unsafe { max_records.write(0) };
 }
 

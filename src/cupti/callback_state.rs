@@ -183,8 +183,8 @@ impl CallbackState {
         }
     }
 
-    /// Runs code of the tracer. Preserves errno, and catches panics. The catch only adds an entry to the unwind table,
-    /// so as long as the code does not panic, the catch executes no instruction.
+    /// Runs code of the tracer. Preserves errno, and catches panics of this code. The catch only adds an entry to the
+    /// unwind table, so as long as the code does not panic, the catch executes no instruction.
     #[inline(always)]
     pub(super) fn guard<T: Tracer>(&self, body: impl FnOnce()) {
         if let Err(panic) = errno::preserve(|| catch_unwind(AssertUnwindSafe(body))) {

@@ -3,7 +3,7 @@
 //! CUPTI has only one subscriber and one pair of buffer functions. If several clients register buffer functions, the
 //! last client to register gets all activity records, and the other clients are not notified. Therefore we
 //! [`interpose`] on the few CUPTI functions that a client calls when it starts or stops recording. Each of our
-//! replacement functions notes the call, and then makes the same call to CUPTI:
+//! replacement functions notes the client's call, and then makes the same call to CUPTI:
 //!
 //! ```text
 //! client registers its     before: we disable our kinds, restore the settings that we changed, flush our complete records
@@ -79,7 +79,7 @@ pub struct ClientActivity {
     pub want_subscription: bool,
     /// Whether a client has called `cuptiFinalize` and waits until we pass this call on.
     pub want_finalize: bool,
-    /// Whether another client owns the subscription.
+    /// Whether a client owns the CUPTI subscription.
     pub own_subscription: bool,
     /// Number of times that a client has called `cuptiFinalize`, which shuts CUPTI down for all clients in this
     /// process.
@@ -99,8 +99,8 @@ struct ClientState {
     calls_in_flight: AtomicU64,
     /// Time at which a CUPTI call by a client last began or ended, in ms since [`CLOCK_START`].
     last_call_ms: AtomicU64,
-    /// Whether we are taking back activity records or a clock that clients have released. While this flag is set, CUPTI
-    /// calls by clients wait.
+    /// Whether we are currently taking back activity records or a clock that clients have released. While this flag is
+    /// set, CUPTI calls by clients wait.
     is_taking_records: AtomicBool,
 
     takeovers: AtomicU64,

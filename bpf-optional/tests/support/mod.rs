@@ -1,5 +1,5 @@
-//! Functions that the tests share. These functions compile programs for the simulated CUDA stack, run the command, and
-//! skip tests on machines that do not allow probes.
+//! Functions that the tests in this folder share. These functions compile programs for the simulated CUDA stack, run
+//! the command, and skip tests on machines that do not allow probes.
 #![allow(dead_code)] // Each test binary uses only some of these functions.
 
 #[path = "../../../tests/support/skip.rs"]

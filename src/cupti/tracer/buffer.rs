@@ -31,8 +31,8 @@ pub fn bytes_lent() -> usize {
 }
 
 /// Number of bytes that an idle buffer may keep resident in memory after [`MAX_WARM_BYTES`] is used up. If more bytes
-/// of the buffer are resident, its memory is returned to the kernel. Without this limit, memory use would stay at the
-/// level that the largest burst of records needed.
+/// of the buffer are resident, its memory is returned to the kernel. Without this limit, the memory use would stay as
+/// high as during the largest burst of records.
 const MAX_IDLE_BYTES: usize = 64 << 10;
 
 /// Maximum number of bytes that all idle buffers together may keep resident. This maximum is enough for two buffers of
@@ -89,8 +89,8 @@ impl Buffer {
         self.written
     }
 
-    /// Whether this idle buffer may keep all of its pages resident. If the buffer may keep its pages, adds its bytes to
-    /// [`WARM_BYTES`].
+    /// Whether this idle buffer may keep all of its pages resident. If this buffer may keep its pages, adds its bytes
+    /// to [`WARM_BYTES`].
     fn may_keep_pages(&mut self) -> bool {
         let keep = |warm: usize| Some(warm + self.written).filter(|warm| *warm <= MAX_WARM_BYTES);
         let kept = WARM_BYTES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, keep).is_ok();

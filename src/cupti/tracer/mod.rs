@@ -163,7 +163,7 @@ pub enum HostCallEffect {
     Nothing,
     /// The call allocated memory.
     Allocated {
-        /// Address at which the allocated memory begins.
+        /// Address at which the memory that the call has allocated begins.
         address: u64,
         /// Size of the memory in bytes.
         bytes: u64,
@@ -201,7 +201,7 @@ pub enum GraphEvent<'a> {
         /// functions that our function has called belong to gpuflame.
         frame: &'a u32,
     },
-    /// A graph node was copied. `None` if the library does not provide the ids of the nodes.
+    /// A graph node was copied. The value is `None` if the library does not provide the ids of the nodes.
     NodeCloned(Option<ClonedNode>),
     /// A dependency between two nodes of a graph was created. `None` if the library does not provide the ids.
     EdgeCreated(Option<(GraphId, (GraphNodeId, GraphNodeId))>),

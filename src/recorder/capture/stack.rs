@@ -19,7 +19,7 @@ const UNKNOWN_NATIVE: usize = usize::MAX;
 
 static NEXT_CONTEXT: AtomicU32 = AtomicU32::new(ContextId::FIRST.0);
 
-/// Returns the id that the next new stack will get.
+/// Returns the id that will be assigned to the next new stack.
 pub(super) fn next_context() -> ContextId {
     ContextId(NEXT_CONTEXT.load(Ordering::Relaxed))
 }
@@ -183,7 +183,7 @@ fn record_new_stack(
         thread.counters.lose(Loss::StacksDropped);
         return ContextId::NONE;
     }
-    // If the table of ids cannot grow, the id is not stored. In this case, the next occurrence of the stack gets
+    // If the table of ids cannot grow, it does not store the id. In this case, the next occurrence of the stack gets
     // another id, which is correct but wastes memory.
     interner.insert(key, id);
     id

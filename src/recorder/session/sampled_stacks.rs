@@ -90,8 +90,8 @@ impl StackReader {
     }
 
     /// Returns the complete stack of a sample. The Python frames are read only if `is_new` is true and the budget for
-    /// reading is not exceeded. If the sampled thread has run since the sample was taken, its Python frames have
-    /// changed since then.
+    /// reading is not exceeded. If the sampled thread has run since the sample was taken, its Python frames are no
+    /// longer those of the sample.
     pub(super) fn read(
         &mut self,
         thread: ThreadId,

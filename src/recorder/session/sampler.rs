@@ -38,8 +38,8 @@ use crate::session::process::shutdown;
 /// no thread is sampled, because the sampler's thread then only watches for the end of the session.
 const MAX_PAUSE: Duration = Duration::from_millis(100);
 const MIN_PAUSE: Duration = Duration::from_millis(1);
-/// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. This pause is short because a
-/// thread's ring holds only 63 waits, and a thread may wait thousands of times per second.
+/// Pause between two rounds of the sampler if waits (off-CPU times) are recorded. This pause is short because a thread
+/// may wait thousands of times per second, and a thread's ring holds only 63 waits.
 const PAUSE_WITH_WAITS: Duration = Duration::from_millis(10);
 /// Time budget for the rounds of the sampler. `ROUND_NS` is the minimum average time between rounds. `MAX_BURST_NS` is
 /// the maximum amount of unused time that can be saved up for rounds in quick succession. `PAUSE_OVER_BUDGET_MS` is the
@@ -57,8 +57,8 @@ const MAX_OBSERVED_THREADS: usize = 256;
 /// Maximum number of threads that are sampled even though they launch no GPU work. The samples of each of these threads
 /// take 64 KiB of memory.
 const MAX_OTHERS: usize = 32;
-/// Minimum duration in ns of a wait. If a wait was at least this long, Python frames are read even after the wait has
-/// ended.
+/// Minimum duration in ns of a wait for which Python frames are read late. If a wait was at least this long, its Python
+/// frames are read even after the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;

@@ -41,7 +41,7 @@ impl RangeDomain {
         Self(number)
     }
 
-    /// Returns the domain's id, which is also its NVTX handle.
+    /// Returns the id of the domain, which is also the domain's NVTX handle.
     pub(crate) fn number(self) -> u32 {
         self.0
     }

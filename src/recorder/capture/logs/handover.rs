@@ -19,8 +19,8 @@ struct PoolSlot<T> {
     item: UnsafeCell<Option<T>>,
 }
 
-/// Possible states of a pool slot. The thread that changes a slot's state to `HELD` owns the slot until it stores
-/// another state. Threads other than the owner skip the slot.
+/// Possible states of a slot in the pool. The thread that changes a slot's state to `HELD` owns the slot until it
+/// stores another state. Threads other than the owner skip the slot.
 const EMPTY: u8 = 0;
 const HELD: u8 = 1;
 const FULL: u8 = 2;
@@ -103,7 +103,8 @@ impl<T> TakeAllStack<T> {
             if at.is_null() {
                 return None;
             }
-            // SAFETY: `push` created the node from a box, and the swap removed the node from the shared list.
+            // SAFETY: `push` created the node from a box, and this thread has removed the node from the shared list by
+            // the swap.
             let StackNode { item, next } = *unsafe { Box::from_raw(at) };
             at = next;
             Some(item)

@@ -35,7 +35,7 @@ const MAX_CHUNKS: usize = 512;
 /// memory limit is small.
 static CHUNK_LIMIT: AtomicUsize = AtomicUsize::new(MAX_CHUNKS);
 /// Number of ready (empty) chunks in the pool after the collector has refilled it. The ready chunks take 2 MiB, which
-/// is enough for the 90,000 launches that may occur between two visits of the collector.
+/// is enough for 90,000 launches. This many launches may occur between two visits of the collector.
 const READY_CHUNKS: usize = 32;
 /// Maximum number of ready chunks in the pool, including chunks that the collector has read and returned. This maximum
 /// is 1.5 times `READY_CHUNKS`. Therefore the number of launches between two visits of the collector can vary by 40,000
@@ -57,7 +57,7 @@ pub(crate) fn limit_memory(bytes: usize) {
     CHUNK_LIMIT.store((bytes / CHUNK_BYTES).clamp(MAX_READY_CHUNKS, MAX_CHUNKS), Ordering::Relaxed);
 }
 
-/// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts a chunk into a slot, with a
+/// The ready chunks, in no particular order. A thread takes a chunk out of a slot, or puts a chunk into a slot, by a
 /// single atomic exchange. Therefore a preempted thread never blocks another thread, even if the threads have different
 /// priorities.
 struct ChunkPool {
@@ -82,7 +82,7 @@ impl ChunkPool {
         }
     }
 
-    /// Takes a ready chunk from the pool. Examines each of the 48 slots at most once.
+    /// Takes a ready chunk from the pool. Examines each of the pool's 48 slots at most once.
     fn take(&self) -> Option<NonNull<LogChunk>> {
         // The slot is loaded before the exchange, because an exchange takes the slot's cache line away from all other
         // threads. During a burst of launches most slots are empty, so an exchange without this check would usually be
@@ -109,7 +109,8 @@ pub(crate) fn count_logs() -> usize {
     POOL.logs.load(Ordering::Relaxed)
 }
 
-/// Maps chunks until `READY_CHUNKS` chunks are ready. Called by the collector, never from a callback.
+/// Maps chunks until `READY_CHUNKS` chunks are ready. Only the collector calls this function, and never inside a
+/// callback.
 pub fn refill_chunks() {
     POOL.is_open.store(true, Ordering::Release);
     while POOL.len() < READY_CHUNKS {
@@ -298,7 +299,7 @@ impl LogReader {
         words - if std::ptr::eq(first, self.chunk) { self.read } else { 0 }
     }
 
-    /// Whether the reader has read everything up to `mark`.
+    /// Whether the reader has read all words up to `mark`.
     pub(super) fn is_at(&self, mark: LogMark) -> bool {
         mark.chunk.is_null() || (std::ptr::eq(self.chunk, mark.chunk) && self.read == mark.len)
     }
@@ -371,7 +372,7 @@ mod tests {
                 let mut mine = Vec::new();
                 for turn in 0..20_000 {
                     if let Some(chunk) = pool.take() {
-                        // The thread puts every second chunk back into the pool.
+                        // Each thread puts every second chunk back into the pool.
                         if turn % 2 == 0 && turn < 19_000 {
                             assert!(pool.put(chunk));
                         } else {

@@ -54,7 +54,8 @@ const PAUSE_PER_WRITE_TIME: u32 = 200;
 const MAX_PIECE_BYTES: usize = 1 << 20;
 /// Maximum time for which an exiting process waits for a checkpoint write that is in progress.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Stack size in bytes of the checkpoint's thread. This thread only sorts and copies data, and calls no foreign code.
+/// Stack size in bytes for the checkpoint's own thread. This thread only sorts and copies data, and calls no foreign
+/// code.
 const STACK_BYTES: usize = 512 << 10;
 
 /// Source of the sums for a checkpoint, and of the rows from which the sums are computed.

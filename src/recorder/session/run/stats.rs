@@ -75,7 +75,7 @@ impl Stats {
     }
 }
 
-/// Returns all kernels of a profile, summed over all devices and sorted by descending total time.
+/// Returns all kernels of a profile, summed over all devices and sorted by total time, longest first.
 fn all_kernels(profile: &Profile) -> Vec<KernelTime> {
     let sums = KernelSums::from_profile(profile);
     let mut all: Vec<_> = sums.each(profile).collect();
@@ -99,7 +99,7 @@ pub(super) fn longest_kernels(profile: &Profile, max_count: usize) -> Vec<Kernel
     heaviest.into_sorted_vec().into_iter().map(KernelTime::from).collect()
 }
 
-/// Total time, name and number of runs of a kernel. Values of this type are sorted by descending total time.
+/// Total time, name and number of runs of a kernel. Values of this type are sorted by total time, longest first.
 type KernelSum<'a> = (Reverse<u64>, &'a str, u64);
 
 /// Name, total time and number of runs of each kernel. There is one entry per device and overload. The entries are
