@@ -14,8 +14,8 @@ pub(crate) enum StackComparison {
     /// Both stacks have the same frames, from the function that called the launch function up to `main` or the thread's
     /// function.
     Same,
-    /// The outside stack ends too early, because a frame pointer did not lead to the next frame. All frames that the
-    /// outside stack has are the same as in the inside stack.
+    /// The outside stack ends too early, because a frame pointer did not lead to the next frame. All frames of the
+    /// outside stack are also in the inside stack.
     EndsEarly,
     /// The outside stack lacks the frames of functions that do not set up a frame pointer. The frames of the outside
     /// stack that point to code are also in the inside stack, in the same order.
@@ -207,8 +207,8 @@ fn is_below_main(places: &[FileLocation], files: &Files) -> bool {
     places.first().is_none_or(|place| place.file == FileLocation::UNKNOWN || is_libc(*place, files))
 }
 
-/// Returns a stack without the C library's frames below `main` or below a thread's function. The functions of these
-/// omitted frames do not use frame pointers.
+/// Returns a stack without the C library's frames below `main` or below a thread's function. The omitted frames belong
+/// to functions that do not use frame pointers.
 fn without_libc_frames<'a>(stack: &'a [FileLocation], files: &Files) -> &'a [FileLocation] {
     let is_libc = |place: &FileLocation| is_libc(*place, files);
     let below = match stack {

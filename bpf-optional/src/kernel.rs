@@ -1,6 +1,6 @@
 //! Controls the eBPF programs, which run in the kernel. Loads and attaches the programs, reads their records, and
-//! unloads them on drop. Nothing is pinned in the kernel, so the kernel removes all programs and maps when this process
-//! ends, even after a crash.
+//! unloads the programs on drop. Nothing is pinned in the kernel, so the kernel removes all programs and maps when this
+//! process ends, even after a crash.
 
 use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::Path;

@@ -331,8 +331,8 @@ fn read_space(pid: u32, number: impl Fn(FileId) -> Option<FileNumber>) -> Addres
     space
 }
 
-/// Returns the name of a thread, which has up to fifteen bytes. Blanks in the name are replaced, because columns in the
-/// output end at a blank.
+/// Returns the name of a thread, which has up to fifteen bytes. Blanks in the name are replaced, because a blank would
+/// end the column of the output in which the name is.
 fn thread_name(bytes: &[u8; 16]) -> String {
     let bytes = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
     let text = String::from_utf8_lossy(bytes);

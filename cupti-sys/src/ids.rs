@@ -276,11 +276,11 @@ impl UnifiedMemoryKind {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct UnifiedMemoryConfig {
-    /// Scope of the counter (2 = all devices). This field has had no effect since CUDA 7.
+    /// Scope of the counter (2 = all devices). This field has no effect since CUDA 7.
     pub scope: u32,
     /// Kind of the counter to configure.
     pub kind: UnifiedMemoryKind,
-    /// Id of the device to which the counter applies. This field has had no effect since CUDA 7.
+    /// Id of the device to which the counter applies. This field has no effect since CUDA 7.
     pub device_id: u32,
     /// Whether to collect the counter: 0 means no, and any other value means yes.
     pub enable: u32,

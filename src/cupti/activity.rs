@@ -251,8 +251,8 @@ fn event_row(record: Record<'_>) -> Option<Row<'static>> {
 /// Value with which CUPTI states that a record has no stream, no CUDA event or no sync id.
 const NOT_APPLICABLE: u32 = u32::MAX;
 
-/// Returns the sync id in a record, which identifies one call that recorded a CUDA event. Returns `None` if the record
-/// has no sync id.
+/// Returns the sync id in a record. A sync id identifies one call that recorded a CUDA event. Returns `None` if the
+/// record has no sync id.
 fn sync_id(record: Record<'_>, offset: usize) -> Option<SyncId> {
     record.field(offset).filter(|id| *id != u64::from(NOT_APPLICABLE)).map(SyncId)
 }
@@ -265,7 +265,7 @@ fn channel(record: Record<'_>, offset: usize) -> Option<u32> {
 }
 
 /// Returns the id of the source node, which is the graph node from which the record's graph node was created or last
-/// updated. Returns 0 if the record does not contain this id.
+/// updated. If the record does not contain this id, returns 0.
 fn source_node(record: Record<'_>, offset: usize) -> GraphNodeId {
     GraphNodeId(record.field(offset + 8).unwrap_or(0))
 }

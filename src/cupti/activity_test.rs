@@ -208,8 +208,8 @@ fn records_read_the_same_in_the_layout_of_every_cupti_release() {
 
 /// Returns the rows of the records in `a_buffer_of_each_kind`. Later CUPTI releases add fields to the records. Since
 /// 12.8, the record of a copy also contains the number of copies in a batch. Since 13.0, the record of a kernel also
-/// states whether code on a GPU launched the kernel. Since 13.4, a record also contains the source node of a graph
-/// node.
+/// states whether code on a GPU launched the kernel. Since 13.4, the record of a graph node's activity also contains
+/// the source node.
 pub(in super::super) fn expected_rows_of(sizes: RecordSizes) -> [Activity; 5] {
     expected_rows().map(|mut row| {
         let (is_kernel, is_copy) = (row.correlation.0 == 515, row.correlation.0 == 516);

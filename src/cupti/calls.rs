@@ -218,7 +218,7 @@ fn encode(label: u16, kind: CallKind) -> u32 {
     code << 16 | u32::from(label)
 }
 
-/// An API call that matters to gpuflame, with CUPTI's ids and name for it.
+/// An API call that matters to gpuflame: CUPTI's ids for the call, and CUPTI's name for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NamedCall {
     pub(super) domain: Domain,

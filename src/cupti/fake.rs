@@ -236,7 +236,8 @@ unsafe extern "C" fn timestamp_v2(subscriber: Subscriber, now: *mut u64) -> Stat
     log_call(format!("{}: timestamp", subscriber.0.addr()))
 }
 
-/// Returns the address of a CUDA graph as its id. An odd address stands for an unknown graph.
+/// Returns the address of a CUDA graph as its id. If the address of a CUDA graph is odd, it stands for an unknown
+/// graph.
 unsafe extern "C" fn graph_id(graph: *mut c_void, id: *mut u32) -> Status {
     // SAFETY: the caller's pointer has room for the one value that is written here.
     unsafe { id.write(graph.addr() as u32) };

@@ -6,7 +6,8 @@
 //! copies must never be active. The next candidates are the copy that belongs to the mapped `libcudart`, and a copy in
 //! the `site-packages` folder of the running Python. Other copies on the machine come last.
 //!
-//! The result of the search depends only on [`SearchEnvironment`] and on which files exist, so tests can choose both.
+//! The result of the search depends only on [`SearchEnvironment`] and on which files exist. Therefore tests can choose
+//! both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -235,7 +236,7 @@ pub(super) fn list_entries(folder: &Path, prefix: &str) -> Vec<PathBuf> {
     found
 }
 
-/// Returns the numbers in the last component of a path. With this order, 12.10 comes after 12.9.
+/// Returns the numbers that are contained in the last component of a path. With this order, 12.10 comes after 12.9.
 fn version_numbers(path: &Path) -> Vec<u32> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     name.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok()).collect()

@@ -77,7 +77,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// A known bug in CUPTI that affects the versions from `from` up to, but not including, `fixed`.
+/// A known bug in CUPTI. The bug affects the versions from `from` up to, but not including, `fixed`.
 struct KnownBug {
     from: u32,
     fixed: u32,

@@ -37,8 +37,8 @@ pub trait Tracer: 'static {
     /// reported.
     fn exit(call: &Call<'_>);
 
-    /// Whether the tracer has ended its work in this process. This function must return true in a forked child, because
-    /// no code may wait for a lock there.
+    /// Whether the tracer has permanently ended its work in this process. This function must return true in a forked
+    /// child, because no code may wait for a lock there.
     fn has_ended() -> bool {
         false
     }
@@ -115,7 +115,7 @@ pub enum ClientTakeover {
 
 /// An API call, at its beginning or at its end.
 ///
-/// The library (CUPTI) calls a function of ours. The `Call` that a [`Tracer`] receives is in that function's stack
+/// The library (CUPTI) calls a function of gpuflame. The `Call` that a [`Tracer`] receives is in that function's stack
 /// frame. The stack frames of all functions that our function has called belong to gpuflame.
 #[derive(Clone, Copy)]
 pub struct Call<'a> {
@@ -192,7 +192,7 @@ pub enum GraphEvent<'a> {
     /// has no activity of its own. If no launch is in flight, the node was created by the graph call that is in flight
     /// on this thread.
     NodeCreated {
-        /// Ids of the graph and the node; `None` if the library does not provide them.
+        /// Ids of the graph and of the node; `None` if the library does not provide these ids.
         ids: Option<(GraphId, GraphNodeId)>,
         /// Whether dependencies are recorded and the node takes time for which there is no activity record. For
         /// example, such a node is a host function.

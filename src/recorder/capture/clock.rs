@@ -94,7 +94,7 @@ struct TscToRealtime {
     from: ClockReading,
     /// Speed (slope) of the line in nanoseconds per tick, with [`FRACTION_BITS`] fractional bits.
     speed: u64,
-    /// Number of ticks over which the speed was measured.
+    /// Number of ticks over which the speed of the line was measured.
     measured: u64,
     /// Number of ticks for which the line is valid.
     length: u64,

@@ -103,7 +103,7 @@ fn cache_stack(unwinder: &mut Unwinder, interner: &mut Interner) {
     }
 }
 
-/// Compares the id from the cache with the id of the stack that was walked again. If these two ids differ, counts a
+/// Compares the id from the cache with the id of the stack that was walked again. If the two ids differ, counts a
 /// verification failure.
 fn compare_contexts(cached: ContextId, walked: ContextId, counters: &ThreadCounters) {
     if cached != ContextId::NONE && cached != walked {
@@ -151,8 +151,8 @@ fn record_new_stack(
     (ranges, python, interner): (&mut OpenRanges, &mut Option<PythonFrames>, &mut Interner),
 ) -> ContextId {
     let mut key = key;
-    // The thread looks for a Python interpreter only when a stack is new. This is sufficient, because the first stack
-    // with interpreter frames is always new.
+    // The thread looks for a Python interpreter only when a stack is new. Looking for an interpreter only then is
+    // sufficient, because the first stack with interpreter frames is always new.
     if python.is_none() {
         *python = PythonFrames::of_this_thread();
         if python.is_some() {

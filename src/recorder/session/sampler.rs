@@ -57,8 +57,7 @@ const MAX_OBSERVED_THREADS: usize = 256;
 /// Maximum number of threads that are sampled even though they launch no GPU work. The samples of each of these threads
 /// take 64 KiB of memory.
 const MAX_OTHERS: usize = 32;
-/// Minimum duration in ns of a wait for which Python frames are read late. If a wait was at least this long, its Python
-/// frames are read even after the wait has ended.
+/// Minimum duration in ns of a wait for which Python frames are still read after the wait has ended.
 const MIN_READ_WAIT_NS: u64 = 1_000_000;
 /// Stack size in bytes of the sampler's thread, which unwinds the stacks of other threads.
 const STACK_BYTES: usize = 512 << 10;

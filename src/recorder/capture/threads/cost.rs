@@ -1,8 +1,8 @@
 //! Measures how much time gpuflame's callbacks cost the application, by timing a sample of API calls.
 //!
-//! If a thread is preempted during a timed call, the measured time of the call is some milliseconds. On a busy machine,
-//! a few such calls would dominate the mean time. Therefore each thread counts its times in a small histogram, which
-//! only that thread writes. The ledger shows the median over the histograms of all threads.
+//! If a thread is preempted during a timed call, the measured time of the call can be several milliseconds. On a busy
+//! machine, a few such calls would dominate the mean time. Therefore each thread counts its times in a small histogram,
+//! which only that thread writes. The ledger shows the median over the histograms of all threads.
 
 use super::counter::Counter;
 
@@ -63,8 +63,8 @@ pub(super) fn sum_histograms<'a>(
 fn bucket_for(nanos: u64) -> usize {
     let nanos = nanos.min((1 << BITS) - 1);
     let Some(shift) = (nanos >> SUB_BITS).checked_ilog2() else { return nanos as usize };
-    // After the shift, the highest bit of the time is the bit with the value 2^SUB_BITS. Because of this bit, the
-    // buckets of a power of two directly follow the buckets of the next smaller power of two.
+    // After the shift, the highest bit of the time is the bit with the value 2^SUB_BITS. Therefore the buckets of a
+    // power of two directly follow the buckets of the next smaller power of two.
     ((shift as usize) << SUB_BITS) + (nanos >> shift) as usize
 }
 

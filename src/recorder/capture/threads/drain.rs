@@ -34,8 +34,8 @@ pub fn note_unread() {
     }
 }
 
-/// Marks the end of the words in each thread's launch log that are currently unread. [`marked_is_read`] returns whether
-/// these words were read.
+/// Marks the end of the currently unread words in each thread's launch log. [`marked_is_read`] returns whether these
+/// words were read.
 pub fn mark_unread() {
     for thread in all() {
         // SAFETY: as in `drain_threads`, only the collector calls this function, for one thread at a time.

@@ -19,7 +19,7 @@ const MAX_OPEN_RANGES: usize = 128;
 /// process-wide table.
 const CACHED_NAMES: usize = 128;
 /// Maximum number of pending notes per thread about ended ranges. A note says that another thread has ended a range of
-/// this thread. After such a note, this thread still has to close the range.
+/// this thread. If there is such a note, this thread still has to close the range.
 const MAX_PENDING_ENDS: usize = 64;
 
 /// Maximum serial number of a range on a thread. The lower bits of a range's id contain its serial number.

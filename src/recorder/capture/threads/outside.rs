@@ -6,7 +6,7 @@
 //! The correlation ids of a thread's launches increase. If no window opens between two launches that a thread makes
 //! outside windows, all launches of this thread with ids between these two ids were also made outside windows.
 //! Therefore each thread has one range, which grows with each launch and which the collector can read
-//! ([`SharedOutsideRange`]). If a window has been open since the thread's previous launch outside windows, the next
+//! ([`SharedOutsideRange`]). If a window was open after the thread's previous launch outside windows, the thread's next
 //! launch outside windows begins a new range. The previous range is then written to the thread's log.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

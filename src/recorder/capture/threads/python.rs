@@ -99,7 +99,8 @@ impl PythonFrames {
     /// changed, reuses the stored hash.
     #[inline(always)]
     fn rehash(&mut self) -> Hash {
-        // SAFETY: the reasons in `hashes` apply here too. `frames`, which is borrowed below, is not in this mapping.
+        // SAFETY: the reasons in `hashes` apply here too. The mapping of the hashes does not contain `frames`, which is
+        // borrowed below.
         let prefix = &mut unsafe { self.hashes.as_mut() }.prefix;
         let (kept, words) = self.frames.words();
         let mut hash = prefix[kept];

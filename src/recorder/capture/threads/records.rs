@@ -18,7 +18,7 @@ pub(crate) fn launch_words(launch: &Launch) -> [u64; 3] {
     ]
 }
 
-/// Encodes a range of launches outside windows as three words, as for a launch. The words are `over`, `count | last <<
+/// Encodes a range of launches outside windows as three words, like a launch. The words are `over`, `count | last <<
 /// 32`, `first | OUTSIDE << 32`.
 pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     [
@@ -28,7 +28,7 @@ pub(crate) fn outside_words(range: &OutsideLaunches) -> [u64; 3] {
     ]
 }
 
-/// Encodes a host call, which launches nothing, as three words, as for a launch. The words are `ended`, `duration`,
+/// Encodes a host call, which launches nothing, as three words, like a launch. The words are `ended`, `duration`,
 /// `NO_LAUNCH | context << 32`.
 pub(crate) fn called_words(called: &HostCallSpan) -> [u64; 3] {
     [called.ended.0, called.duration.into(), NO_LAUNCH | u64::from(called.context.0) << 32]

@@ -233,8 +233,8 @@ impl Pipeline {
     }
 
     /// Like [`Pipeline::collect`], but reads only the buffers and launches that the last [`Pipeline::note_unread`] has
-    /// counted. Because of this limit, the reading ends even if threads keep launching. Returns false once the counted
-    /// buffers and launches are read.
+    /// counted. Because only counted rows are read, the reading ends even if threads keep launching. Returns false once
+    /// the counted buffers and launches are read.
     pub(crate) fn collect_noted(&mut self, api: &Api) -> bool {
         if self.rows.is_over {
             return false;
@@ -283,8 +283,9 @@ impl Pipeline {
     }
 
     /// Reads the launches that are older than the oldest filled buffer, because that buffer contains the activities of
-    /// these launches. Because of this order, launches are joined with their activities soon after they are read, even
-    /// if there is a large backlog. Therefore the join has to store only few unmatched launches and activities.
+    /// these launches. Because launches are read in this order, they are joined with their activities soon after they
+    /// are read, even if there is a large backlog. Therefore the join has to store only few unmatched launches and
+    /// activities.
     fn read_launches_of_buffer(&mut self) -> bool {
         let Some(completed) = capture::oldest_completed() else { return false };
         let any = capture::drain_before(completed, |row| self.rows.push(row));
