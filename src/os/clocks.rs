@@ -1,6 +1,7 @@
 //! Reads the wall clock, which may be set at any time, together with the monotonic clock, which cannot be set.
 
-/// Maximum time in ns that reading both clocks may take. If reading takes longer, the two readings are too far apart.
+/// Maximum time in ns that reading both clocks may take. If the two clocks are read more than this time apart, the
+/// readings do not belong together.
 const MAX_READ_NS: u64 = 1_000_000;
 
 /// Readings of the wall clock and the monotonic clock at the same moment.
@@ -13,8 +14,8 @@ pub struct ClockPair {
 }
 
 impl ClockPair {
-    /// Reads both clocks. Returns `None` if the reads took longer than `MAX_READ_NS`, which happens if the thread is
-    /// preempted between the two reads.
+    /// Reads both clocks. Returns `None` if reading both clocks took longer than `MAX_READ_NS`, for example because the
+    /// thread was preempted.
     pub fn now() -> Option<Self> {
         let before = read(libc::CLOCK_MONOTONIC);
         let time = read(libc::CLOCK_REALTIME);

@@ -15,8 +15,8 @@ pub fn iso_8601(seconds: u64) -> String {
     let of_era = (days + DAYS_TO_1970) % ERA_DAYS;
     let years = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
     let of_year = of_era - (365 * years + years / 4 - years / 100);
-    // The five months from March to July have 31, 30, 31, 30 and 31 days, which is 153 days in total. The five months
-    // from August to December have the same lengths.
+    // The five months from March to July have 31, 30, 31, 30 and 31 days (153 in total). The five months from August to
+    // December also have 31, 30, 31, 30 and 31 days.
     let months = (5 * of_year + 2) / 153;
     let day = of_year - (153 * months + 2) / 5 + 1;
     let month = if months < 10 { months + 3 } else { months - 9 };
@@ -35,8 +35,8 @@ mod tests {
     #[test]
     fn seconds_are_formatted_as_a_utc_date() {
         assert_eq!(iso_8601(0), "1970-01-01T00:00:00Z");
-        // This time is the last second of a leap day. The command `date -u -d @951868799 +%FT%TZ` prints the same
-        // text.
+        // 951868799 is the last second of February 29, 2000. The command `date -u -d @951868799 +%FT%TZ` prints the
+        // expected text.
         assert_eq!(iso_8601(951_868_799), "2000-02-29T23:59:59Z");
         // Three more times: the last second of a year, March 1 of the year 2100 (which has no leap day), and the last
         // second with a four-digit year.
@@ -52,7 +52,7 @@ mod tests {
             let seconds = DAY_SECONDS * day + day % DAY_SECONDS;
             // SAFETY: all-zero is a valid `tm`.
             let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-            // SAFETY: both arguments are live; the call writes to the second.
+            // SAFETY: both arguments are live; the call writes to the second argument.
             unsafe { libc::gmtime_r(&(seconds as i64), &mut parts) };
             let date = (parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday);
             let time = (parts.tm_hour, parts.tm_min, parts.tm_sec);

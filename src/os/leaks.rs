@@ -25,7 +25,7 @@ pub fn find_leak_checker() {
 pub fn register_root(mapping: NonNull<u8>, size: usize) {
     let register = REGISTER_ROOT.load(Ordering::Acquire);
     if !register.is_null() {
-        // SAFETY: the function of that name has this type in every sanitizer.
+        // SAFETY: in every sanitizer, `__lsan_register_root_region` has this type.
         let register = unsafe { mem::transmute::<*mut c_void, RegisterRoot>(register) };
         // SAFETY: the mapping exists as long as the process.
         unsafe { register(mapping.as_ptr().cast(), size) };

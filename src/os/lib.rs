@@ -5,7 +5,7 @@
 //! - memory use and the memory limit;
 //! - a check whether the process that writes a file is still running.
 //!
-//! Other packages refer to a module without its folder: `gpuflame_os::file`.
+//! Other packages use a module's path without the name of its folder: `gpuflame_os::file`.
 //!
 //! The code in this crate does not process recorded data, and does not run on the hot path of a launch.
 

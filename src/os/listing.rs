@@ -7,8 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags, RawDir};
 
-/// Returns the names in a folder, in the order in which the kernel lists them. Returns an empty list if the folder
-/// cannot be read.
+/// Returns the names of a folder's entries, in the order in which the kernel lists them. Returns an empty list if the
+/// folder cannot be read.
 pub fn entry_names(folder: &Path) -> Vec<OsString> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let Ok(open) = rustix::fs::open(folder, flags, Mode::empty()) else { return Vec::new() };

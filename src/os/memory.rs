@@ -58,8 +58,8 @@ fn cgroup_limit(groups: &str, read: impl Fn(&Path) -> Option<String>) -> Option<
         Some((PathBuf::from(root), path.trim_start_matches('/').to_owned(), file))
     });
     let limits = files.flat_map(|(root, path, file)| {
-        // In a container, `path` is often the group's path outside the container, although only the root group exists
-        // inside the container.
+        // In a container, `path` is often the control group's path outside the container. Inside the container, only
+        // the root group exists.
         let around = Path::new(&path).ancestors().map(|group| root.join(group).join(file));
         around.filter_map(|file| read(&file)?.trim().parse::<u64>().ok()).collect::<Vec<_>>()
     });

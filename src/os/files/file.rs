@@ -1,8 +1,8 @@
 //! A draft is a new file under a temporary name next to its final name. The library and the command create all their
 //! files as drafts, with the permissions of [`set_file_mode`], and rename the drafts once they are complete. Symbolic
-//! links at temporary and final names are never followed. So a file with a final name is always complete, and a failed
-//! write leaves no file. Recordings are the only exception: they are written under their final name from the start,
-//! because even an incomplete recording can be read if the process is killed.
+//! links at temporary and final names are never followed. Therefore a file with a final name is always complete, and a
+//! failed write leaves no file. Recordings are the only exception: they are written under their final name from the
+//! start, because even an incomplete recording can be read if the process is killed.
 
 use std::ffi::{CString, OsString};
 use std::fs::{self, File, Metadata, OpenOptions, Permissions};
@@ -21,15 +21,16 @@ use gpuflame_model::error::Result;
 /// Permissions of new files, before the umask is applied. By default only the owner has access, because stacks and
 /// names reveal much about a program.
 static FILE_MODE: AtomicU32 = AtomicU32::new(0o600);
-/// Permissions of the files that the `gpuflame` command creates on request. Most programs use the same permissions.
+/// Permissions of the files that the `gpuflame` command creates on request. Most programs create their files with these
+/// permissions.
 pub const COMMAND_FILE_MODE: u32 = 0o666;
 /// Maximum number of bytes that are read from a claim (see [`Claim`]).
 const MAX_CLAIM_BYTES: u64 = 256;
-/// Maximum number of temporary names that are tried for one file. Several attempts are needed, because another process
-/// may have taken a name.
+/// Maximum number of temporary names that are tried for one file. Several attempts may be needed, because files of
+/// other processes may have some of these names.
 const MAX_NAME_ATTEMPTS: u32 = 1000;
 
-/// Sets the permissions of files that are created later. `mode` has the same format as for `chmod`.
+/// Sets the permissions of all files that are created after this call. `mode` has the same format as for `chmod`.
 pub fn set_file_mode(mode: u32) {
     FILE_MODE.store(mode, Ordering::Relaxed);
 }
@@ -44,8 +45,8 @@ pub fn max_size() -> u64 {
 }
 
 /// Installs a handler for SIGXFSZ that does nothing, so that a write beyond [`max_size`] fails with an error and does
-/// not end this process. SIGXFSZ is not ignored instead, because programs that this process starts would inherit the
-/// ignored signal.
+/// not end this process. The handler is used instead of SIG_IGN because programs that this process starts would inherit
+/// SIG_IGN.
 pub fn survive_file_size_limit() {
     extern "C" fn do_nothing(_signal: libc::c_int) {}
     let handler: extern "C" fn(libc::c_int) = do_nothing;
@@ -159,8 +160,8 @@ impl Draft {
     /// # Errors
     /// Fails if no file can be created in the folder, or if all temporary names are taken.
     pub fn create(target: &Path) -> io::Result<Self> {
-        // Temporary names contain the process id. Nevertheless, a process with the same id in another container or a
-        // killed process may have taken the name.
+        // Temporary names contain the process id. Nevertheless, the name may exist already: a killed process, or a
+        // process in another container, may have had the same id.
         for attempt in 0..MAX_NAME_ATTEMPTS {
             let path = temporary_path(target, attempt);
             match Self::create_at(path, target) {
@@ -182,8 +183,8 @@ impl Draft {
 
     fn create_at(path: PathBuf, target: &Path) -> io::Result<Self> {
         enlarge_table();
-        // The file is opened for reading as well, because if it is removed, its content is only available through this
-        // descriptor.
+        // The file is also opened for reading, because if the file is removed, only this descriptor can read its
+        // content.
         let file = OpenOptions::new()
             .read(true)
             .append(true)
@@ -223,7 +224,7 @@ impl Draft {
         Ok(out.flush()?)
     }
 
-    /// Ends the draft without removing or renaming its file.
+    /// Ends the draft, and keeps its file under the current name.
     pub fn keep(mut self) {
         self.temporary = TemporaryFile::default();
         self.published = true;
@@ -239,7 +240,7 @@ impl Draft {
         self.appender.take().unwrap_or_else(|| Appender::new(&self.path, self.identity, None))
     }
 
-    /// Stores the open file in the draft again. Call this function when the draft's writer is finished.
+    /// Gives the open file back to the draft. Call this function when the draft's writer is finished.
     pub fn return_appender(&mut self, appender: Appender) {
         self.appender = Some(appender);
     }
@@ -249,8 +250,8 @@ impl Draft {
     /// new file with the name for which the draft was created. Call this function before publishing.
     ///
     /// # Errors
-    /// Fails if the file system returns an error. Also fails if the content is lost because the file was removed and
-    /// its descriptor is closed.
+    /// Fails if the file system returns an error. Also fails if the file was removed and its descriptor is closed,
+    /// because its content is then lost.
     pub fn locate(&mut self) -> io::Result<FileLocation> {
         if self.is_at(&self.path) {
             return Ok(FileLocation::InPlace);
@@ -287,7 +288,7 @@ impl Draft {
         if let Some(folder) = self.target.parent() {
             fs::create_dir_all(folder)?;
         }
-        // If the file was created under its final name, the copy is also created under its final name.
+        // If the old file was created under its final name, try to create the copy under its final name, too.
         let grows_in_place = self.path == self.target;
         let in_place = grows_in_place.then(|| Self::create_in_place(&self.target).ok()).flatten();
         let mut copy = match in_place {
@@ -343,8 +344,8 @@ impl Draft {
 
 /// Methods that publish a file without replacing existing files.
 impl Draft {
-    /// Gives the file a final name that is not taken: the name for which the draft was created, or the same name with a
-    /// number. Returns the final name.
+    /// Gives the file a final name that no other file has: the name for which the draft was created, or that name with
+    /// a number. Returns the final name.
     ///
     /// # Errors
     /// Fails if the file system returns an error.
@@ -401,10 +402,10 @@ fn numbered_path(target: &Path, number: u32) -> PathBuf {
     target.with_file_name(name)
 }
 
-/// Renames a file, unless the new name is taken. The system call is made directly, because glibc before 2.28 has no
-/// `renameat2`. If the file system does not support `renameat2`, creates a hard link with the new name and removes the
-/// old name. If the file system does not support hard links either, checks that the new name is not taken, and renames
-/// the file.
+/// Renames a file, unless another file already has the new name. The system call is made directly, because glibc before
+/// 2.28 has no `renameat2`. If the file system does not support `renameat2`, creates a hard link with the new name and
+/// removes the old name. If the file system does not support hard links either, checks that no file has the new name,
+/// and renames the file.
 fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
     let paths = [from, to].map(|path| CString::new(path.as_os_str().as_bytes()));
     let [Ok(old), Ok(new)] = &paths else { return Err(ErrorKind::InvalidInput.into()) };
@@ -461,7 +462,8 @@ fn copy_to_draft(from: &Path, target: &Path) -> io::Result<Draft> {
 /// Returns the permissions of the file at `target`, which `draft` will replace, so that `draft` can get the same
 /// permissions. Returns `None` if there is no file at `target`, or if that file belongs to another user. If another
 /// user has made the file writable for all users, gpuflame's new file must not become writable for all users. If the
-/// two files belong to different groups, the new file's group gets only the permissions that all other users have.
+/// old and the new file belong to different groups, the new file's group gets only the permissions that all other users
+/// have.
 fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
     let old = target.symlink_metadata().ok().filter(Metadata::is_file)?;
     let new = draft.symlink_metadata().ok().filter(|new| new.uid() == old.uid())?;
@@ -472,7 +474,7 @@ fn inherited_permissions(target: &Path, draft: &Path) -> Option<Permissions> {
 
 impl Drop for Draft {
     fn drop(&mut self) {
-        // Check the identity, because another process's file may have the name by now.
+        // Check the file's identity before removing it, because a file of another process may have this name by now.
         if !self.published && self.is_at(&self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -494,8 +496,8 @@ impl Claim {
     /// Claims the name `target`.
     ///
     /// # Errors
-    /// Fails if the file cannot be created in the folder, or if another process has claimed the name. The claim of a
-    /// process that is known to have ended does not count.
+    /// Fails if the file cannot be created in the folder, or if another process has claimed the name. A claim does not
+    /// count if its process is known to have ended.
     pub fn acquire(target: &Path) -> io::Result<Self> {
         let path = claim_path(target);
         let made = match Draft::create_at(path.clone(), &path) {
@@ -505,8 +507,8 @@ impl Claim {
             made => made,
         };
         let mut draft = made?;
-        // Ignore errors. If the claim stays empty, for example because the disk is full, it counts as the claim of a
-        // running process.
+        // Ignore errors. If the claim file stays empty, for example because the disk is full, it counts as the claim of
+        // a running process.
         let _ = draft
             .fill(|out| Ok(out.write_all(process_liveness::ThreadIdentity::current().to_line().as_bytes())?));
         draft.keep();
@@ -540,8 +542,8 @@ fn remove_dead_claim(path: &Path) -> bool {
     if !is_of_nobody(path) {
         return false;
     }
-    // Rename the claim before it is removed. Two processes may find the same claim of an ended process, but only one
-    // process can rename the claim. Without the rename, the second process might remove a new claim of the first
+    // Rename the claim file before it is removed. Two processes may find the same claim of an ended process, but only
+    // one process can rename the claim. Without the rename, the second process might remove a new claim of the first
     // process.
     let aside = temporary_path(path, 0);
     if rename_to_new(path, &aside).is_err() {
@@ -653,8 +655,8 @@ mod tests {
         fs::remove_dir_all(folder).unwrap();
     }
 
-    /// Checks that links are not followed. Another user with write access to the folder could guess a temporary name,
-    /// and create a link with this name to one of the victim's files.
+    /// Checks that symbolic links at temporary names are not followed. Another user with write access to the folder
+    /// could guess a temporary name, and create a link with this name to one of the victim's files.
     #[test]
     fn symlinks_under_our_file_names_are_not_followed() {
         let folder = folder("file-link");
@@ -687,8 +689,8 @@ mod tests {
             assert_eq!(libc::waitpid(child, null_mut(), 0), child);
         }
         assert_eq!(names(&folder).len(), 4);
-        // Remove these two files in this process. Other temporary files must stay, because other tests in this process
-        // use them.
+        // Remove only the files of these two entries in this process. Other temporary files must stay, because other
+        // tests in this process use them.
         for own in [draft.temporary.0, claim._temporary.0] {
             let own = own.unwrap().swap(null_mut(), Ordering::AcqRel);
             remove_file_of_entry(own);

@@ -49,21 +49,22 @@ pub struct FileFeed {
     block: Vec<u8>,
 }
 
-/// Limits of a growing file: maximum amount of unwritten data, and maximum time to wait for room.
+/// Limits of a growing file: maximum amount of unwritten data, and maximum time to wait until some of this data is
+/// written.
 #[derive(Clone, Copy, Debug)]
 pub struct GrowthLimits {
     /// Maximum number of bytes that are not yet written to the file system.
     pub pending: usize,
-    /// Maximum time to wait for room while no block is written. After this time the file is abandoned.
+    /// Maximum time to wait for room in the queue while no block is written. After this time the file is abandoned.
     pub patience: Duration,
 }
 
 /// Determines what happens to the written part of an abandoned file.
 #[derive(Debug)]
 pub enum OnAbandon {
-    /// The file is removed, because it is useless and takes up disk space.
+    /// The abandoned file is removed, because it is useless and takes up disk space.
     Remove,
-    /// The file stays, and its first bytes are overwritten with the bytes in this variant.
+    /// The abandoned file stays, and its first bytes are overwritten with the bytes in this variant.
     Keep(Vec<u8>),
 }
 
@@ -94,7 +95,7 @@ struct FileState {
     is_needed: bool,
     /// Whether all data was handed over, so that no more blocks will follow.
     is_ended: bool,
-    /// Whether the [`FileFeed`] was dropped before the end, so that the file must be removed.
+    /// Whether the [`FileFeed`] was dropped before `finish` was called, which means that the file must be removed.
     is_dropped: bool,
     /// Whether the writing thread has finished.
     has_thread_finished: bool,
@@ -175,7 +176,7 @@ impl GrowingFile {
     pub fn wait_until_created(&self, patience: Duration) {
         let mut state = self.0.state.lock();
         if state.is_needed {
-            // Ignore the error here, because it is stored, and [`FileFeed::finish`] returns it.
+            // Ignore the error here, because [`FileFeed::finish`] will return the stored error.
             let _ = self.wait_or_abandon(&mut state, patience, &|state| state.file.is_some());
         }
     }
@@ -223,7 +224,7 @@ impl GrowingFile {
         true
     }
 
-    /// Waits like [`GrowingFile::wait_until`], but abandons the file if no step was completed for `patience`.
+    /// Waits like [`GrowingFile::wait_until`], but also abandons the file if no step was completed for `patience`.
     fn wait_or_abandon(
         &self,
         state: &mut MutexGuard<'_, FileState>,
@@ -237,7 +238,8 @@ impl GrowingFile {
         state.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Abandons the file. Stores `error` as the reason, unless an earlier error is stored already.
+    /// Abandons the file. Stores `error` as the reason why no more blocks are written, unless an earlier error is
+    /// stored already.
     fn abandon(&self, state: &mut FileState, error: Error) {
         state.failure.get_or_insert(error);
         state.pending.clear();
@@ -254,7 +256,7 @@ impl GrowingFile {
         let GrowthLimits { pending, patience } = self.0.limits;
         let mut state = self.0.state.lock();
         if state.bytes >= pending {
-            // There will be room only after blocks are written, so the file must be created now.
+            // The queue gets room only when blocks are written to the file, so the file must be created now.
             state.is_needed = true;
             self.0.work_available.notify_one();
         }
@@ -388,7 +390,7 @@ impl Drop for FileFeed {
         }
         state.is_dropped = true;
         self.file.abandon(&mut state, Error::new(ErrorKind::State, "the file was abandoned"));
-        // Wait for a short time, so that the file is usually already removed when `drop` returns.
+        // Wait for a short time. Then the file is usually already removed when `drop` returns.
         let began = Instant::now();
         while !state.has_thread_finished && began.elapsed() < REMOVAL_TIMEOUT {
             self.file.0.progressed.wait_for(&mut state, PROGRESS_POLL_INTERVAL);
@@ -504,7 +506,7 @@ mod tests {
     fn all_data_fed_is_written_in_order() {
         let folder = folder("growing-all");
         let (open, opens) = channel();
-        // Use a long patience, because on a busy machine the writing thread may have to wait for a processor.
+        // Use a long time limit, because on a busy machine the writing thread may have to wait for a processor.
         let limits = GrowthLimits { patience: LONG, ..BOUNDS };
         let (file, mut feed) = held_within(limits, &folder.join("x"), OnAbandon::Remove, opens);
         assert_eq!(file.path(), None);
@@ -531,14 +533,14 @@ mod tests {
         let (open, opens) = channel();
         let (file, mut feed) = held(&folder.join("x"), OnAbandon::Keep(b"HEAD".to_vec()), opens);
         let block = vec![b'.'; BLOCK_BYTES];
-        // The feed hands a full block over only when more data arrives.
+        // The feed hands a full block over to the writing thread only when more data arrives.
         for _ in 0..4 {
             feed.write_all(&block).unwrap();
         }
         let why = feed.write_all(&block).and_then(|()| feed.flush()).unwrap_err().to_string();
         assert_eq!(why, "its file system has accepted no data for 0.2 s");
         assert_eq!(feed.finish(LONG).unwrap_err().to_string(), why);
-        // The file system responds again, but the file has been abandoned by now.
+        // The file system responds again, but too late, because the file has been abandoned.
         open.send(()).unwrap();
         while !file.0.state.lock().is_abandoned {
             std::thread::yield_now();

@@ -1,10 +1,10 @@
 //! Writes gpuflame's messages and the ledger to the application's stderr (descriptor 2).
 //!
 //! Descriptor 2 may be closed, a full pipe that no process reads, or a data file of the application. Therefore a
-//! separate thread writes the messages, and the caller waits for this thread only up to a time limit. Each write has at
-//! most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to the
-//! open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is one of
-//! these files:
+//! separate thread writes the messages, and the caller waits for this thread at most until a time limit. Each write has
+//! at most `PIPE_BUF` bytes, which a pipe accepts as a whole. `O_NONBLOCK` is never set, because this flag belongs to
+//! the open file, which other processes, such as the user's shell, share. Messages may be written if descriptor 2 is
+//! one of these files:
 //!
 //! ```text
 //! any file                 open for appending, or descriptor 2 when the process or `gpuflame run` started
@@ -32,7 +32,7 @@ static FILE_AT_START: OnceLock<Option<FileId>> = OnceLock::new();
 /// Identity of the file that was descriptor 2 when the process or `gpuflame run` started; `None` if it is unknown.
 static FILE_AT_EXEC: OnceLock<Option<FileId>> = OnceLock::new();
 
-/// Environment variable with which `gpuflame run` and the preloaded library pass the identity of descriptor 2 to child
+/// Environment variable in which `gpuflame run` and the preloaded library pass the identity of descriptor 2 to child
 /// processes.
 pub const AT_EXEC_VARIABLE: &str = "_GPUFLAME_STDERR";
 
@@ -63,7 +63,7 @@ enum LastLine {
 }
 
 /// Stores which file is currently open as descriptor 2. So a data file that later gets the number 2 is not mistaken for
-/// stderr. Call this function before all other functions of this module.
+/// stderr. Call this function before any other function of this module.
 pub fn remember_file() {
     FILE_AT_START.get_or_init(|| current_file().ok());
     FILE_AT_EXEC.get_or_init(|| {
@@ -88,8 +88,8 @@ pub fn takes_messages() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO).is_ok_and(|facts| is_for_messages(&facts))
 }
 
-/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, a text that
-/// must start on its own line needs a heading line before it: only the heading may then be appended to an unfinished
+/// Whether descriptor 2 is a pipe or socket, whose last line cannot be read and may be unfinished. If so, write a
+/// heading line before a text that must start on its own line. Then only the heading can be appended to an unfinished
 /// line.
 pub fn hides_last_line() -> bool {
     descriptor::stat_descriptor(libc::STDERR_FILENO)
@@ -97,7 +97,8 @@ pub fn hides_last_line() -> bool {
 }
 
 /// Writes `text` on another thread, and waits until the text is written or `patience` is over. When `patience` is over,
-/// the writing thread still tries for several seconds. Returns false if messages may not be written to descriptor 2.
+/// this function returns, but the writing thread still tries for several seconds. Returns false if messages may not be
+/// written to descriptor 2.
 pub fn write(text: &[u8], patience: Duration) -> bool {
     remember_file();
     if !takes_messages() {
@@ -150,9 +151,9 @@ fn write_chunks(mut text: &[u8], start: LineStart, patience: Duration) -> io::Re
     Ok(())
 }
 
-/// Writes the first lines of `text`, as many as fit into one write, after a line feed if needed. Returns the number of
-/// bytes of `text` that were written. This function is not inlined, because otherwise its buffer would take stack space
-/// in the caller even if nothing is written.
+/// Writes as many of the first lines of `text` as fit into one write, preceded by a line feed if needed. Returns the
+/// number of bytes of `text` that were written. This function is not inlined, because otherwise its buffer would take
+/// stack space in the caller even if nothing is written.
 #[inline(never)]
 fn write_chunk(text: &[u8], needs_line_feed: bool) -> io::Result<usize> {
     let mut buffer = [b'\n'; MAX_WRITE_BYTES];
@@ -201,7 +202,7 @@ fn last_line(facts: &libc::stat) -> LastLine {
             Ok(Some(_)) => LastLine::Unfinished,
             Err(_) => LastLine::Unknown,
         },
-        // The file is a device such as /dev/null.
+        // Any other device, such as /dev/null, has no unfinished line.
         libc::S_IFCHR if !is_terminal() => LastLine::Finished,
         _ => LastLine::Unknown,
     }
@@ -237,13 +238,13 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
         let mut asked = libc::pollfd { fd: number, events: libc::POLLOUT, revents: 0 };
         match poll(&mut asked, left.as_millis().min(60_000) as i32) {
             Ok(0) => return Err(ErrorKind::TimedOut.into()),
-            // No reader is left, or the descriptor is closed.
+            // The pipe has no reader any more, or the descriptor is closed.
             Ok(_) if asked.revents & (libc::POLLERR | libc::POLLNVAL) != 0 => {
                 return Err(ErrorKind::BrokenPipe.into());
             }
             Ok(_) => return Ok(()),
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            // A seccomp filter refuses `poll`. (The only other possible error is a lack of memory.)
+            // `poll` failed because a seccomp filter refuses it. (The only other possible error is a lack of memory.)
             Err(_) => return wait_without_poll(number, deadline),
         }
     }
@@ -251,7 +252,7 @@ pub(super) fn wait_for_room(number: c_int, deadline: Instant) -> io::Result<()> 
 
 /// Calls `poll`, or `ppoll` if a seccomp filter refuses `poll`.
 fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
-    // SAFETY: `asked` is one pollfd, and lives through the call.
+    // SAFETY: `asked` is one pollfd, and exists until the call returns.
     let found = unsafe { libc::poll(asked, 1, milliseconds) };
     if found >= 0 {
         return Ok(found);
@@ -264,7 +265,7 @@ fn poll(asked: &mut libc::pollfd, milliseconds: i32) -> io::Result<i32> {
         tv_sec: libc::time_t::from(milliseconds / 1000),
         tv_nsec: libc::c_long::from(milliseconds % 1000) * 1_000_000,
     };
-    // SAFETY: `asked` is one pollfd; `asked` and `patience` live through the call, and no signal mask is passed.
+    // SAFETY: `asked` is one pollfd; `asked` and `patience` exist until the call returns, and no signal mask is passed.
     match unsafe { libc::ppoll(asked, 1, &patience, std::ptr::null()) } {
         found @ 0.. => Ok(found),
         _ => Err(io::Error::last_os_error()),
@@ -288,7 +289,7 @@ fn wait_without_poll(number: c_int, deadline: Instant) -> io::Result<()> {
 /// because its pages may be only partly filled.
 fn pipe_has_room(number: c_int) -> bool {
     let mut held: c_int = 0;
-    // SAFETY: FIONREAD writes one int, to a place with room for one, and F_GETPIPE_SZ takes no pointer.
+    // SAFETY: FIONREAD writes one int to a variable of this type, and F_GETPIPE_SZ takes no pointer.
     let (result, size) = unsafe {
         (libc::ioctl(number, libc::FIONREAD, &raw mut held), libc::fcntl(number, libc::F_GETPIPE_SZ))
     };
@@ -296,7 +297,8 @@ fn pipe_has_room(number: c_int) -> bool {
     result != 0 || size < 0 || held <= size / 2
 }
 
-/// Whether messages may be written to the file. The table in the module's documentation contains the rule.
+/// Whether messages may be written to the file. The table in this module's documentation lists the permitted kinds of
+/// files.
 fn is_for_messages(facts: &libc::stat) -> bool {
     let identity = Some(FileId::from_stat(facts));
     let known = |place: &OnceLock<Option<FileId>>| place.get().copied().flatten();

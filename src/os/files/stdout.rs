@@ -1,6 +1,6 @@
 //! Writes text records to the application's standard output, if a setting requests this. If stdout accepts no more
 //! data, for example because no process reads the pipe, records are queued. When the queue is full, further records are
-//! dropped and counted. Writing never blocks a thread. As for stderr, `O_NONBLOCK` is never set.
+//! dropped and counted. Writing never blocks a thread. `O_NONBLOCK` is never set, for the same reason as for stderr.
 
 use std::io::{self, ErrorKind, Write};
 use std::time::{Duration, Instant};
@@ -30,16 +30,16 @@ impl Stdout {
         Self { expected, queued: Vec::new(), dropped: 0 }
     }
 
-    /// Tries for `patience` to write the queued records. Returns the number of records that were dropped or could not
-    /// be written.
+    /// Tries for at most `patience` to write the queued records. Returns the number of records that were dropped or
+    /// could not be written.
     pub fn finish(mut self, patience: Duration) -> u64 {
         self.write_queued(Instant::now() + patience, 1);
         let left = self.queued.iter().filter(|&&byte| byte == b'\n').count();
         self.dropped + left as u64
     }
 
-    /// Writes queued records until fewer than `least` bytes are queued, stdout accepts no more bytes, or `deadline` has
-    /// passed.
+    /// Writes queued records until fewer than `least` bytes remain in the queue, stdout accepts no more bytes, or
+    /// `deadline` has passed.
     fn write_queued(&mut self, deadline: Instant, least: usize) {
         let mut done = 0;
         while self.queued.len() - done >= least {

@@ -1,5 +1,5 @@
-//! Writes to standard error with a time limit. So a command ends even if stderr is a full pipe that no process reads,
-//! or a stopped terminal.
+//! Writes to standard error with a time limit. The time limit lets a command end even if stderr is a full pipe that no
+//! process reads, or a stopped terminal.
 
 use std::io::{self, ErrorKind};
 use std::sync::mpsc::sync_channel;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::stderr::{leading_lines_bytes, wait_for_room};
 
-/// Writes `text` to standard error, and waits at most `patience`. A separate thread writes the text, because a write
-/// may block if another process fills the pipe between the check for room and the write.
+/// Writes `text` to standard error, and waits at most `patience`. A separate thread writes the text, because the write
+/// may block even after a check for room: another process may fill the pipe before the write.
 ///
 /// # Errors
 /// Fails if writing to the descriptor fails. Returns `TimedOut` if `patience` is over before the text is written.

@@ -17,9 +17,9 @@ impl SizeClass {
     pub(super) const COUNT: usize = 8 + 4 * 9;
     pub(super) const MAX_BYTES: usize = 64 << 10;
 
-    /// Returns the class for `layout`, or `None` if a block of this layout gets its own mapping.
+    /// Returns the size class for `layout`, or `None` if a block of this layout gets its own mapping.
     pub(super) fn for_layout(layout: Layout) -> Option<Self> {
-        // The rounding cannot overflow, because in Rust a size rounded up to its alignment is at most half of the
+        // Rounding up cannot overflow, because Rust limits a layout's size, rounded up to its alignment, to half of the
         // address space.
         let last = layout.size().max(1).next_multiple_of(layout.align()) - 1;
         match last {

@@ -3,9 +3,9 @@
 //! The library cannot rely on the application's heap, for three reasons. First, a thread that a signal has stopped
 //! forever may hold the heap's lock, so that no other thread can allocate or free memory. Second, an allocator that
 //! replaces the application's heap may itself launch kernels. Third, bugs in the application may overwrite the heap's
-//! data. In gpuflame's heap, no thread waits for another thread. A thread that wants to allocate a block and repeatedly
-//! finds its pool in use maps memory for the block. A thread that wants to free a block of a pool in use adds the block
-//! to a list of that pool.
+//! data. In gpuflame's heap, no thread waits for another thread. If a thread wants to allocate a block, and its pool is
+//! in use at each attempt, the thread maps memory for the block. If a thread wants to free a block whose pool is in
+//! use, the thread adds the block to a list of that pool.
 //!
 //! ```text
 //! small: pool ─┬─ class of 16 bytes:  slabs, each with its free blocks
@@ -88,8 +88,8 @@ pub fn alloc(layout: Layout) -> *mut u8 {
 /// Allocates zeroed memory for `layout`. Returns null if no memory is left.
 pub fn alloc_zeroed(layout: Layout) -> *mut u8 {
     let block = alloc(layout);
-    // Blocks without a class are already zero, because each of them is a new mapping, or a part of the reserve that was
-    // never used.
+    // A block without a size class already contains zeros, because it is a new mapping or a part of the reserve that
+    // was never used.
     if !block.is_null() && SizeClass::for_layout(layout).is_some() {
         // SAFETY: the block has that many bytes.
         unsafe { block.write_bytes(0, layout.size()) };
@@ -192,7 +192,7 @@ mod tests {
     }
 
     /// Checks that oversized allocations fail and are not counted. Other tests allocate at the same time, but much less
-    /// memory. Alignments above the page size are refused.
+    /// memory than these allocations request. Alignments above the page size are refused.
     #[test]
     fn a_failed_allocation_is_not_counted() {
         const HUGE: usize = 1 << 40;
@@ -204,8 +204,8 @@ mod tests {
     #[test]
     fn freed_blocks_are_reused_and_zeroed_on_request() {
         let layout = Layout::from_size_align(40_000, 8).unwrap();
-        // Other tests use the heap at the same time, so perhaps not all freed blocks are allocated again. But at least
-        // one freed block must be allocated again.
+        // Other tests use the heap at the same time, so some freed blocks may not be allocated again by this test. But
+        // at least one freed block must be allocated again.
         let first: Vec<_> = (0..50).map(|_| fill(40_000, 8, 0xab).0).collect();
         // SAFETY: the blocks were allocated just now.
         first.iter().for_each(|block| unsafe { dealloc(*block, layout) });

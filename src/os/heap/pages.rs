@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(super) const PAGE_BYTES: usize = 4096;
 
-/// Rounds a size up to whole pages. The result does not overflow, because the size of a layout is limited.
+/// Rounds a size up to whole pages. Rounding up does not overflow, because a layout's size is at most half of the
+/// address space.
 pub(super) fn round_up_to_pages(bytes: usize) -> usize {
     bytes.next_multiple_of(PAGE_BYTES)
 }
 
-/// Whether pages are populated (get physical memory) as soon as they are mapped. Populating each page when it is first
-/// touched takes three times as long.
+/// Whether pages are populated (get physical memory) as soon as they are mapped. Populating each page separately, when
+/// it is first touched, takes three times as long.
 static POPULATES_AT_ONCE: AtomicBool = AtomicBool::new(false);
 
-/// Makes the heap populate new pages as soon as they are mapped. Populating at once is faster, but also populates pages
-/// that may never be used. This function may be called in a signal handler.
+/// Makes the heap populate new pages as soon as they are mapped. Populating pages when they are mapped is faster, but
+/// also takes memory for pages that may never be used. This function may be called in a signal handler.
 pub fn populate_pages_at_once() {
     POPULATES_AT_ONCE.store(true, Ordering::Relaxed);
 }

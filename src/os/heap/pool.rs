@@ -10,11 +10,11 @@ use super::reserve;
 use super::slab::{Blocks, Slab, Slabs, chunk_owner, map_chunk};
 use crate::process::threads;
 
-/// Number of attempts to get exclusive use of a pool for an allocation. If all attempts fail, the block gets its own
-/// mapping instead.
+/// Number of times that an allocation tries to get exclusive use of a pool. If all attempts fail, the block gets its
+/// own mapping instead.
 const MAX_ATTEMPTS: u32 = 1000;
-/// Maximum number of empty slabs that keep their pages (2 MiB in total), so that recurring allocations need no system
-/// call.
+/// Maximum number of empty slabs that keep their pages (2 MiB in total). Because of these slabs, recurring allocations
+/// need no system call.
 const MAX_RESIDENT_SLABS: u32 = 16;
 /// Minimum number of bytes that are allocated from the reserve in one step for blocks of one class.
 const RESERVE_SLICE_BYTES: usize = 16 << 10;
@@ -24,7 +24,8 @@ pub(super) struct Pool {
     /// List of blocks that were freed while another thread was using the pool. The first word of each block points to
     /// the next block.
     returned: AtomicPtr<u8>,
-    /// List of slabs with free blocks for each size class. Some slabs in the list may have become full.
+    /// List of slabs with free blocks for each size class. Some slabs in the list may have become full since they were
+    /// added.
     slabs: [Slabs; SizeClass::COUNT],
     /// Empty slabs whose pages still have physical memory. `kept_count` is the number of these slabs.
     kept: Slabs,
@@ -39,7 +40,7 @@ pub(super) struct Pool {
 unsafe impl Sync for Pool {}
 
 /// Two pools: one for the application's threads, and one for gpuflame's own threads. The pools are separate because a
-/// signal may stop a thread of the application forever while that thread uses its pool.
+/// signal may stop an application's thread forever while that thread uses the application's pool.
 static POOLS: [Pool; 2] = [const { Pool::new() }; 2];
 
 /// Returns the pool of the calling thread.
@@ -52,7 +53,8 @@ pub(super) fn current_pool() -> &'static Pool {
 /// # Safety
 /// The block must have the size of a class, must not be part of the reserve, and must not have been freed.
 pub(super) unsafe fn owning_pool(block: NonNull<u8>) -> Option<&'static Pool> {
-    // SAFETY: the caller fulfils the contract of `chunk_owner`, and only this module maps chunks, with pools as owners.
+    // SAFETY: the caller fulfils the contract of `chunk_owner`, and the owners of all chunks are pools, because only
+    // this module maps chunks.
     unsafe { chunk_owner(block) }
 }
 
@@ -290,13 +292,13 @@ mod tests {
         // slab of the next chunk.
         let blocks = take(pool, PAGE_BYTES, 31 + 31 * 32 + 31);
         assert_eq!([slabs_of(&blocks).len(), resident(&blocks)], [33, blocks.len()]);
-        // Free all blocks except the last block of each slab.
+        // Free all blocks except the last allocated block of each slab.
         let (last, others): (Vec<_>, Vec<_>) =
             blocks.iter().partition(|block| block.addr().get() % SLAB_BYTES == SLAB_BYTES - PAGE_BYTES);
         give_back(others.into_iter().copied());
         assert_eq!(resident(&blocks), blocks.len());
         give_back(last.into_iter().copied());
-        // The slabs that became empty first keep their pages. One of these slabs is the first slab of a chunk, which is
+        // The first slabs that became empty keep their pages. One of these slabs is the first slab of a chunk, which is
         // a page shorter.
         assert_eq!(resident(&blocks), MAX_RESIDENT_SLABS as usize * 32 - 1);
         assert_eq!(empty(pool), [MAX_RESIDENT_SLABS as usize, 64 - MAX_RESIDENT_SLABS as usize]);
@@ -332,7 +334,7 @@ mod tests {
             assert!(bytes.iter().all(|byte| *byte == size as u8), "{size} bytes");
         };
         for turn in 0..60_000 {
-            // Let the number of allocated blocks rise and fall alternately.
+            // Allocate many blocks and free most of them, several times in turn.
             if live.is_empty() || next(8) < if turn % 20_000 < 10_000 { 5 } else { 3 } {
                 let size = 1 << next(16);
                 let block = pool.allocate(class_of(size)).unwrap();
@@ -378,8 +380,8 @@ mod tests {
                 let sends = sends.clone();
                 scope.spawn(move || {
                     for turn in 0..20_000 {
-                        // If no attempt to use the pool succeeds, the test sends no block. (The heap would map a block
-                        // instead.)
+                        // If the pool is in use at each attempt, this thread sends no block to the other thread. (The
+                        // heap would map a block instead.)
                         if let Some(block) = pool.allocate(class_of(1 << (turn % 14))) {
                             sends[turn % 4].send(block.expose_provenance().get()).unwrap();
                         }

@@ -19,7 +19,7 @@ use super::class::SizeClass;
 use super::pages::{self, PAGE_BYTES, round_up_to_pages};
 use crate::leaks;
 
-/// Size of a slab in bytes. Whole slabs are assigned to a size class, and whole slabs are returned to the kernel.
+/// Size of a slab in bytes. A size class gets memory in whole slabs, and the kernel gets memory back in whole slabs.
 pub(super) const SLAB_BYTES: usize = 128 << 10;
 /// Size of a chunk in bytes. Chunks are large because mapping a chunk reserves address space, and later the kernel may
 /// refuse to map more. The pages of a chunk take no memory until they are written to. For comparison, the C library
@@ -56,8 +56,8 @@ pub(super) fn map_chunk<Owner>(owner: &'static Owner) -> Option<&'static [Slab]>
 /// must have owners of this type.
 pub(super) unsafe fn chunk_owner<Owner>(block: NonNull<u8>) -> Option<&'static Owner> {
     let piece = with_exposed_provenance::<Chunk<Owner>>(block.addr().get() & !(CHUNK_BYTES - 1));
-    // SAFETY: `chunk` is the address of a page with a header or with zeros, and the owner is set before the first block
-    // is handed out.
+    // SAFETY: `chunk` is the address of a page that contains a header or zeros. The header's owner is set before the
+    // first block is handed out.
     unsafe { (*piece).owner.get() }
 }
 
@@ -103,7 +103,7 @@ impl Blocks {
 
     pub(super) fn pop(&self, bytes: usize) -> Option<NonNull<u8>> {
         let Some(block) = NonNull::new(self.free.get()) else { return self.cut_next(bytes) };
-        // SAFETY: the block is free, and its first word is the next free block.
+        // SAFETY: the block is free, and its first word contains the address of the next free block.
         self.free.set(unsafe { block.cast::<*mut u8>().read() });
         Some(block)
     }
@@ -149,7 +149,7 @@ impl Slab {
         let first = (within - offset_of!(Chunk<()>, slabs)) / size_of::<Self>() * SLAB_BYTES;
         let skipped = if first == 0 { PAGE_BYTES } else { 0 };
         let start = with_exposed_provenance_mut(piece + first + skipped);
-        // SAFETY: no chunk starts at address 0.
+        // SAFETY: the address is not null, because no chunk starts at address 0.
         (unsafe { NonNull::new_unchecked(start) }, SLAB_BYTES - skipped)
     }
 

@@ -10,8 +10,8 @@ unsafe extern "C" {
 }
 
 /// Runs `body` with cancellation disabled on this thread. A cancellation request that arrives while `body` runs takes
-/// effect at the next cancellation point after `body`. Use this function for code that makes system calls. A launch
-/// whose stack is cached does not need this function, because its code path contains no cancellation point.
+/// effect at the next cancellation point after `body`. Use this function for code that makes system calls. Recording a
+/// launch whose stack is cached does not need this function, because that code contains no cancellation point.
 pub fn without_cancellation<T>(body: impl FnOnce() -> T) -> T {
     struct PreviousState(c_int);
     // The destructor restores the state even if an exception of the application passes through this function.

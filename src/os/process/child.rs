@@ -16,15 +16,15 @@ use std::process::{Command, ExitStatus};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
-/// Signals that the terminal sends both to this process and to the command. The command decides how to react. This
-/// process runs until the command ends.
+/// Signals that the terminal sends both to this process and to the command. The command decides how to react to these
+/// signals. This process runs until the command ends.
 const TERMINAL_SIGNALS: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-/// Signals that other processes send only to this process. The signals are meant for the command, so this process
-/// forwards them.
+/// Signals that other processes send only to this process. They are meant for the command, so this process forwards
+/// them.
 const FORWARDED_SIGNALS: [i32; 5] =
     [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1, libc::SIGUSR2, libc::SIGALRM];
-/// Stop signal that the terminal sends both to this process and to the command. This process stops only after the
-/// command has stopped.
+/// Stop signal (SIGTSTP) that the terminal sends both to this process and to the command. This process stops only after
+/// the command has stopped.
 const TERMINAL_STOP_SIGNAL: i32 = libc::SIGTSTP;
 const HANDLED_SIGNALS: [i32; 8] = {
     let [interrupt, quit] = TERMINAL_SIGNALS;
@@ -42,7 +42,7 @@ static EARLY_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Bit mask of the signals that this process has received.
 static RECEIVED_SIGNALS: AtomicU64 = AtomicU64::new(0);
 /// Id of the process that called [`run`]. The signal handler compares this id with the current process id, because the
-/// child has the same handler between fork and exec.
+/// child runs the same handler between fork and exec.
 static OWNER_PROCESS: AtomicU32 = AtomicU32::new(0);
 /// Bit mask of the signals that the child received between fork and exec.
 static SIGNALS_BEFORE_EXEC: AtomicU64 = AtomicU64::new(0);
@@ -57,8 +57,8 @@ static SIGPIPE_IS_IGNORED: AtomicBool = AtomicBool::new(false);
 static CLOSED_DESCRIPTORS: AtomicU32 = AtomicU32::new(0);
 
 /// Notes the inherited state that Rust's runtime is about to change. Call this function from a constructor
-/// (`.init_array`) of the program, because constructors run before Rust's runtime starts. Without this call, the
-/// command gets the default action for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
+/// (`.init_array`) of the program, because constructors run before Rust's runtime starts. If this function is not
+/// called, the command gets the default action for SIGPIPE, and `/dev/null` in place of closed standard descriptors.
 pub extern "C" fn note_inherited() {
     SIGPIPE_IS_IGNORED.store(
         current_action(libc::SIGPIPE).is_some_and(|action| action.sa_sigaction == libc::SIG_IGN),
@@ -125,8 +125,8 @@ pub fn was_interrupted() -> bool {
     WAS_INTERRUPTED.load(Ordering::SeqCst)
 }
 
-/// Converts an exit status to the number that a shell reports: the exit code, or 128 plus the number of the signal that
-/// killed the process.
+/// Converts a process's status to the number that a shell reports: the exit code, or 128 plus the number of the signal
+/// that killed the process.
 pub fn exit_code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
     code.unwrap_or(1) as u8
@@ -169,7 +169,7 @@ impl InheritedActions {
         }
         set_mask(&mask);
         let missed = SIGNALS_BEFORE_EXEC.swap(0, Ordering::SeqCst);
-        // SAFETY: raise accepts any number, and the signals have their inherited actions again.
+        // SAFETY: raise accepts any number, and the actions of the signals are the inherited actions again.
         HANDLED_SIGNALS.iter().filter(|signal| missed & signal_bit(**signal) != 0).for_each(
             |signal| unsafe {
                 libc::raise(*signal);
@@ -179,7 +179,7 @@ impl InheritedActions {
 
     /// Restores the signal actions after the command has ended, because later signals are meant for this process. The
     /// signal that killed the command is an exception, because it may have been sent to both processes and may still
-    /// arrive here. If this process has not received that signal yet, the signal's next arrival has no effect.
+    /// arrive here. If this process has not received that signal yet, the signal has no effect when it arrives.
     fn restore(&self, ended: Option<ExitStatus>) {
         let fatal = ended.map_or(0, |status| i32::from(exit_code(status)) - 128);
         for (signal, action) in HANDLED_SIGNALS.iter().zip(&self.handled) {
@@ -221,8 +221,8 @@ fn set_mask(mask: &libc::sigset_t) {
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, null_mut()) };
 }
 
-/// Closes a standard descriptor that was closed at the start of this process, if it still refers to `/dev/null`, which
-/// Rust's runtime opened under its number. A descriptor that was replaced since then, for example by
+/// Closes a standard descriptor that was closed when this process started and that now refers to `/dev/null`, which
+/// Rust's runtime has opened in its place. A descriptor that was replaced since then, for example by
 /// [`Command::stdin`], stays open.
 fn close_if_placeholder(number: i32) {
     // SAFETY: all-zero is a valid `stat`.
@@ -232,7 +232,7 @@ fn close_if_placeholder(number: i32) {
         libc::fstat(number, &mut found) == 0 && libc::stat(c"/dev/null".as_ptr(), &mut placeholder) == 0
     };
     if are_known && found.st_rdev == placeholder.st_rdev {
-        // SAFETY: close accepts any number; in the child before `exec` nothing uses the descriptor.
+        // SAFETY: close accepts any number, and the child does not use the descriptor before `exec`.
         unsafe { libc::close(number) };
     }
 }
@@ -240,7 +240,7 @@ fn close_if_placeholder(number: i32) {
 /// A change of the command's state.
 enum StateChange {
     Ended,
-    /// The command is stopped. The value is the signal that stopped the command.
+    /// The command is stopped. The variant contains the signal that stopped the command.
     Stopped(i32),
 }
 
@@ -253,9 +253,9 @@ fn wait_for_end(process: i32) {
     }
 }
 
-/// Waits until the process has ended or, if `options` contains WSTOPPED, until it is stopped. The change is not
-/// consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited for. With
-/// WNOHANG, also returns `None` if the process's state has not changed.
+/// Waits until the process has ended. If `options` contains WSTOPPED, returns also when the process is stopped. The
+/// change is not consumed, so the next wait finds the same change again. Returns `None` if the process cannot be waited
+/// for. With WNOHANG, also returns `None` if the process's state has not changed.
 fn wait_for_change(process: i32, options: i32) -> Option<StateChange> {
     let options = options | libc::WEXITED | libc::WNOWAIT;
     loop {
@@ -304,7 +304,7 @@ fn stop_with_command(command: i32, signal: i32) {
     }
     if is_stopped(command) {
         if WAS_CONTINUED.load(Ordering::SeqCst) {
-            // Only this process was continued, so the command is continued as well.
+            // Continue the command as well, because perhaps only this process was continued.
             send_signal(command, libc::SIGCONT);
         } else {
             // The first process of a container cannot stop itself, so this process waits until the command is
@@ -352,8 +352,8 @@ fn spawn_continue_watcher(command: i32) -> Option<i32> {
             let pause = libc::timespec { tv_sec: 0, tv_nsec: STATE_POLL_INTERVAL_NS };
             while libc::getppid() == owner {
                 if read_state(&stat).is_some_and(|state| state != stopped) {
-                    // Send SIGCONT repeatedly, because the owner may not have stopped yet. When the owner runs again,
-                    // it kills this helper process.
+                    // Send SIGCONT repeatedly, because the parent process (`owner`) may not have stopped yet. When the
+                    // parent process runs again, it kills this helper process.
                     libc::kill(owner, libc::SIGCONT);
                 }
                 libc::nanosleep(&pause, null_mut());
@@ -413,25 +413,25 @@ extern "C" fn on_signal(signal: i32, info: *mut libc::siginfo_t, _context: *mut 
     if !is_forwarded(signal, is_from_process) {
         return;
     }
-    // SAFETY: errno is this thread's own; it is restored for the code that the signal interrupted.
+    // SAFETY: errno belongs to this thread. The handler restores it for the code that the signal interrupted.
     let errno = unsafe { *libc::__errno_location() };
     match CHILD_PROCESS.load(Ordering::SeqCst) {
         0 => drop(EARLY_SIGNALS.fetch_or(signal_bit(signal), Ordering::SeqCst)),
         child => send_signal(child, signal),
     }
-    // SAFETY: errno is this thread's own.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = errno };
 }
 
 fn is_forwarded(signal: i32, is_from_process: bool) -> bool {
     match signal {
-        // A terminal sends these signals to the command as well, so signals from a terminal are not forwarded. Another
-        // process may send these signals to this process only. Signals from another process are forwarded, because
-        // otherwise a parent process could not interrupt the command. If another process signals the whole process
-        // group, the command gets the signal twice.
+        // A terminal sends SIGINT, SIGQUIT and SIGTSTP to the command as well, so these signals are not forwarded if
+        // they come from a terminal. Another process may send these three signals to this process only. Signals from
+        // another process are forwarded, because otherwise a parent process could not interrupt the command. If another
+        // process signals the whole process group, the command gets the signal twice.
         libc::SIGINT | libc::SIGQUIT | TERMINAL_STOP_SIGNAL => is_from_process,
-        // When the terminal goes away, the kernel sends these signals either to the command as well or only to the
-        // session leader. If the command also got the signal, forwarding is unnecessary. Therefore a signal from the
+        // When the terminal closes, the kernel sends SIGHUP either to the command as well or only to the session
+        // leader. If the command also received the signal, forwarding is unnecessary. Therefore a signal from the
         // kernel is forwarded only if this process is the session leader. A signal from another process is always
         // forwarded.
         libc::SIGTERM | libc::SIGHUP => is_from_process || leads_session(),
@@ -445,7 +445,7 @@ extern "C" fn note_continued(_signal: i32) {
 
 extern "C" fn do_nothing(_signal: i32) {}
 
-/// Whether this process leads the session, as on a terminal of `ssh -t` or of a container. When the terminal goes away,
+/// Whether this process leads the session, as on a terminal of `ssh -t` or of a container. When the terminal closes,
 /// the kernel notifies only the process that leads the session.
 fn leads_session() -> bool {
     // SAFETY: neither call has preconditions.
@@ -476,6 +476,6 @@ fn set_action(signal: i32, action: usize, flags: i32) {
     // SAFETY: all-zero is a valid `sigaction`.
     let mut new: libc::sigaction = unsafe { std::mem::zeroed() };
     (new.sa_sigaction, new.sa_flags) = (action, flags);
-    // SAFETY: the handlers here have the type that their flags state, and are async-signal-safe.
+    // SAFETY: each handler in this file has the type that its flags require, and is async-signal-safe.
     unsafe { libc::sigaction(signal, &new, null_mut()) };
 }

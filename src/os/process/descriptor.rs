@@ -4,9 +4,9 @@
 //! such loops do not reach, and checks before each write whether the descriptor still refers to its file.
 //!
 //! Directly after a file is opened, it is not protected yet. The kernel assigns the lowest free descriptor number, and
-//! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (`/proc`,
-//! a module's names) is not moved. Such a file keeps its low number until it is closed, usually after tens of
-//! microseconds.
+//! the file has this number until gpuflame moves the file to a higher number. A file that gpuflame only reads (in
+//! `/proc`, or a module's symbol names) is not moved. Such a file keeps its low number until it is closed, usually
+//! after tens of microseconds.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -16,13 +16,13 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Minimum descriptor number of files that gpuflame keeps open. Loops that close descriptors mostly end at 255 or
-/// 1,023, and the host's new files get the lowest free numbers.
+/// Minimum descriptor number of files that gpuflame keeps open. Most loops that close descriptors end at 255 or 1,023,
+/// and files that the host opens get the lowest free numbers.
 const MIN_DESCRIPTOR: i32 = 1000;
 
 /// Makes the kernel enlarge the process's descriptor table, so that the table has room for descriptors of 1,000 and
-/// above. Later calls do nothing. Call this function before opening a file that will be moved to such a number. Without
-/// a call of this function, the first move of a file enlarges the table. Enlarging takes 10 to 30 ms in a process with
+/// above. Later calls do nothing. Call this function before opening a file that will be moved to such a number. If this
+/// function is not called, moving the first file enlarges the table. Enlarging takes 10 to 30 ms in a process with
 /// threads, and the file has its low number during that time.
 pub fn enlarge_table() {
     static IS_MADE: AtomicBool = AtomicBool::new(false);
@@ -35,14 +35,14 @@ pub fn enlarge_table() {
 }
 
 /// Moves an open file to a descriptor number of at least 1,000. If the process's limit on open files is lower, moves
-/// the file to a number of at least 3. So the file never has the number of standard input, output or error, which a
+/// the file to a number of at least 3. Therefore the file never gets the number of stdin, stdout or stderr, which a
 /// program may have closed and may open again.
 pub fn move_out_of_reach(file: File) -> File {
     for first in [MIN_DESCRIPTOR, 3] {
         // SAFETY: the descriptor is open while `file` is alive.
         let raised = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, first) };
         if raised >= 0 {
-            // SAFETY: the kernel has just created this descriptor, and this `File` is its only owner.
+            // SAFETY: the kernel has just created this descriptor, and the new `File` is its only owner.
             return unsafe { File::from_raw_fd(raised) };
         }
     }
@@ -242,7 +242,7 @@ mod tests {
         let other = path.with_extension("other");
         let file = File::create(&other).unwrap();
         let number = appender.kept.as_ref().unwrap().as_raw_fd();
-        // SAFETY: both descriptors are open; the kernel closes the file that had the number.
+        // SAFETY: both descriptors are open. `dup2` closes the file to which `number` refers.
         assert_eq!(unsafe { libc::dup2(file.as_raw_fd(), number) }, number);
         appender.write_all(b"two").unwrap();
         drop(appender);

@@ -4,7 +4,7 @@
 //! Before glibc 2.41, several threads may be in `exit` at the same time. Each exit handler runs on one of the exiting
 //! threads. A thread that finds no more handlers ends the process, even if other threads are still running handlers.
 //! Therefore, until gpuflame's action is done, each thread that runs gpuflame's handler first registers the handler
-//! again. So every other exiting thread finds the handler, and waits in this handler until the action is done.
+//! again. Therefore every other exiting thread finds the handler, and waits in this handler until the action is done.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -13,9 +13,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::interpose::{self, Interposition};
 use super::process_liveness;
 
-/// Number of times that the handler is registered initially. At most this many threads may call `exit` before the first
-/// of them has registered the handler again. The number is small because glibc fails if several threads exit and more
-/// than 32 handlers are registered in total.
+/// Number of times that gpuflame registers its exit handler initially. At most this many threads may call `exit` before
+/// the first of them has registered the handler again. The number is small because glibc fails if several threads exit
+/// and more than 32 handlers are registered in total.
 const INITIAL_REGISTRATIONS: usize = 4;
 
 static EARLY_ACTION: RegisteredAction = RegisteredAction::none();
@@ -95,7 +95,7 @@ pub fn call_at_worker_exit(action: fn()) {
     let ours: unsafe extern "C" fn(c_int) -> ! = exit_worker;
     let places =
         ["_exit", "_Exit"].map(|name| Interposition { name, original: theirs, replacement: ours as usize });
-    // If interposing fails, the process ends without the action, and the last checkpoint file remains.
+    // If interposing fails, the worker process ends without the action, and its last checkpoint file remains.
     let _ = interpose::replace_functions(&places);
 }
 
@@ -106,7 +106,7 @@ fn process_id() -> libc::pid_t {
     unsafe { libc::syscall(libc::SYS_getpid) as libc::pid_t }
 }
 
-/// Replacement of `_exit`, which the program calls.
+/// Replacement for `_exit`. The program calls this function instead of the C library's `_exit`.
 unsafe extern "C" fn exit_worker(status: c_int) -> ! {
     let is_worker = |worker: &&WorkerExit| worker.process == process_id();
     // Skip the action on an alternate signal stack, on which crash handlers run. An alternate stack may be too small,

@@ -15,7 +15,7 @@ pub fn on_fork_in_child(action: extern "C" fn()) {
 /// `fork`. Returns false if the kernel is too old (before 4.14).
 ///
 /// # Safety
-/// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may become zero in a child.
+/// `pages` must be whole pages that belong to the caller, are not mapped from a file, and may contain zeros in a child.
 pub unsafe fn wipe_on_fork(pages: Range<usize>) -> bool {
     // SAFETY: the caller fulfils this function's contract, and the call changes nothing in this process.
     unsafe { libc::madvise(pages.start as *mut _, pages.len(), libc::MADV_WIPEONFORK) == 0 }

@@ -30,7 +30,7 @@ impl EventFlags {
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience` while the set bits equal `known`. May return early.
+    /// Sleeps while the set bits equal `known`, for at most `patience`. May return early.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -63,7 +63,7 @@ impl EventCount {
         wake(&self.0);
     }
 
-    /// Sleeps for at most `patience` while the number of notifications equals `known`. May return early.
+    /// Sleeps while the number of notifications equals `known`, for at most `patience`. May return early.
     pub fn wait(&self, known: u32, patience: Option<Duration>) {
         wait(&self.0, known, patience);
     }
@@ -88,7 +88,7 @@ fn wait(word: &AtomicU32, known: u32, patience: Option<Duration>) {
     });
     let patience = patience.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let wait = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
-    // SAFETY: the kernel compares the word and reads the time, and both live through the call.
+    // SAFETY: the kernel reads the word and the time limit, and both exist until the call returns.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), wait, known, patience) };
 }
 

@@ -27,7 +27,7 @@ pub fn with_all_blocked<T>(body: impl FnOnce() -> T) -> T {
 pub fn has_jumped_out(inside: usize, at: usize) -> bool {
     // SAFETY: all-zero is a valid `stack_t`.
     let mut alternate: libc::stack_t = unsafe { std::mem::zeroed() };
-    // SAFETY: with a null stack the call only writes to `alternate`.
+    // SAFETY: because no new stack is passed, the call only writes to `alternate`.
     if unsafe { libc::sigaltstack(std::ptr::null(), &mut alternate) } != 0 {
         return false;
     }

@@ -1,6 +1,6 @@
 //! Replaces functions of a loaded library with gpuflame's functions ("interposes on" them). The replacement applies to
-//! callers that look the functions up later, and to callers for which the dynamic linker has already stored the
-//! functions' addresses.
+//! callers that look up the functions after the replacement, and to callers for which the dynamic linker has already
+//! stored the functions' addresses.
 //!
 //! ```text
 //! a module that is loaded later, dlsym --> symbol of the library: its value is exchanged
@@ -43,7 +43,7 @@ pub struct Interposition {
 /// and the modules that use this word still call the library's function.
 ///
 /// # Errors
-/// Fails if the file `/proc/self/mem` cannot be written, or if the library is not found.
+/// Fails if the file `/proc/self/mem` cannot be written, or if no loaded library contains the functions.
 pub fn replace_functions(places: &[Interposition]) -> io::Result<usize> {
     // Signals are blocked because the linker's lock would stay locked if a signal handler of the program jumped out of
     // `dl_iterate_phdr`.
@@ -163,7 +163,7 @@ impl ProcessMemory {
         }
         let mut copy = Box::new([0; PAGE_BYTES]);
         let mut file = &*self.file;
-        // `pread` is not used, because a seccomp filter may refuse it.
+        // This code seeks and reads instead of calling `pread`, because a seccomp filter may refuse `pread`.
         file.seek(SeekFrom::Start(page as u64)).and_then(|_| file.read_exact(&mut *copy)).ok()?;
         let (looked, next) = (look(&copy), pages.next);
         pages.copies[next] = Some((page, copy));
@@ -199,7 +199,7 @@ impl ProcessMemory {
 impl Drop for ProcessMemory {
     fn drop(&mut self) {
         if self.is_ours() {
-            // SAFETY: the file is dropped only here.
+            // SAFETY: no other code drops the file.
             unsafe { ManuallyDrop::drop(&mut self.file) };
         }
     }
@@ -266,8 +266,8 @@ impl<'a> LoadedModule<'a> {
     }
 
     /// Returns the address of a table of the dynamic section. When the linker loads a module, it adds the module's base
-    /// to the address in the dynamic section. If that section is read-only, the linker cannot do so, and this function
-    /// adds the base instead.
+    /// to the address in the dynamic section. If the dynamic section is read-only, the linker cannot add the base, and
+    /// this function adds it instead.
     fn table(&self, tag: usize) -> Option<usize> {
         let address = self.value(tag)?;
         let address = if address < self.base { address + self.base } else { address };
@@ -337,8 +337,8 @@ impl<'a> LoadedModule<'a> {
         let mut found = Vec::new();
         let Some(symbols) = self.table(DT_SYMTAB) else { return found };
         let Some(hashes) = self.table(DT_GNU_HASH).or_else(|| self.table(DT_HASH)) else { return found };
-        // The second number of the hash table is the index of its first symbol. In the older kind of hash table, which
-        // has all symbols, the second number is the number of symbols.
+        // The second number of DT_GNU_HASH is the index of its first symbol. In the older kind of hash table, which has
+        // all symbols, the second number is the number of symbols.
         let listed = self.memory.number(hashes + 4).unwrap_or(0);
         // GNU's linker gives a program that exports nothing an empty hash table, whose first symbol has the index 1. If
         // the hash table is empty, the strings directly follow the symbols.
@@ -397,11 +397,11 @@ impl<'a> LoadedModule<'a> {
     }
 }
 
-/// Calls `look` with each loaded module. No module is loaded or unloaded during the visit.
+/// Calls `look` for each loaded module. No module is loaded or unloaded during the visit.
 fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)) {
     type Visitor<'a> = (&'a ProcessMemory, &'a mut dyn FnMut(&LoadedModule<'_>));
     unsafe extern "C" fn step(info: *mut libc::dl_phdr_info, _size: usize, visitor: *mut c_void) -> c_int {
-        // SAFETY: `visit_modules` passed this pair, which nothing else uses during the visit.
+        // SAFETY: `visit_modules` passed this pair, and no other code uses the pair during the visit.
         let (memory, look) = unsafe { &mut *visitor.cast::<Visitor<'_>>() };
         // SAFETY: the linker passes a valid description.
         let module = LoadedModule::from_linker(unsafe { &*info }, memory);
@@ -410,7 +410,7 @@ fn visit_modules(memory: &ProcessMemory, look: &mut dyn FnMut(&LoadedModule<'_>)
         c_int::from(looked.is_err())
     }
     let mut visitor: Visitor<'_> = (memory, look);
-    // SAFETY: `step` gets the pointer to this pair, which lives through the call.
+    // SAFETY: `step` gets the pointer to this pair, which exists until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(step), (&raw mut visitor).cast()) };
 }
 
@@ -428,7 +428,7 @@ mod tests {
         c"ours".as_ptr()
     }
 
-    /// Loads the function's address from the table at each call.
+    /// Calls the function through the table of addresses that the linker fills.
     #[inline(never)]
     fn by_table() -> &'static CStr {
         // SAFETY: the function takes no arguments and returns a constant string.

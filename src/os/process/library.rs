@@ -8,7 +8,7 @@ use std::path::Path;
 /// loads the file and runs the file's code.
 ///
 /// # Errors
-/// Returns the dynamic linker's message, or a message that the file is another library.
+/// Fails with the dynamic linker's message, or with a message that the file is not gpuflame's library.
 pub fn library_version(path: &Path) -> Result<String, String> {
     let name =
         CString::new(path.as_os_str().as_bytes()).map_err(|_| "its name contains a NUL byte".to_owned())?;
@@ -38,7 +38,7 @@ pub fn c_library() -> String {
     unsafe { text(libc::gnu_get_libc_version()) }
 }
 
-/// Returns a text instead of a version, because only glibc's version can be determined.
+/// On systems without glibc, returns a text instead of a version, because only glibc can report its version.
 #[cfg(not(target_env = "gnu"))]
 pub fn c_library() -> String {
     "not glibc".to_owned()

@@ -1,4 +1,4 @@
-//! Lets the reader of a file check whether the thread that writes the file is still running in its process.
+//! Lets a process that reads a file check whether the thread that writes the file is still running.
 
 use std::fs;
 use std::path::Path;
@@ -68,8 +68,8 @@ fn start_time(process: u32, thread: u32) -> Option<u64> {
 /// Whether this process was forked and has not executed another program since the fork. Worker processes are typically
 /// forked in this way, and usually end by `_exit`.
 pub fn is_forked() -> bool {
-    /// Flag from the kernel's `sched.h`: the process was forked and has not executed another program. The flags of a
-    /// process are field 9 of `stat`.
+    /// Flag from the kernel's `sched.h` (PF_FORKNOEXEC): the process was forked and has not executed another program.
+    /// The flags of a process are field 9 of `stat`.
     const PF_FORKNOEXEC: u64 = 0x40;
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let flags = stat.rsplit_once(')').and_then(|(_, fields)| fields.split_whitespace().nth(6)?.parse().ok());
@@ -77,7 +77,7 @@ pub fn is_forked() -> bool {
 }
 
 fn pid_namespace() -> u64 {
-    // The link has the form `pid:[4026531836]`.
+    // The target of the link has the form `pid:[4026531836]`.
     let link = fs::read_link(Path::new("/proc/self/ns/pid")).unwrap_or_default();
     let digits = link.to_string_lossy().chars().filter(char::is_ascii_digit).collect::<String>();
     digits.parse().unwrap_or(0)

@@ -7,8 +7,8 @@ use std::mem::{size_of, zeroed};
 use libc::{CPU_SETSIZE, PRIO_PROCESS, cpu_set_t, sched_param};
 
 /// Lets the calling thread run on every processor on which at least one of `threads` may run. All `threads` must belong
-/// to this process. Also sets the calling thread's scheduling class to the default, and its nice value to the process's
-/// nice value. Settings that the kernel refuses are left unchanged.
+/// to this process. Also gives the calling thread the default scheduling class and the process's nice value. Settings
+/// that the kernel refuses are left unchanged.
 pub fn apply_process_scheduling(threads: &[i32]) {
     // SAFETY: all-zero is a valid `cpu_set_t`, the empty set.
     let mut allowed: cpu_set_t = unsafe { zeroed() };
@@ -64,8 +64,8 @@ pub fn run_on<T>(processor: u32, body: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether a thread of this process is in a scheduling class whose threads share a processor (any class except the
-/// real-time classes).
+/// Whether at least one thread of this process is in a scheduling class whose threads share a processor (any class
+/// except the real-time classes).
 pub fn shares_its_processor(thread: i32) -> bool {
     // SAFETY: the call has no preconditions.
     let class = unsafe { libc::sched_getscheduler(thread) };

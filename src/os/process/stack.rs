@@ -55,7 +55,7 @@ impl MappedStack {
 
 impl Drop for MappedStack {
     fn drop(&mut self) {
-        // SAFETY: `new` mapped this range, and no code runs on it any more.
+        // SAFETY: `new` mapped this range, and no code runs on this stack any more.
         unsafe { libc::munmap(self.0.cast(), STACK_BYTES) };
     }
 }

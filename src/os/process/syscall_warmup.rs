@@ -2,9 +2,9 @@
 //!
 //! Some sandboxes observe which system calls a program makes when it starts, and later allow only these calls with a
 //! seccomp filter. Therefore every kind of system call is made before set-up ends, in a form that has no effect. The
-//! sandbox will then allow these calls later. If a filter is already active and kills the process for such a call, the
-//! process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system calls that
-//! gpuflame makes. This module makes the calls that no other set-up code makes.
+//! sandbox then also allows these calls after set-up. If a filter is already active and kills the process for such a
+//! call, the process dies at the start and not at the end of the run. `docs/inside-the-process.md` lists all system
+//! calls that gpuflame makes. This module makes those system calls that the rest of the set-up code does not make.
 
 use std::mem::MaybeUninit;
 use std::ptr::{null, null_mut};
@@ -25,7 +25,7 @@ fn make_common_calls() {
     let none = 0 as libc::c_ulong;
     let mut time = MaybeUninit::<libc::timespec>::uninit();
     // SAFETY: the calls have no effect: an empty path names no file, no file has the number -1, zero pieces of memory
-    // are copied, and signal 0 is not sent. Results are written to live variables.
+    // are copied, and signal 0 is not sent. The calls write their results to variables that still exist.
     unsafe {
         libc::syscall(
             libc::SYS_process_vm_readv,
@@ -37,7 +37,7 @@ fn make_common_calls() {
             none,
         );
         libc::syscall(libc::SYS_renameat2, nowhere, nothing, nowhere, nothing, libc::RENAME_NOREPLACE);
-        // These two calls replace `renameat2` on file systems that do not support it.
+        // `linkat` and `rename` replace `renameat2` on file systems that do not support it.
         libc::linkat(nowhere, nothing, nowhere, nothing, 0);
         libc::rename(nothing, nothing);
         libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr());
@@ -64,9 +64,8 @@ fn make_common_calls() {
         libc::syscall(libc::SYS_sched_setscheduler, -1, 0, null::<u8>());
         // `sched_yield` is sometimes needed when a lock is taken.
         libc::sched_yield();
-        // gpuflame's threads make these calls when they start to run, which may be after set-up on a busy machine. With
-        // these arguments the calls have no effect, because no process has the id -1, and 99 is not a valid kind of
-        // priority.
+        // gpuflame's threads make these calls when they start to run. On a busy machine, they may start only after
+        // set-up. These calls have no effect, because no process has the id -1, and 99 is not a valid kind of priority.
         libc::prctl(-1);
         libc::sched_getaffinity(-1, 0, null_mut());
         libc::sched_setaffinity(-1, 0, null());
@@ -79,9 +78,9 @@ fn make_common_calls() {
     }
 }
 
-/// Makes the system calls that sampling needs. Without this function, these calls would first be made when a thread
-/// makes its first launch. A thread is sampled with perf events (`perf_event_open`) or, if they are not available, with
-/// a timer.
+/// Makes the system calls that sampling needs. If this function were not called, the first such calls would be made
+/// when a thread makes its first launch. A thread is sampled with perf events (`perf_event_open`) or, if they are not
+/// available, with a timer.
 fn make_sampling_calls() {
     let (none, nothing) = (-1 as libc::c_long, null::<u8>());
     // SAFETY: without attributes no perf event is created, and no clock and no timer has the id -1.

@@ -127,7 +127,8 @@ impl ThreadSlot {
     }
 }
 
-/// Id of the process in which [`create_for_tracer`] notes threads. In a forked child, that function notes no threads.
+/// Id of the process in which [`create_for_tracer`] notes threads. In a forked child, which has another process id,
+/// `create_for_tracer` notes no threads.
 static TRACER_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
@@ -183,7 +184,7 @@ const MEMORY_PAUSE: Duration = Duration::from_millis(10);
 /// Sleeps for `duration`. `std::thread::sleep` is not used, because it uses thread-local variables.
 fn pause(duration: Duration) {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: duration.subsec_nanos().into() };
-    // SAFETY: the pause is valid, and the remaining time is not requested.
+    // SAFETY: `pause` is a valid time, and the null pointer means that the remaining time is not requested.
     unsafe { libc::nanosleep(&raw const pause, null_mut()) };
 }
 
@@ -201,14 +202,14 @@ extern "C-unwind" fn run(start: *mut c_void) -> *mut c_void {
     null_mut()
 }
 
-/// Waits until the C library has memory for the calling thread's thread-local variables. The C library allocates these
-/// variables when a thread first uses one of them, and aborts the process if there is no memory.
+/// Waits until enough memory is available for the calling thread's thread-local variables. The C library allocates
+/// these variables when a thread first uses one of them, and aborts the process if there is no memory.
 fn wait_for_memory() {
-    // The variables of gpuflame's library take 0.4 KiB, and the thread's list of all libraries takes 16 bytes per
-    // library.
+    // The thread-local variables of gpuflame's library take 0.4 KiB, and the thread's list of all libraries takes 16
+    // bytes per library.
     const SIZES: [usize; 2] = [1 << 10, 8 << 10];
     loop {
-        // SAFETY: each block is freed once. The C library then has these blocks for its next allocations.
+        // SAFETY: each block is freed once. The C library can use the freed blocks for its next allocations.
         let has_memory = unsafe {
             let blocks = SIZES.map(|bytes| libc::malloc(bytes));
             blocks.iter().for_each(|block| libc::free(*block));
@@ -233,8 +234,8 @@ unsafe fn create_detached(stack: usize, start: ThreadFunction, argument: *mut c_
     // SAFETY: `pthread_attr_init` has just initialised the attributes.
     let attributes = unsafe { attributes.assume_init_mut() };
     let mut thread = MaybeUninit::uninit();
-    // SAFETY: the attributes are valid, because a value that the C library refuses keeps its default. The caller
-    // guarantees that `start` may be called with `argument`.
+    // SAFETY: the attributes are valid, because an attribute keeps its default if the C library refuses the new value.
+    // The caller guarantees that `start` may be called with `argument`.
     unsafe {
         libc::pthread_attr_setstacksize(attributes, stack);
         libc::pthread_attr_setdetachstate(attributes, libc::PTHREAD_CREATE_DETACHED);
@@ -296,7 +297,7 @@ pub unsafe extern "C" fn create_for_tracer(
     error
 }
 
-/// Type of a thread's start function. `pthread_exit` may unwind the function.
+/// Type of a thread's start function. `pthread_exit` may unwind a start function.
 type ThreadFunction = extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
 unsafe extern "C" {
@@ -326,8 +327,8 @@ extern "C-unwind" fn run_for_tracer(block: *mut c_void) -> *mut c_void {
     let TracerStart { start, argument } = unsafe { block.read() };
     // SAFETY: `create_for_tracer` allocated the block with this layout.
     unsafe { dealloc(block.cast(), TracerStart::LAYOUT) };
-    // Block signals, because a signal handler of the program could jump out of this code. Catch panics, which must not
-    // reach the tracer.
+    // Block signals, because otherwise a signal handler of the program could jump out of this code. Catch panics, which
+    // must not reach the tracer.
     host_signals::with_all_blocked(|| drop(catch_unwind(note_calling_thread)));
     start(argument)
 }
